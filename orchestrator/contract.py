@@ -1,0 +1,312 @@
+"""What supervisor and worker share, and nothing else.
+
+The supervisor writes a :class:`WorkerSpec` to ``jobs/<job_id>/spec.json`` and starts
+``python -m orchestrator.worker JOB_DIR NUMBER``; the worker answers with :class:`Progress`
+records on its channel, an :class:`ExitRecord` in ``exit.json`` and an :class:`ExitCode`.
+Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
+"""Environment variable: number of the inherited socket. Its end-of-file means the supervisor is gone."""
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+"""Environment variable: ``<supervisor token>/<job_id>/<number>``; marks every descendant of an attempt."""
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class ExitCode(enum.IntEnum):
+    """How a worker leaves. A negative return code is, as everywhere, the signal that killed it."""
+
+    SUCCEEDED = 0
+    ERROR = 1
+    """A Python error; it would happen again."""
+    DIVERGED = 10
+    """Non-finite physics, rewards or losses; it would happen again."""
+    INTERRUPTED = 11
+    """Left on request, at a whole checkpoint."""
+    DISK_FULL = 12
+    """No space left; the last whole checkpoint stands."""
+    ORPHANED = 13
+    """The supervisor went away first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """Everything that decides the result of a training, resolved; nothing that does not.
+
+    The trained weights are a function of these values, the robot's bundle and the machine.
+    """
+
+    job_id: str
+    name: str
+    """The user's own name for the job, unchanged."""
+    seed: int
+    algo: Literal["ppo"]
+    learner: Literal["auto", "sb3"]
+    total_timesteps: int
+    n_envs: int
+    normalize: bool
+    checkpoint_every: int
+    """env_steps between checkpoints; they fall on the next iteration boundary."""
+    eval_episodes: int
+    xml: str | None = None
+    """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
+    task: str | None = None
+    """Built-in task, when neither ``env`` nor ``entry_point`` is set."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    env: str | None = None
+    """Gymnasium id, perhaps with ``xml``."""
+    entry_point: str | None = None
+    """``package.module:make_env``, called with ``xml=`` (absolute path or None) and ``seed=``."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of ``env`` or ``entry_point``."""
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Stable-Baselines3's own names; schedules as strings (see :func:`parse_schedule`)."""
+    policy: str = "MlpPolicy"
+    policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """As the user wrote them; ``activation_fn`` and ``optimizer_class`` by name (``"relu"``)."""
+    threads: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    search_path: str | None = None
+    """Folder put on ``sys.path`` for ``entry_point`` and ``env`` modules. Not part of the fingerprint."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the values that decide the result, as hexadecimal text."""
+        values = dataclasses.asdict(self)
+        for key in NOT_IN_FINGERPRINT:
+            del values[key]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerSpec:
+        return cls(**json.loads(text))
+
+
+NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name")
+
+
+_SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
+
+
+def parse_schedule(text: str) -> tuple[float, float, float]:
+    """``"linear(3e-4, 0)"`` → ``(start, end, end_fraction)``.
+
+    ``linear(start, end[, end_fraction])`` falls in a straight line from ``start`` to ``end``,
+    reached after ``end_fraction`` (default 1) of ``total_timesteps``; ``linear(start)`` ends at 0.
+
+    :raises ValueError: with the accepted forms, for any other text.
+    """
+    match = _SCHEDULE.match(text)
+    expected = 'expected a number or a schedule such as "linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
+    if match is None or match["kind"] != "linear":
+        raise ValueError(f"{text!r} is not a schedule: {expected}")
+    try:
+        numbers = [float(part) for part in match["arguments"].split(",")]
+    except ValueError:
+        raise ValueError(f"{text!r} holds something that is not a number: {expected}") from None
+    if not 1 <= len(numbers) <= 3:
+        raise ValueError(f"{text!r} takes one to three numbers: {expected}")
+    start, end, fraction = (numbers + [0.0, 1.0][len(numbers) - 1 :])[:3]
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{text!r}: the third number, the fraction of training at which the end is reached, lies in (0, 1]")
+    return start, end, fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One line on the worker's channel, at most two a second."""
+
+    phase: Literal["starting", "training", "evaluating"]
+    env_steps: int = 0
+    iteration: int = 0
+    ep_rew_mean: float | None = None
+    env_steps_per_s: float | None = None
+    """Over the last iteration."""
+    cpu_share: float | None = None
+    """CPU seconds per second of wall time since the last record, all threads."""
+    run_delay_share: float | None = None
+    """Seconds spent runnable but waiting for a CPU, per second of wall time, all threads."""
+    learner: str | None = None
+
+    def to_line(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Progress:
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """``exit.json``: the worker's own last word. Absent when it was killed."""
+
+    code: int
+    message: str
+    """One line for ``status``; empty on success."""
+    traceback: str = ""
+    env_steps: int = 0
+    resumed_from: int | None = None
+    """env_steps of the checkpoint this attempt started from."""
+    ep_rew_mean: float | None = None
+    """Mean return of the last episodes of training (``rollout/ep_rew_mean``)."""
+    ep_rew_mean_first: float | None = None
+    """The first ``rollout/ep_rew_mean`` of the job, over all attempts."""
+    eval_mean: float | None = None
+    """Mean deterministic return over ``eval_episodes``."""
+    learner: str | None = None
+    learner_reason: str | None = None
+    import_s: float | None = None
+    """From exec to the end of imports."""
+    first_step_s: float | None = None
+    """From exec to the end of the first environment step."""
+    checkpoint_s: float | None = None
+    eval_s: float | None = None
+    wall_s: float | None = None
+    """From exec to the writing of this record."""
+    cpu_s: float | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> ExitRecord:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    root: Path
+
+    @property
+    def worker_log(self) -> Path:
+        return self.root / "worker.log"
+
+    @property
+    def exit(self) -> Path:
+        return self.root / "exit.json"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def robot(self) -> Path:
+        return self.root / "robot"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.attempts / str(number))
+
+    @property
+    def progress_csv(self) -> Path:
+        return self.root / "progress.csv"
+
+    @property
+    def timings_csv(self) -> Path:
+        return self.root / "timings.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model.zip"
+
+    @property
+    def vecnormalize(self) -> Path:
+        return self.root / "vecnormalize.pkl"
+
+    @property
+    def eval(self) -> Path:
+        return self.root / "eval.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """The one owner of every path in a run directory."""
+
+    root: Path
+
+    @property
+    def experiment(self) -> Path:
+        return self.root / "experiment.toml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.root / "provenance.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite3"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "supervisor.lock"
+
+    @property
+    def summary_json(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def summary_csv(self) -> Path:
+        return self.root / "summary.csv"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def job(self, job_id: str) -> JobPaths:
+        return JobPaths(self.jobs / job_id)
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write so that ``path`` holds the old content or the new, never a part: beside, fsync, rename.
+
+    :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

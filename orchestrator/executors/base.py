@@ -1,0 +1,88 @@
+"""The plug between supervisor and whatever launches attempts.
+
+Three verbs and an end. One conformance suite (``tests/test_executors.py``) runs over every executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from orchestrator.contract import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What an executor needs to start one attempt."""
+
+    job_id: str
+    number: int
+    job_dir: Path
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """An attempt that was launched. ``pid`` and ``pid_start`` where it is a process of this machine."""
+
+    job_id: str
+    number: int
+    pid: int | None = None
+    pid_start: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    handle: Handle
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Resident memory of the attempt and its descendants, seen from outside."""
+
+    handle: Handle
+    rss_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The attempt is over and nothing of it is left.
+
+    ``returncode`` as in :mod:`subprocess`: negative for a signal; None where the node was lost.
+    ``oom_killed`` when the kernel's out-of-memory killer is known to have struck meanwhile.
+    """
+
+    handle: Handle
+    returncode: int | None
+    oom_killed: bool = False
+
+
+Event: TypeAlias = Progressed | Sampled | Exited
+
+
+class Executor(Protocol):
+    """Launches attempts and tells what becomes of them. Called from one thread only."""
+
+    def submit(self, launch: Launch) -> Handle:
+        """Start the attempt. :raises OSError: when it could not be started."""
+        ...
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        """Everything that happened since the last call; waits up to ``timeout_s`` for the first event."""
+        ...
+
+    def cancel(self, handle: Handle, *, kill: bool) -> None:
+        """Ask the attempt to checkpoint and leave, or with ``kill`` end it and its descendants now.
+
+        Either way an :class:`Exited` follows. Unknown and finished handles are ignored.
+        """
+        ...
+
+    def close(self) -> None:
+        """End whatever still runs and give everything back."""
+        ...
