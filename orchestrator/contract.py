@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import errno
 import hashlib
 import json
 import os
@@ -31,6 +32,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+
+
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ExitCode(enum.IntEnum):
@@ -221,6 +225,11 @@ class JobPaths:
         return self.root / "robot"
 
     @property
+    def robot_hash(self) -> Path:
+        """SHA-256 of the bundle in ``robot``, as text: what the ledger is rebuilt from."""
+        return self.root / "robot.sha256"
+
+    @property
     def attempts(self) -> Path:
         return self.root / "attempts"
 
@@ -275,6 +284,16 @@ class RunPaths:
         return self.root / "supervisor.lock"
 
     @property
+    def staging(self) -> Path:
+        """Robots under examination; moved to their jobs when all are well."""
+        return self.root / ".staging"
+
+    @property
+    def replaced(self) -> Path:
+        """Job directories that ``--on-change=restart`` put out of the way."""
+        return self.root / "replaced"
+
+    @property
     def summary_json(self) -> Path:
         return self.root / "summary.json"
 
@@ -290,23 +309,26 @@ class RunPaths:
         return JobPaths(self.jobs / job_id)
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
+def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     """Write so that ``path`` holds the old content or the new, never a part: beside, fsync, rename.
 
+    :param durable: whether the content must survive a power cut; False for what can be made again.
     :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    if durable:
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,67 @@
+"""NVIDIA GPUs, asked of nvidia-smi; none where there is no such program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    index: str
+    """What to write into ``CUDA_VISIBLE_DEVICES``: a UUID, or the name the surroundings gave it."""
+    name: str
+    memory_mib: int | None
+    """None where nvidia-smi does not list it under that name (a MIG instance)."""
+
+
+GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+
+
+def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0) -> tuple[Gpu, ...]:
+    """NVIDIA GPUs, as far as an outer ``CUDA_VISIBLE_DEVICES`` leaves them to us; none without nvidia-smi.
+
+    GPUs are handed out by UUID, which means the same whatever ``CUDA_DEVICE_ORDER`` says; names that
+    the outer variable uses are passed on as they are.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    program = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if program is None or (visible is not None and not visible.strip()):
+        return ()
+    try:
+        answer = subprocess.run(
+            [program, *GPU_QUERY],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[field.strip() for field in line.split(",")] for line in answer.splitlines()]
+    rows = [row for row in rows if len(row) == 4]
+    if visible is None:
+        return tuple(Gpu(index=uuid, name=name, memory_mib=_integer(memory)) for _, uuid, name, memory in rows)
+    return _named_gpus(visible, rows)
+
+
+def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
+    """CUDA's rule for the variable: the first entry that names no device hides itself and all that follow."""
+    found: list[Gpu] = []
+    for token in (part.strip() for part in visible.split(",")):
+        matches = [row for row in rows if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))]
+        if matches:
+            found.append(Gpu(index=token, name=matches[0][2], memory_mib=_integer(matches[0][3])))
+        elif token.startswith("MIG-"):
+            found.append(Gpu(index=token, name="MIG instance", memory_mib=None))
+        else:
+            break
+    return tuple(found)
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

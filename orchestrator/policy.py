@@ -1,0 +1,153 @@
+"""Pure decisions: in what order, who may start, what an end means, when to try again.
+
+No I/O and no clock: everything comes in as values, everything goes out as values, and the tests
+are tables of cases.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.contract import ExitCode, ExitRecord
+from orchestrator.job import Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
+
+RETRYABLE = frozenset({Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.LAUNCH})
+"""Ends that another attempt may not meet; they count against ``max_retries``."""
+
+RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL})
+"""Ends that are nobody's fault; the job waits for the next supervisor and nothing is counted."""
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_LIMIT_S = 60.0
+
+LOOKAHEAD = 64
+"""How many waiting jobs are looked at when the first does not fit. Bounds the work per event."""
+
+
+def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed"]) -> list[Job]:
+    """The order of launch.
+
+    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best
+    possible. Length is estimated by ``total_timesteps``; equals stay as listed.
+    """
+    listed = list(jobs)
+    if order == "as-listed":
+        return listed
+    return sorted(listed, key=lambda job: -job.spec.total_timesteps)
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds to wait after the ``failures``-th failure: 1, 2, 4 … 60."""
+    return float(min(BACKOFF_FIRST_S * 2 ** max(failures - 1, 0), BACKOFF_LIMIT_S))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended: ``cause`` is None when it ended well."""
+
+    cause: Cause | None
+    message: str = ""
+
+
+def judge(returncode: int | None, record: ExitRecord | None, *, asked: Ending | None, oom_killed: bool) -> Ending:
+    """What an exit means.
+
+    :param returncode: as in :mod:`subprocess`; None where the node was lost.
+    :param record: the worker's own last word, when it had time for one.
+    :param asked: why we ended it ourselves, if we did.
+    """
+    if returncode == ExitCode.SUCCEEDED:
+        return Ending(cause=None)
+    if asked is not None:
+        return asked
+    said = record.message if record is not None else ""
+    if returncode is None:
+        return Ending(cause=Cause.NODE_LOST, message="the node it ran on was lost")
+    if returncode == ExitCode.DIVERGED:
+        return Ending(cause=Cause.DIVERGED, message=said or "values became non-finite")
+    if returncode == ExitCode.DISK_FULL:
+        return Ending(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
+    if returncode == ExitCode.INTERRUPTED:
+        return Ending(cause=Cause.INTERRUPTED, message="was asked to leave")
+    if returncode == ExitCode.ORPHANED:
+        return Ending(cause=Cause.SUPERVISOR_DIED, message="lost its supervisor")
+    if returncode < 0:
+        name = _signal_name(-returncode)
+        if oom_killed:
+            return Ending(cause=Cause.OUT_OF_MEMORY, message=f"killed by {name}: the machine ran out of memory")
+        return Ending(cause=Cause.SIGNAL, message=f"killed by {name}")
+    return Ending(cause=Cause.ERROR, message=said or f"exit code {returncode}; see its worker.log")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def next_state(ending: Ending, *, failures: int, max_retries: int, now: float) -> State:
+    """Where a running job goes when its attempt has ended.
+
+    :param failures: counted failures before this one.
+    :param now: monotonic seconds, for the back-off.
+    """
+    match ending.cause:
+        case None:
+            return Succeeded()
+        case Cause.CANCELLED:
+            return Cancelled()
+        case cause if cause in RESUMABLE:
+            return Pending(failures=failures)
+        case cause if cause in RETRYABLE and failures < max_retries:
+            return Pending(failures=failures + 1, not_before=now + backoff_s(failures + 1))
+        case cause if cause in RETRYABLE and max_retries > 0:
+            return Failed(cause=cause, message=f"{ending.message} (attempt {failures + 1} of {max_retries + 1})")
+        case cause:
+            return Failed(cause=cause, message=ending.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A running attempt, as the police sees it. Times are monotonic seconds."""
+
+    resources: Resources
+    started: float
+    last_progress: float
+    rss_mib: float
+
+
+def overstepped(watched: Watched, now: float) -> Ending | None:
+    """The limit an attempt has passed, or None."""
+    limits = watched.resources
+    if watched.rss_mib > limits.memory_mib:
+        return Ending(
+            cause=Cause.MEMORY,
+            message=f"memory limit {limits.memory_mib} MiB, reached {watched.rss_mib:.0f} MiB; raise resources.memory",
+        )
+    if now - watched.started > limits.timeout_s:
+        return Ending(
+            cause=Cause.TIMEOUT,
+            message=f"timeout {limits.timeout_s:g} s, reached {now - watched.started:.0f} s; raise resources.timeout",
+        )
+    if now - watched.last_progress > limits.stall_timeout_s:
+        return Ending(
+            cause=Cause.STALLED,
+            message=f"no progress for {now - watched.last_progress:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)",
+        )
+    return None
+
+
+def memory_admits(wanted_mib: int, available_mib: int, running: Sequence[Watched]) -> bool:
+    """Whether a job that may grow to ``wanted_mib`` may start now.
+
+    What running jobs may still claim is set aside. With nothing running it may always start:
+    waiting would not make room.
+    """
+    if not running:
+        return True
+    promised = sum(max(0.0, watched.resources.memory_mib - watched.rss_mib) for watched in running)
+    return available_mib - promised >= wanted_mib

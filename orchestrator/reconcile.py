@@ -1,0 +1,222 @@
+"""A run directory and a job file brought together: what is new, what goes on, what changed, what was left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator import machine as machines
+from orchestrator import policy, rundir
+from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, RunPaths, write_whole
+from orchestrator.errors import ChangedError
+from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, Succeeded, move
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.policy import Ending
+from orchestrator.preflight import Verdict
+from orchestrator.supervisor import Reporter
+
+OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
+
+
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[Job]) -> None:
+    """Take finished and begun jobs back into an empty ledger, from what their directories say."""
+    for position, job in enumerate(jobs):
+        directory = paths.job(job.job_id)
+        if not directory.spec.exists() or not directory.robot_hash.exists():
+            continue
+        recorded = dataclasses.replace(job, spec=type(job.spec).from_json(directory.spec.read_text()))
+        ledger.put_jobs([(position, recorded, directory.robot_hash.read_text() or None)])
+        numbers = sorted(int(entry.name) for entry in directory.attempts.glob("[0-9]*"))
+        last: ExitRecord | None = None
+        for number in numbers:
+            attempt = directory.attempt(number)
+            started_at = attempt.root.stat().st_mtime
+            ledger.start_attempt(
+                Attempt(
+                    job_id=job.job_id, number=number, cpus=(), gpus=(), pid=None, pid_start=None, started_at=started_at
+                ),
+                queue_s=0.0,
+            )
+            last = read_exit_record(attempt.exit)
+            well = last is not None and last.code == ExitCode.SUCCEEDED
+            ledger.end_attempt(
+                job.job_id,
+                number,
+                ended_at=None,
+                wall_s=None if last is None else last.wall_s,
+                returncode=None if last is None else last.code,
+                ending=Ending(cause=None if well else Cause.SUPERVISOR_DIED, message="taken from the job directory"),
+                max_rss_mib=None,
+                record=last,
+            )
+            if well and directory.model.exists():
+                ledger.set_state(job.job_id, Succeeded())
+    ledger.commit()
+
+
+def read_exit_record(path: Path) -> ExitRecord | None:
+    """The worker's last word, if it left one that can be read."""
+    try:
+        return ExitRecord.from_json(path.read_text())
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def reconcile(
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, Verdict],
+    position: Mapping[str, int],
+    on_change: OnChange,
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
+) -> list[JobRow]:
+    """Bring ledger and job directories in line with what is declared now.
+
+    :param jobs: in order of launch; the rows are returned in the same order.
+    :param position: place of each ``job_id`` in the job file.
+    :raises ChangedError: when jobs that have run would now be others.
+    """
+    known = {row.job.job_id: row for row in ledger.jobs()}
+    changed = {
+        job.job_id: difference
+        for job in jobs
+        if (row := known.get(job.job_id)) is not None
+        and row.attempts > 0
+        and verdicts[job.job_id].problem is None
+        and (difference := _difference(row, job, verdicts[job.job_id]))
+    }
+    if changed and on_change == "refuse":
+        raise ChangedError(_changed_message(paths, changed))
+    for job in jobs:
+        job_id = job.job_id
+        row = known.get(job_id)
+        verdict = verdicts[job_id]
+        if row is not None and row.attempts > 0 and not (job_id in changed and on_change == "restart"):
+            if job_id not in changed:
+                ledger.update_limits(position[job_id], job)
+            continue
+        if row is not None and isinstance(row.state, Cancelled) and row.fingerprint == job.spec.fingerprint():
+            ledger.update_limits(position[job_id], job)
+            continue
+        if row is not None and row.attempts > 0:
+            aside = rundir.set_aside(paths.job(job_id).root, paths.replaced)
+            reporter.event("restarted", f"{job_id} changed and starts over; what it had is in {aside}", job_id=job_id)
+            ledger.delete_job(job_id)
+        ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
+        if verdict.problem is None:
+            _place_robot(paths, job_id, verdict)
+        else:
+            failed = move(job_id, Pending(), Failed(cause=Cause.INVALID, message=verdict.problem.message))
+            ledger.set_state(job_id, failed)
+    _drop_undeclared(known, position, ledger, reporter)
+    rows = {row.job.job_id: row for row in ledger.jobs()}
+    settled = [_settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
+    ledger.commit()
+    _tell_earlier(settled, reporter)
+    return settled
+
+
+def _difference(row: JobRow, job: Job, verdict: Verdict) -> list[str]:
+    lines = []
+    if row.fingerprint != job.spec.fingerprint():
+        before, after = dataclasses.asdict(row.job.spec), dataclasses.asdict(job.spec)
+        lines += [
+            f"{key}: {before[key]!r} → {after[key]!r}"
+            for key in before
+            if before[key] != after[key] and key not in NOT_IN_FINGERPRINT
+        ]
+    if row.robot_hash != verdict.robot_hash:
+        lines.append(f"robot: the contents of {job.xml_source} changed")
+    return lines
+
+
+def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
+    shown = [f"  {job_id}\n" + "\n".join(f"    {line}" for line in lines) for job_id, lines in list(changed.items())[:20]]
+    more = f"\n  … and {len(changed) - 20} more" if len(changed) > 20 else ""
+    return (
+        f"{paths.root}: {len(changed)} jobs that have run here are declared differently now:\n"
+        + "\n".join(shown)
+        + more
+        + "\n--on-change=restart trains them anew (what they had is set aside), --on-change=keep goes on with them as"
+        " they were, --run-dir leaves all of it alone"
+    )
+
+
+def _place_robot(paths: RunPaths, job_id: str, verdict: Verdict) -> None:
+    job = paths.job(job_id)
+    job.root.mkdir(parents=True, exist_ok=True)
+    if verdict.bundle is not None:
+        shutil.rmtree(job.robot, ignore_errors=True)
+        shutil.copytree(verdict.bundle, job.robot)
+    write_whole(job.robot_hash, verdict.robot_hash or "", durable=False)
+
+
+def _drop_undeclared(
+    known: Mapping[str, JobRow], position: Mapping[str, int], ledger: Ledger, reporter: Reporter
+) -> None:
+    """Jobs that the file no longer declares: forgotten if they never ran, otherwise kept as they are."""
+    for job_id, row in known.items():
+        if job_id in position:
+            continue
+        if row.attempts == 0:
+            ledger.delete_job(job_id)
+        elif isinstance(row.state, Pending | Running):
+            reporter.event("warning", f"{job_id} is no longer in the job file; it is not continued", job_id=job_id)
+            ledger.set_state(job_id, move(job_id, row.state, Cancelled()))
+
+
+def _settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:
+    """A job left RUNNING by a supervisor that is gone: end what may still live, then an explicit verdict."""
+    if not isinstance(row.state, Running):
+        return row
+    attempt = row.state.attempt
+    if attempt.pid is not None and attempt.pid_start is not None:
+        _end_leftover(attempt.pid, attempt.pid_start)
+    record = read_exit_record(paths.job(row.job.job_id).attempt(attempt.number).exit)
+    if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
+        ending = policy.judge(record.code, record, asked=None, oom_killed=False)
+    else:
+        ending = Ending(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
+    ledger.end_attempt(
+        row.job.job_id,
+        attempt.number,
+        ended_at=None,
+        wall_s=None if record is None else record.wall_s,
+        returncode=None if record is None else record.code,
+        ending=ending,
+        max_rss_mib=None,
+        record=record,
+    )
+    failures = row.state.failures
+    new = policy.next_state(ending, failures=failures, max_retries=row.job.max_retries, now=time.monotonic())
+    state = move(row.job.job_id, row.state, new)
+    ledger.set_state(row.job.job_id, state)
+    return dataclasses.replace(row, state=state)
+
+
+def _end_leftover(pid: int, pid_start: float) -> None:
+    """Pid and start time together are an identity: nobody else is ever hit."""
+    deadline = time.monotonic() + 5.0
+    while machines.same_process(pid, pid_start) and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _tell_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:
+    done = sum(row.state.name == "SUCCEEDED" for row in rows)
+    begun = sum(isinstance(row.state, Pending) and row.attempts > 0 for row in rows)
+    dead = [row for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
+    if done or begun:
+        reporter.event("resumed", f"{done} jobs were finished before, {begun} go on from their last checkpoint")
+    if dead:
+        text = f"{len(dead)} jobs failed or were cancelled before and are not run again; `retry` puts them back"
+        reporter.event("warning", text, jobs=[row.job.job_id for row in dead])

@@ -1,0 +1,150 @@
+"""A run directory: whose it is, who holds it, and how it is put in order before work goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from orchestrator import machine
+from orchestrator.contract import RunPaths
+from orchestrator.errors import RunDirError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The supervisor that holds a run directory."""
+
+    pid: int
+    pid_start: float | None
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
+@contextlib.contextmanager
+def claim(root: Path, *, fresh: bool = False) -> Iterator[RunPaths]:
+    """Hold ``root`` for as long as the block lasts, creating it where it is missing.
+
+    :param fresh: move an existing run directory of ours aside first (``<name>.<time>``).
+    :raises RunDirError: not ours, not writable, or held by another supervisor.
+    """
+    paths = RunPaths(root)
+    if root.exists() and not root.is_dir():
+        raise RunDirError(f"{root}: is a file; a run directory was expected. Choose another with --run-dir")
+    if root.is_dir() and not is_ours(paths) and any(root.iterdir()):
+        raise RunDirError(
+            f"{root}: exists and is not a run directory of ours; it is left alone. Choose another with --run-dir"
+        )
+    if fresh and is_ours(paths):
+        with _locked(paths):
+            aside = _unused(root.with_name(f"{root.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
+            root.rename(aside)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(f"{root}: cannot be created ({error.strerror}); choose another with --run-dir") from error
+    with _locked(paths):
+        yield paths
+
+
+def is_ours(paths: RunPaths) -> bool:
+    return paths.lock.exists() or paths.ledger.exists()
+
+
+def existing(root: Path) -> RunPaths:
+    """The paths of a run directory that must be there.
+
+    :raises RunDirError: when it is not.
+    """
+    paths = RunPaths(root)
+    if not root.is_dir() or not is_ours(paths):
+        near = sorted(str(ledger.parent) for ledger in root.parent.glob("*/ledger.sqlite3"))[:5] if root.parent.is_dir() else []
+        hint = f"; run directories beside it: {', '.join(near)}" if near else ""
+        raise RunDirError(f"{root}: not a run directory{hint}")
+    return paths
+
+
+def holder(paths: RunPaths) -> Holder | None:
+    """Who holds the run directory now; None when nobody does."""
+    try:
+        with paths.lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file.read())
+    except OSError:
+        return None
+    return None
+
+
+def _read_holder(content: bytes) -> Holder:
+    try:
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):  # taken this very moment, not yet written
+        return Holder(pid=0, pid_start=None, host="this machine", since="just now")
+
+
+@contextlib.contextmanager
+def _locked(paths: RunPaths) -> Iterator[None]:
+    """The kernel gives the lock back when its holder ends, in whatever way."""
+    try:
+        file = paths.lock.open("a+b")
+    except OSError as error:
+        raise RunDirError(
+            f"{paths.root}: not writable ({error.strerror}); choose another with --run-dir or mend its permissions"
+        ) from error
+    with file:
+        if not _try_lock(file):
+            file.seek(0)
+            raise RunDirError(
+                f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
+                f"`status {paths.root}` shows what it does, `stop {paths.root}` ends it"
+            )
+        file.truncate(0)
+        me = {
+            "pid": os.getpid(),
+            "pid_start": machine.process_start(os.getpid()),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        file.write(json.dumps(me).encode())
+        file.flush()
+        yield
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """A look by :func:`holder` takes the lock for an instant: a few tries tell it from a supervisor."""
+    for _ in range(5):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)
+    return False
+
+
+def set_aside(directory: Path, into: Path) -> Path:
+    """Move ``directory`` below ``into`` under a name not taken; returns where it went."""
+    into.mkdir(exist_ok=True)
+    target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+    shutil.move(directory, target)
+    return target
+
+
+def _unused(path: Path) -> Path:
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate

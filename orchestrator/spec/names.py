@@ -1,0 +1,91 @@
+"""From the user's names to directory names that are safe on every file system."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+LONGEST = 64
+"""Characters of a name before it is cut; a job_id stays far below the 255 bytes of a file name."""
+_SAFE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
+_SHORT_KEYS = {"learning_rate": "lr"}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def safe_name(text: str) -> str:
+    """``text`` itself where it is a safe directory name, else its readable remains and a hash of the whole.
+
+    The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.`` or ``-``,
+    is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
+    """
+    if len(text) <= LONGEST and _SAFE.match(text) and not _RESERVED.match(text):
+        return text
+    letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    remains = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
+    return f"{remains or 'unnamed'}-{digest(text)}"
+
+
+def is_showable(text: str) -> bool:
+    """Whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks, no surrogates."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+
+
+def canonical(value: Any) -> str:
+    """One text per value: equal exactly when type and content are."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def matrix_suffix(point: Mapping[str, Any]) -> str:
+    """Readable mark of a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty without a matrix.
+
+    Where that would be long or unsafe it is a hash of the point instead.
+    """
+    if not point:
+        return ""
+    text = "-".join(_mark(key.rpartition(".")[2], value) for key, value in point.items())
+    if len(text) <= LONGEST - 16 and _SAFE.match(text):
+        return f"-{text}"
+    return f"-{digest(canonical(dict(point)))}"
+
+
+def _mark(key: str, value: Any) -> str:
+    joint = "_" if isinstance(value, (bool, str)) else ""
+    return f"{_SHORT_KEYS.get(key, key)}{joint}{_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _shortest(value)
+        case int():
+            return str(value)
+        case str():
+            return safe_name(value)
+        case list() if all(isinstance(part, (int, float, str)) for part in value):
+            return "x".join(_value_text(part) for part in value) or "none"
+        case _:
+            return digest(canonical(value))
+
+
+def _shortest(number: float) -> str:
+    """The shorter of ``0.0001`` and ``1e-4``; both read back as the same number."""
+    plain = repr(number)
+    if "e" not in plain and "." not in plain:
+        return plain
+    sign, digits, exponent = Decimal(plain).as_tuple()
+    mantissa = "".join(map(str, digits)).rstrip("0") or "0"
+    assert isinstance(exponent, int)
+    power = exponent + len(digits) - 1
+    scientific = f"{'-' * sign}{mantissa[0]}{'.' * (len(mantissa) > 1)}{mantissa[1:]}e{power}"
+    return min(plain, scientific, key=len)

@@ -1,0 +1,90 @@
+"""Noticing numbers that are not finite, once an iteration, before they reach a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+
+from orchestrator.worker.outcome import Diverged
+
+
+def check_rollout(model: PPO, iteration: int) -> None:
+    """Look through the rollout just collected, before the policy learns from it.
+
+    :raises Diverged: naming what is not finite, and the step and environment where it begins.
+    """
+    problem = _rollout_problem(model)
+    if problem:
+        raise _diverged(model, iteration, problem)
+
+
+def check_policy(model: PPO, iteration: int) -> None:
+    """Look at the loss and at every parameter after an update; a non-finite gradient shows in these.
+
+    :raises Diverged: naming what is not finite.
+    """
+    problem = _loss_problem(model) or _parameter_problem(model)
+    if problem:
+        raise _diverged(model, iteration, problem)
+
+
+@contextmanager
+def blaming(model: PPO, iteration: int) -> Iterator[None]:
+    """Where torch or numpy refuse a number that is not finite, say that this is what happened.
+
+    (Stable-Baselines3's distributions raise ``ValueError`` about their arguments then.)
+    """
+    try:
+        yield
+    except (ValueError, FloatingPointError, AssertionError) as error:
+        problem = _parameter_problem(model) or _observation_problem(model) or _rollout_problem(model)
+        if problem is None:
+            raise
+        raise _diverged(model, iteration, problem) from error
+
+
+def _diverged(model: PPO, iteration: int, problem: str) -> Diverged:
+    return Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}")
+
+
+def _rollout_problem(model: PPO) -> str | None:
+    buffer = model.rollout_buffer
+    observations = buffer.observations
+    parts = observations if isinstance(observations, dict) else {"observations": observations}
+    arrays = {"rewards": buffer.rewards, **parts, "values": buffer.values, "returns": buffer.returns}
+    for name, array in arrays.items():
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            place = np.argwhere(~np.isfinite(array))[0]
+            where = f" at step {place[0]} of environment {place[1]}" if len(place) > 1 else ""
+            return f"{name} are not finite: {array[tuple(place)]}{where}"
+    return None
+
+
+def _observation_problem(model: PPO) -> str | None:
+    latest = model._last_obs
+    arrays = latest if isinstance(latest, dict) else {"observations": latest}
+    for name, array in arrays.items():
+        if array is not None and np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            environment = int(np.argwhere(~np.isfinite(array))[0][0])
+            return f"{name} are not finite in environment {environment}"
+    return None
+
+
+def _loss_problem(model: PPO) -> str | None:
+    for name in ("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"):
+        value = model.logger.name_to_value.get(name)
+        if value is not None and not np.isfinite(value):
+            return f"{name} is not finite: {value}"
+    return None
+
+
+def _parameter_problem(model: PPO) -> str | None:
+    with torch.no_grad():
+        for name, parameter in model.policy.named_parameters():
+            if not torch.isfinite(parameter).all():
+                return f"parameter {name} of the policy is not finite"
+    return None

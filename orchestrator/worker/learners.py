@@ -1,0 +1,77 @@
+"""From the job's spec to a Stable-Baselines3 PPO.
+
+Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads
+where this package is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from orchestrator.contract import WorkerSpec, parse_schedule
+from orchestrator.worker.envs import import_attribute
+
+SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
+"""Hyperparameters of PPO that may be functions of the remaining progress."""
+
+
+class Learner(NamedTuple):
+    model: PPO
+    name: str
+    reason: str
+    """Why this learner, for people."""
+
+
+def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
+    """PPO exactly as ``stable_baselines3.PPO(...)`` makes it from these values.
+
+    Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
+    are set by PPO itself. ``optimizer_kwargs`` is not touched: only where it is absent does
+    stable-baselines3 give Adam its ``eps=1e-5``.
+    """
+    model = PPO(
+        spec.policy,
+        venv,
+        seed=spec.seed,
+        device=spec.device,
+        policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
+        **{name: _schedule(name, value) for name, value in spec.hyperparameters.items()},
+    )
+    reason = "asked for" if spec.learner == "sb3" else "auto: stock Stable-Baselines3, the only learner so far"
+    return Learner(model, "sb3", reason)
+
+
+def _schedule(name: str, value: Any) -> Any:
+    if name in SCHEDULES and isinstance(value, str):
+        return LinearSchedule(*parse_schedule(value))
+    return value
+
+
+def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with classes in the place of their names."""
+    lookups: dict[str, Callable[[str], Any]] = {
+        "activation_fn": lambda name: _named(torch.nn, torch.nn.Module, name),
+        "optimizer_class": lambda name: _named(torch.optim, torch.optim.Optimizer, name),
+        "features_extractor_class": import_attribute,
+    }
+    return {
+        key: lookups[key](value) if key in lookups and isinstance(value, str) else value for key, value in given.items()
+    }
+
+
+def _named(module: Any, base: type, name: str) -> type:
+    """The class of ``module`` with this name, letter case and underscores aside: ``"leaky_relu"`` → ``LeakyReLU``.
+
+    :raises ValueError: when there is none.
+    """
+    wanted = name.rpartition(".")[2].replace("_", "").lower()
+    for attribute, value in vars(module).items():
+        if attribute.lower() == wanted and isinstance(value, type) and issubclass(value, base):
+            return value
+    raise ValueError(f"{name!r} is not a class of {module.__name__} (such as {'tanh' if base is torch.nn.Module else 'adam'})")

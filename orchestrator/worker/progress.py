@@ -1,0 +1,63 @@
+"""Progress records on the channel, at most two a second."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from orchestrator.contract import Progress
+from orchestrator.worker.lifeline import Channel
+from orchestrator.worker.resources import RunDelay
+
+INTERVAL_S = 0.5
+
+Phase = Literal["starting", "training", "evaluating"]
+
+
+class ProgressReporter:
+    """Tells the supervisor how far the attempt is; without a channel it does nothing.
+
+    Facts that change once an iteration are attributes; :meth:`report` is called as often as
+    one likes (a clock reading) and sends when a record is due. A change of phase is told at once.
+    """
+
+    def __init__(self, channel: Channel | None) -> None:
+        self.iteration = 0
+        self.ep_rew_mean: float | None = None
+        self.env_steps_per_s: float | None = None
+        self.learner: str | None = None
+        self._channel = channel
+        self._phase: Phase | None = None
+        self._run_delay = RunDelay()
+        self._sent_at = time.monotonic()
+        self._sent_cpu_s = time.process_time()
+        self._sent_delay_s = self._run_delay.total_s()
+
+    def report(self, phase: Phase, env_steps: int) -> None:
+        if self._channel is None:
+            return
+        now = time.monotonic()
+        if phase == self._phase and now - self._sent_at < INTERVAL_S:
+            return
+        elapsed_s = now - self._sent_at
+        cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
+        measured = elapsed_s > INTERVAL_S / 2
+        sent = self._channel.send(
+            Progress(
+                phase=phase,
+                env_steps=env_steps,
+                iteration=self.iteration,
+                ep_rew_mean=self.ep_rew_mean,
+                env_steps_per_s=self.env_steps_per_s,
+                cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if measured else None,
+                run_delay_share=(
+                    (delay_s - self._sent_delay_s) / elapsed_s
+                    if measured and delay_s is not None and self._sent_delay_s is not None
+                    else None
+                ),
+                learner=self.learner,
+            ).to_line()
+        )
+        if sent:
+            self._phase = phase
+        self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

@@ -1,0 +1,208 @@
+"""``timings.csv``: one row an iteration, telling where its time went.
+
+The phases are measured on instances (one policy, one optimiser, one buffer); nothing that
+is saved with a model is touched. The clock is :func:`time.perf_counter` (monotonic), read twice a phase
+and step: about 0.1 microseconds each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecEnv
+
+from orchestrator.worker.resources import UsageReader
+from orchestrator.worker.tables import CsvTable
+
+OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
+"""Environment variable: set to 1, nothing is measured or written (to find out what measuring costs)."""
+
+COLUMNS = (
+    "iteration",
+    "env_steps",
+    "wall_s",
+    "rollout_s",
+    "env_s",
+    "policy_s",
+    "gae_s",
+    "train_s",
+    "backward_s",
+    "optimizer_s",
+    "cpu_s",
+    "run_delay_s",
+    "voluntary_switches",
+    "involuntary_switches",
+    "throttled_s",
+    "rss_mib",
+    "n_threads",
+)
+
+
+class WatchedEnv:
+    """What PPO's ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
+
+    A stand-in rather than a changed environment: the environment, of which ``VecNormalize`` is
+    saved, knows nothing of it.
+    """
+
+    def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
+        self.num_envs = venv.num_envs
+        self.seconds = 0.0
+        self._step = venv.step
+        self._after_step = after_step
+
+    def step(self, actions: Any) -> Any:
+        begun = perf_counter()
+        result = self._step(actions)
+        self.seconds += perf_counter() - begun
+        self._after_step()
+        return result
+
+
+class Phases:
+    """Seconds spent in the parts of rollout and update, since they were last taken."""
+
+    def __init__(self, model: PPO, env: WatchedEnv) -> None:
+        self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
+        self._env = env
+        self._undo: list[Callable[[], None]] = []
+        self._watch(model.policy, "forward", "policy_s")
+        self._watch(model.policy, "predict_values", "policy_s")
+        self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
+        self._watch_backward()
+        self._watch_optimizer(model.policy.optimizer)
+
+    def take(self) -> dict[str, float]:
+        taken = {"env_s": self._env.seconds, **self._seconds}
+        self._env.seconds = 0.0
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        return taken
+
+    def remove(self) -> None:
+        """Leave everything as it was found."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._seconds[phase] += perf_counter() - begun
+
+        return timed
+
+    def _watch(self, owner: Any, method: str, phase: str) -> None:
+        setattr(owner, method, self._timed(getattr(owner, method), phase))
+        self._undo.append(lambda: delattr(owner, method))
+
+    def _watch_backward(self) -> None:
+        # Losses are made anew for every minibatch: only their class is there to be watched.
+        plain = torch.Tensor.backward
+        setattr(torch.Tensor, "backward", self._timed(plain, "backward_s"))
+        self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
+
+    def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        begun = 0.0
+
+        def before(*_: Any) -> None:
+            nonlocal begun
+            begun = perf_counter()
+
+        def after(*_: Any) -> None:
+            self._seconds["optimizer_s"] += perf_counter() - begun
+
+        self._undo.append(optimizer.register_step_pre_hook(before).remove)
+        self._undo.append(optimizer.register_step_post_hook(after).remove)
+
+
+class Timings:
+    """Measures iterations and writes their rows.
+
+    ``rollout_s`` and ``train_s`` include looking for non-finite numbers; ``wall_s`` is both and the writing
+    of logs. Checkpoints fall between iterations.
+    """
+
+    def __init__(self, path: Path, model: PPO, env: WatchedEnv, *, keep: int) -> None:
+        self._table = CsvTable(path, keep=keep, columns=COLUMNS)
+        self._phases = Phases(model, env)
+        self._reader = UsageReader()
+        self._begun = self._rolled_out = self._trained = 0.0
+        self._usage = self._reader.read()
+
+    @property
+    def rows(self) -> int:
+        return self._table.rows
+
+    def begin(self) -> None:
+        self._phases.take()
+        self._usage = self._reader.read()
+        self._begun = perf_counter()
+
+    def rollout_done(self) -> None:
+        self._rolled_out = perf_counter()
+
+    def train_done(self) -> None:
+        self._trained = perf_counter()
+
+    def end(self, iteration: int, env_steps: int) -> None:
+        """Write the iteration's row. :raises OSError: as the disk answers."""
+        now = perf_counter()
+        before, usage = self._usage, self._reader.read()
+        self._table.append(
+            {
+                "iteration": iteration,
+                "env_steps": env_steps,
+                "wall_s": _seconds(now - self._begun),
+                "rollout_s": _seconds(self._rolled_out - self._begun),
+                "train_s": _seconds(self._trained - self._rolled_out),
+                **{name: _seconds(value) for name, value in self._phases.take().items()},
+                "cpu_s": _seconds(usage.cpu_s - before.cpu_s),
+                "run_delay_s": _seconds(_difference(usage.run_delay_s, before.run_delay_s)),
+                "voluntary_switches": usage.voluntary_switches - before.voluntary_switches,
+                "involuntary_switches": usage.involuntary_switches - before.involuntary_switches,
+                "throttled_s": _seconds(_difference(usage.throttled_s, before.throttled_s)),
+                "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
+                "n_threads": usage.n_threads,
+            }
+        )
+
+    def stop(self) -> None:
+        """Leave model and torch as they were found."""
+        self._phases.remove()
+
+
+class NoTimings:
+    """In the place of :class:`Timings` where nothing is to be measured."""
+
+    rows = 0
+
+    def begin(self) -> None:
+        """Nothing is measured."""
+
+    rollout_done = train_done = stop = begin
+
+    def end(self, iteration: int, env_steps: int) -> None:
+        """Nothing is written."""
+
+
+def start(path: Path, model: PPO, env: WatchedEnv, *, keep: int) -> Timings | NoTimings:
+    """Timings into ``path``, whose first ``keep`` rows are kept; none where :data:`OFF_VARIABLE` says so."""
+    if os.environ.get(OFF_VARIABLE) == "1":
+        return NoTimings()
+    return Timings(path, model, env, keep=keep)
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 7)

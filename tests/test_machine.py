@@ -1,0 +1,558 @@
+"""Machines are trees of files in a temporary folder; only the last few tests look at the real one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import cgroup, machine
+from orchestrator.gpu import detect_gpus
+from orchestrator.machine import Cpu, Gpu, Machine, Slot, SlotPool, detect, largest_job
+
+GIB = 1 << 30
+V1_NO_LIMIT = "9223372036854771712\n"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def cpu_tree(root: Path, cores: Iterable[tuple[int, ...]], nodes: dict[int, str] | None = None) -> None:
+    """``cores``: the CPUs of every physical core; ``nodes``: NUMA node → CPU list."""
+    files = {"proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"}
+    every = []
+    for core in cores:
+        for cpu in core:
+            every.append(cpu)
+            files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = ",".join(map(str, core)) + "\n"
+            files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = "0\n"
+    files["sys/devices/system/cpu/online"] = ",".join(map(str, sorted(every))) + "\n"
+    for node, cpus in (nodes or {}).items():
+        files[f"sys/devices/system/node/node{node}/cpulist"] = cpus + "\n"
+    write(root, files)
+
+
+def mount(root: Path, *lines: str) -> None:
+    """``lines``: mount root, mount point, type, super options."""
+    texts = ["22 27 0:21 / /proc rw,relatime - proc proc rw"]
+    for number, line in enumerate(lines):
+        top, point, kind, options = line.split()
+        texts.append(f"{30 + number} 25 0:{number} {top} {point} rw,relatime shared:9 - {kind} {kind} {options}")
+        (root / point.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    write(root, {"proc/self/mountinfo": "\n".join(texts) + "\n"})
+
+
+def v2(root: Path, path: str, files: dict[str, str]) -> None:
+    mount(root, "/ /sys/fs/cgroup cgroup2 rw")
+    write(root, {"proc/self/cgroup": f"0::{path}\n"})
+    (root / "sys/fs/cgroup" / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    write(root / "sys/fs/cgroup", files)
+
+
+def v1(root: Path, path: str, files: dict[str, str], top: str = "/") -> None:
+    mount(
+        root,
+        f"{top} /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct",
+        f"{top} /sys/fs/cgroup/memory cgroup rw,memory",
+    )
+    write(root, {"proc/self/cgroup": f"9:name=systemd:/x\n4:memory:{path}\n2:cpu,cpuacct:{path}\n"})
+    if path.startswith(top):
+        for controller in ("cpu,cpuacct", "memory"):
+            folder = root / "sys/fs/cgroup" / controller / path.removeprefix(top).lstrip("/")
+            folder.mkdir(parents=True, exist_ok=True)
+    write(root / "sys/fs/cgroup", files)
+
+
+def order(found: Machine) -> list[int]:
+    return [cpu.index for cpu in found.cpus]
+
+
+class TestTopology:
+    def test_two_plain_cores(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0,), (1,)], {0: "0-1"})
+        found = detect(tmp_path)
+        assert order(found) == [0, 1]
+        assert (found.physical_cores, found.capacity, found.quota) == (2, 2, None)
+        assert found.memory_total_mib == 16384
+        assert found.gpus == ()
+
+    def test_physical_cores_come_before_smt_siblings(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0, 4), (1, 5), (2, 6), (3, 7)], {0: "0-7"})
+        found = detect(tmp_path)
+        assert order(found) == [0, 1, 2, 3, 4, 5, 6, 7]
+        assert (found.physical_cores, found.capacity, largest_job(found)) == (4, 4, 8)
+
+    def test_siblings_numbered_side_by_side_are_seen_too(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0, 1), (2, 3)])
+        assert order(detect(tmp_path)) == [0, 2, 1, 3]
+
+    def test_numa_nodes_take_turns(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0, 4), (1, 5), (2, 6), (3, 7)], {0: "0-1,4-5", 1: "2-3,6-7"})
+        found = detect(tmp_path)
+        assert order(found) == [0, 2, 1, 3, 4, 6, 5, 7]
+        assert [cpu.numa_node for cpu in found.cpus[:4]] == [0, 1, 0, 1]
+
+    def test_affinity_mask_narrows(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0, 4), (1, 5), (2, 6), (3, 7)])
+        found = detect(tmp_path, affinity={1, 5, 6, 99})
+        assert order(found) == [1, 6, 5]
+        assert found.physical_cores == 2
+
+    def test_offline_cpus_are_left_out(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0,), (1,), (2,)])
+        write(tmp_path, {"sys/devices/system/cpu/online": "0,2\n"})
+        assert order(detect(tmp_path)) == [0, 2]
+        assert order(detect(tmp_path, affinity=[0, 1, 2])) == [0, 2]
+
+    def test_unknown_package_counts_as_the_first(self, tmp_path: Path) -> None:
+        cpu_tree(tmp_path, [(0,)])
+        write(tmp_path, {"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"})
+        assert detect(tmp_path).cpus[0].package == 0
+
+    def test_without_linux_files_psutil_answers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import psutil
+
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 4 if logical else 2)
+        found = detect(tmp_path, affinity=[0, 1, 2, 3])
+        assert order(found) == [0, 2, 1, 3]
+        assert (found.physical_cores, found.quota) == (2, None)
+        assert found.memory_total_mib > 0
+        assert machine.available_memory_mib(tmp_path) > 0
+        assert cgroup.throttled_s(tmp_path) is None
+        assert cgroup.oom_kills(tmp_path) is None
+
+
+class TestCgroups:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        cpu_tree(tmp_path, [(0,), (1,), (2,), (3,)])
+        return tmp_path
+
+    def test_v2_quota_of_a_grandparent_counts(self, root: Path) -> None:
+        v2(root, "/a/b/c", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n", "a/b/c/cpu.max": "max\n"})
+        found = detect(root)
+        assert found.quota == 1.5
+        assert (found.capacity, largest_job(found), found.physical_cores) == (1, 1, 4)
+
+    def test_v2_the_least_quota_wins(self, root: Path) -> None:
+        v2(root, "/a/b", {"a/cpu.max": "300000 100000\n", "a/b/cpu.max": "100000 50000\n"})
+        assert detect(root).quota == 2.0
+
+    def test_v2_without_limit(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.max": "max 100000\n", "a/memory.max": "max\n", "a/memory.current": "5\n"})
+        found = detect(root)
+        assert (found.quota, found.capacity, found.memory_total_mib) == (None, 4, 16384)
+        assert machine.available_memory_mib(root) == 8192
+
+    def test_v1_quota_of_an_ancestor_counts(self, root: Path) -> None:
+        v1(
+            root,
+            "/a/b",
+            {
+                "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+                "cpu,cpuacct/a/cpu.cfs_quota_us": "250000\n",
+                "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
+                "cpu,cpuacct/a/b/cpu.cfs_quota_us": "-1\n",
+                "cpu,cpuacct/a/b/cpu.cfs_period_us": "100000\n",
+            },
+        )
+        found = detect(root)
+        assert (found.quota, found.capacity) == (2.5, 2)
+
+    def test_hybrid_reads_v1_controllers_beside_an_empty_v2_tree(self, root: Path) -> None:
+        mount(
+            root,
+            "/ /sys/fs/cgroup/cpu cgroup rw,cpu",
+            "/ /sys/fs/cgroup/memory cgroup rw,memory",
+            "/ /sys/fs/cgroup/unified cgroup2 rw",
+        )
+        write(root, {"proc/self/cgroup": "4:memory:/job\n1:cpu:/\n0::/\n"})
+        write(
+            root / "sys/fs/cgroup",
+            {
+                "cpu/cpu.cfs_quota_us": "300000\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "cpu/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 2500000000\n",
+                "unified/cpu.stat": "usage_usec 1\n",
+                "memory/memory.limit_in_bytes": V1_NO_LIMIT,
+                "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+                "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
+                "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}\n",
+                "memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+            },
+        )
+        found = detect(root)
+        assert (found.quota, found.memory_total_mib) == (3.0, 4096)
+        assert machine.available_memory_mib(root) == 2048
+        assert cgroup.throttled_s(root) == 2.5
+        assert cgroup.oom_kills(root) == 2
+
+    def test_quota_below_one_still_runs_one_job(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.max": "50000 100000\n"})
+        found = detect(root)
+        assert (found.quota, found.capacity, largest_job(found)) == (0.5, 1, 1)
+
+    def test_memory_limits_of_ancestors_count(self, root: Path) -> None:
+        v2(
+            root,
+            "/a/b",
+            {
+                "a/memory.max": f"{6 * GIB}\n",
+                "a/memory.current": f"{5 * GIB}\n",
+                "a/memory.stat": f"anon 7\ninactive_file {GIB // 2}\n",
+                "a/b/memory.max": f"{4 * GIB}\n",
+                "a/b/memory.current": f"{GIB}\n",
+                "a/b/memory.stat": "inactive_file 0\n",
+            },
+        )
+        assert detect(root).memory_total_mib == 4096
+        assert machine.available_memory_mib(root) == 1536
+
+    def test_memory_high_is_a_limit(self, root: Path) -> None:
+        v2(root, "/a", {"a/memory.max": "max\n", "a/memory.high": f"{2 * GIB}\n"})
+        assert detect(root).memory_total_mib == 2048
+
+    def test_a_limit_above_physical_memory_changes_nothing(self, root: Path) -> None:
+        v2(root, "/a", {"a/memory.max": f"{900 * GIB}\n", "a/memory.current": "0\n"})
+        assert detect(root).memory_total_mib == 16384
+        assert machine.available_memory_mib(root) == 8192
+
+    def test_memory_over_its_limit_leaves_nothing(self, root: Path) -> None:
+        v2(root, "/a", {"a/memory.max": "4096\n", "a/memory.current": "8192\n"})
+        assert machine.available_memory_mib(root) == 0
+
+    def test_container_with_its_own_cgroup_namespace(self, root: Path) -> None:
+        v2(root, "/", {"cpu.max": "200000 100000\n", "memory.max": f"{GIB}\n"})
+        found = detect(root)
+        assert (found.quota, found.memory_total_mib) == (2.0, 1024)
+
+    def test_container_whose_mount_shows_only_its_own_group(self, root: Path) -> None:
+        quota = {"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}
+        v1(root, "/docker/4f2a", quota, top="/docker/4f2a")
+        assert detect(root).quota == 1.0
+
+    def test_group_below_the_container_mount(self, root: Path) -> None:
+        quota = {"cpu,cpuacct/in/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/in/cpu.cfs_period_us": "100000\n"}
+        v1(root, "/docker/4f2a/in", quota, top="/docker/4f2a")
+        assert detect(root).quota == 1.0
+
+    @pytest.mark.parametrize("path", ["/elsewhere/x", "/../sibling", "/docker/4f2abc"])
+    def test_group_the_mount_does_not_show_falls_back_to_the_mount_point(self, root: Path, path: str) -> None:
+        quota = {"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}
+        v1(root, path, quota, top="/docker/4f2a")
+        assert detect(root).quota == 1.0
+
+    def test_removed_group_falls_back_to_what_is_left_of_its_ancestors(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.max": "200000 100000\n"})
+        write(root, {"proc/self/cgroup": "0::/a/gone/deeper\n"})
+        assert detect(root).quota == 2.0
+
+    def test_mount_point_with_a_blank(self, root: Path) -> None:
+        v2(root, "/", {})
+        text = (root / "proc/self/mountinfo").read_text().replace("/sys/fs/cgroup", "/sys/fs/c\\040g")
+        write(root, {"proc/self/mountinfo": text, "sys/fs/c g/cpu.max": "100000 100000\n"})
+        assert detect(root).quota == 1.0
+
+    def test_garbage_is_taken_for_no_limit(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.max": "\n", "a/memory.max": "??\n"})
+        write(root, {"proc/self/mountinfo": (root / "proc/self/mountinfo").read_text() + "nonsense\n- cgroup\n"})
+        found = detect(root)
+        assert (found.quota, found.memory_total_mib) == (None, 16384)
+
+    def test_throttling_adds_up_over_ancestors(self, root: Path) -> None:
+        v2(root, "/a/b", {"a/cpu.stat": "usage_usec 5\nthrottled_usec 1500000\n", "a/b/cpu.stat": "throttled_usec 7\n"})
+        assert cgroup.throttled_s(root) == pytest.approx(1.500007)
+
+    def test_throttle_meter_sees_growth_and_leaks_no_descriptor(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.stat": "throttled_usec 1000000\n"})
+        before = len(os.listdir("/proc/self/fd"))
+        with cgroup.ThrottleMeter(root) as meter:
+            assert meter.read() == 1.0
+            write(root, {"sys/fs/cgroup/a/cpu.stat": "nr_throttled 4\nthrottled_usec 3000000\n"})
+            assert meter.read() == 3.0
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert meter.read() is None
+
+    def test_throttling_is_unknown_not_zero_where_the_kernel_is_silent(self, root: Path) -> None:
+        v2(root, "/a", {"a/cpu.stat": "usage_usec 5\n"})
+        assert cgroup.throttled_s(root) is None
+
+    def test_oom_kills_of_our_group_first_then_of_the_machine(self, root: Path) -> None:
+        v2(root, "/a", {})
+        write(root, {"proc/vmstat": "nr_free_pages 5\noom_kill 4\n"})
+        assert cgroup.oom_kills(root) == 4
+        write(root, {"sys/fs/cgroup/a/memory.events": "low 0\noom 1\noom_kill 1\n"})
+        assert cgroup.oom_kills(root) == 1
+
+
+NVIDIA_SMI = """#!/bin/sh
+echo "0, GPU-aaaa-1, NVIDIA H200, 143771"
+echo "1, GPU-bbbb-2, NVIDIA H200, 143771"
+echo "2, GPU-cccc-3, NVIDIA T4, [N/A]"
+"""
+
+
+class TestGpus:
+    def fake(self, folder: Path, script: str) -> dict[str, str]:
+        program = folder / "nvidia-smi"
+        program.write_text(script)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        return {"PATH": str(folder)}
+
+    def test_every_gpu_is_handed_out_by_uuid(self, tmp_path: Path) -> None:
+        found = detect_gpus(self.fake(tmp_path, NVIDIA_SMI))
+        assert [gpu.index for gpu in found] == ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"]
+        assert (found[0].name, found[0].memory_mib, found[2].memory_mib) == ("NVIDIA H200", 143771, None)
+
+    @pytest.mark.parametrize(
+        ("visible", "expected"),
+        [
+            ("1,0", ["1", "0"]),
+            ("2", ["2"]),
+            ("GPU-bb", ["GPU-bb"]),
+            ("1,7,0", ["1"]),
+            ("MIG-x/1/0", ["MIG-x/1/0"]),
+            ("", []),
+            ("-1", []),
+            ("NoDevFiles", []),
+        ],
+    )
+    def test_outer_cuda_visible_devices_is_honoured(self, tmp_path: Path, visible: str, expected: list[str]) -> None:
+        environment = {**self.fake(tmp_path, NVIDIA_SMI), "CUDA_VISIBLE_DEVICES": visible}
+        assert [gpu.index for gpu in detect_gpus(environment)] == expected
+
+    def test_no_driver_no_gpus(self, tmp_path: Path) -> None:
+        assert detect_gpus({"PATH": str(tmp_path)}) == ()
+        assert detect_gpus(self.fake(tmp_path, "#!/bin/sh\necho 'has failed because'\nexit 9\n")) == ()
+
+    def test_a_hanging_driver_is_not_waited_for(self, tmp_path: Path) -> None:
+        environment = self.fake(tmp_path, "#!/bin/sh\nexec /bin/sleep 60\n")
+        assert detect_gpus(environment, timeout_s=0.1) == ()
+
+
+def made(nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = None, gpus: int = 0) -> Machine:
+    """``cores`` per node; CPUs are numbered as Linux mostly does: every core's first thread, then the siblings."""
+    total = nodes * cores
+    cpus = [
+        Cpu(index=sibling * total + core, core=core, package=core // cores, numa_node=core // cores)
+        for sibling in range(smt)
+        for core in range(total)
+    ]
+    return Machine(
+        cpus=machine._preference(cpus),
+        quota=quota,
+        memory_total_mib=1024,
+        gpus=tuple(Gpu(index=str(index), name="x", memory_mib=1) for index in range(gpus)),
+    )
+
+
+def fill(pool: SlotPool, cores: int = 1) -> list[Slot]:
+    slots = []
+    while slot := pool.acquire(cores):
+        slots.append(slot)
+    return slots
+
+
+class TestSlotPool:
+    @pytest.mark.parametrize(
+        ("of", "max_parallel", "cores", "expected"),
+        [
+            (made(cores=2), None, 1, [(0,), (1,)]),
+            (made(cores=2), 1, 1, [(0,)]),
+            (made(cores=2, smt=2), None, 1, [(0,), (1,)]),
+            (made(cores=2, smt=2), 3, 1, [(0,), (1,), (2,)]),
+            (made(cores=2, smt=2), 4, 1, [(0,), (1,), (2,), (3,)]),
+            (made(cores=2), 3, 1, [(0,), (1,), (0,)]),
+            (made(cores=2), 5, 1, [(0,), (1,), (0,), (1,), (0,)]),
+            (made(cores=4), None, 2, [(0, 1), (2, 3)]),
+            (made(cores=4), 1, 2, [(0, 1)]),
+            (made(cores=4), None, 3, [(0, 1, 2)]),
+            (made(cores=2, smt=2), None, 3, [(0, 1, 2)]),
+            (made(nodes=2, cores=2), None, 1, [(0,), (2,), (1,), (3,)]),
+            (made(nodes=2, cores=2), None, 2, [(0, 1), (2, 3)]),
+            (made(nodes=2, cores=2), None, 3, [(0, 2, 1)]),
+            (made(nodes=2, cores=2, smt=2), None, 3, [(0, 2, 1)]),
+            (made(quota=2.5), None, 1, [(0,), (1,)]),
+            (made(quota=2.5), 4, 1, [(0,), (1,)]),
+            (made(quota=2.5), 1, 2, [(0, 1)]),
+            (made(quota=0.5), None, 1, [(0,)]),
+            (made(cores=2), None, 3, []),
+        ],
+    )
+    def test_who_gets_what(
+        self, of: Machine, max_parallel: int | None, cores: int, expected: list[tuple[int, ...]]
+    ) -> None:
+        slots = fill(SlotPool(of, max_parallel), cores)
+        assert [slot.cpus for slot in slots] == expected
+        assert [slot.index for slot in slots] == list(range(len(expected)))
+
+    def test_smallest_free_lane_and_its_cpus_come_back(self) -> None:
+        pool = SlotPool(made(cores=3))
+        slots = fill(pool)
+        pool.release(slots[2])
+        pool.release(slots[1])
+        again = pool.acquire(1)
+        assert again is not None
+        assert (again.index, again.cpus) == (1, (1,))
+
+    def test_an_idle_core_is_preferred_to_one_whose_sibling_works(self) -> None:
+        pool = SlotPool(made(cores=2, smt=2), 4)
+        first, second, third, _ = fill(pool)
+        for slot in (first, second):
+            pool.release(slot)
+        pool.release(third)  # only CPU 3, on core 1, still works
+        again = pool.acquire(1)
+        assert again is not None
+        assert again.cpus == (0,)
+
+    def test_two_core_job_takes_the_node_where_it_fits(self) -> None:
+        pool = SlotPool(made(nodes=2, cores=2))
+        one = pool.acquire(1)
+        two = pool.acquire(2)
+        assert one is not None
+        assert two is not None
+        assert (one.cpus, two.cpus) == ((0,), (2, 3))
+
+    def test_no_more_cores_than_the_machine_feeds_are_out_at_once(self) -> None:
+        pool = SlotPool(made(cores=8, quota=4.9))
+        assert pool.acquire(3) is not None
+        assert pool.acquire(2) is None
+        assert pool.acquire(1) is not None
+        assert pool.acquire(1) is None
+
+    def test_gpus_are_exclusive_and_come_back(self) -> None:
+        pool = SlotPool(made(gpus=2))
+        first = pool.acquire(1, 1)
+        second = pool.acquire(1, 1)
+        assert first is not None
+        assert second is not None
+        assert (first.gpus, second.gpus) == (("0",), ("1",))
+        assert pool.acquire(1, 1) is None
+        without = pool.acquire(1)
+        assert without is not None
+        assert without.gpus == ()
+        pool.release(first)
+        again = pool.acquire(1, 1)
+        assert again is not None
+        assert again.gpus == ("0",)
+
+    def test_releasing_twice_is_refused(self) -> None:
+        pool = SlotPool(made())
+        slot = pool.acquire(1)
+        assert slot is not None
+        pool.release(slot)
+        with pytest.raises(ValueError, match="not held"):
+            pool.release(slot)
+
+    @pytest.mark.parametrize(
+        ("of", "max_parallel", "words"),
+        [
+            (made(), None, []),
+            (made(), 4, []),
+            (made(smt=2), None, []),
+            (made(smt=2), 6, ["8 usable CPUs are 4 physical cores"]),
+            (made(smt=2), 9, ["only 8 CPUs are usable: up to 2 jobs share a CPU"]),
+            (made(quota=2.5), None, []),
+            (made(quota=2.5), 4, ["quota is 2.5 CPUs: 2 at once"]),
+        ],
+    )
+    def test_warnings(self, of: Machine, max_parallel: int | None, words: list[str]) -> None:
+        texts = SlotPool(of, max_parallel).warnings()
+        assert len(texts) == len(words)
+        for text, expected in zip(texts, words, strict=True):
+            assert expected in text
+
+    @given(
+        nodes=st.integers(1, 3),
+        cores=st.integers(1, 4),
+        smt=st.integers(1, 2),
+        quota=st.none() | st.floats(0.1, 20),
+        max_parallel=st.none() | st.integers(1, 30),
+        moves=st.lists(st.tuples(st.booleans(), st.integers(1, 8), st.integers(0, 2)), max_size=40),
+    )
+    def test_cpus_are_shared_only_when_asked_for_and_all_come_back(
+        self,
+        nodes: int,
+        cores: int,
+        smt: int,
+        quota: float | None,
+        max_parallel: int | None,
+        moves: list[tuple[bool, int, int]],
+    ) -> None:
+        of = made(nodes, cores, smt, quota, gpus=2)
+        pool = SlotPool(of, max_parallel)
+        fresh = fill(SlotPool(of, max_parallel))
+        held: list[Slot] = []
+        for take, number, gpus in moves:
+            if not take and held:
+                pool.release(held.pop(number % len(held)))
+            elif number <= largest_job(of):
+                slot = pool.acquire(number, gpus)
+                assert slot is not None or held, "an empty pool takes any job that fits the machine"
+                held += [slot] if slot else []
+            users = Counter(cpu for slot in held for cpu in slot.cpus)
+            assert max(users.values(), default=0) <= max(1, -(-pool.lanes // len(of.cpus)))
+            assert len(held) <= pool.lanes
+            assert len({slot.index for slot in held}) == len(held)
+            assert all(len(set(slot.cpus)) == len(slot.cpus) for slot in held)
+            assert max(Counter(gpu for slot in held for gpu in slot.gpus).values(), default=0) <= 1
+            if quota is not None:
+                assert sum(users.values()) <= max(1, quota)
+        for slot in held:
+            pool.release(slot)
+        assert fill(pool) == fresh
+        assert len(fresh) == pool.lanes
+
+
+class TestThisMachine:
+    def test_a_pid_with_its_start_time_is_an_identity(self) -> None:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        start = machine.process_start(child.pid)
+        assert start is not None
+        assert machine.same_process(child.pid, start)
+        assert not machine.same_process(child.pid, start + 1)
+        assert child.stdin is not None
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert machine.same_process(child.pid, start), "a zombie still holds its pid"
+        child.wait()
+        assert machine.process_start(child.pid) is None
+        assert not machine.same_process(child.pid, start)
+
+    @pytest.mark.parametrize("pid", [0, -1, 2**30])
+    def test_no_such_process(self, pid: int) -> None:
+        assert machine.process_start(pid) is None
+
+    def test_a_process_name_with_parentheses_does_not_confuse(self, tmp_path: Path) -> None:
+        program = tmp_path / "a) R 1 (b"
+        program.symlink_to("/bin/sleep")
+        child = subprocess.Popen([program, "60"])
+        try:
+            assert machine.process_start(child.pid) == pytest.approx(machine.process_start(os.getpid()), abs=1e6)
+        finally:
+            child.kill()
+            child.wait()
+
+    def test_detected_cpus_are_those_of_the_affinity_mask(self) -> None:
+        found = detect()
+        assert set(order(found)) == os.sched_getaffinity(0)
+        assert 1 <= found.capacity <= found.physical_cores
+        assert 0 < machine.available_memory_mib() <= found.memory_total_mib
+
+    def test_import_and_detection_load_nothing_heavy(self) -> None:
+        code = "import sys, orchestrator.machine as m; m.detect(); print(*sys.modules)"
+        loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        assert not {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"} & set(loaded)
