@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import machine
-from orchestrator.contract import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE, JobPaths, Progress
+from orchestrator.contract import CHANNEL_VARIABLE, TOKEN_VARIABLE, JobPaths, Progress
 from orchestrator.executors import sentinel
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed, Sampled
+from orchestrator.threads import worker_thread_settings
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
@@ -212,9 +213,7 @@ class LocalExecutor:
 def worker_environment(launch: Launch, *, channel: int, token: str, added: Mapping[str, str]) -> dict[str, str]:
     """Our environment, with the thread budget and the accelerators of this attempt."""
     environment = dict(os.environ)
-    environment.update({name: str(launch.threads) for name in THREAD_VARIABLES})
-    # Idle OpenMP threads sleep instead of spinning on a core that a neighbour could use.
-    environment.update(OMP_WAIT_POLICY="PASSIVE", KMP_BLOCKTIME="0")
+    environment.update(worker_thread_settings(launch.threads))
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpus)
     environment["PYTHONUNBUFFERED"] = "1"
     environment[CHANNEL_VARIABLE] = str(channel)

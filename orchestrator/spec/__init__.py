@@ -20,11 +20,12 @@ from typing import Any, Literal
 
 from orchestrator.errors import Problem, SpecError, UsageError
 from orchestrator.job import Job
-from orchestrator.spec.check import as_plain, check, in_place_order, quoted, suggestion
+from orchestrator.spec.check import check
 from orchestrator.spec.expand import expand
 from orchestrator.spec.models import TASKS
 from orchestrator.spec.names import safe_name
 from orchestrator.spec.schema import json_schema
+from orchestrator.spec.words import in_place_order, quoted, suggestion
 
 __all__ = ["TASKS", "Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
@@ -69,7 +70,7 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experime
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(source, [_syntax_problem(text, str(error))]) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, endless brackets
         raise SpecError(source, [Problem(where="", message=f"is not a job file: {error}")]) from None
     except OSError as error:
         raise SpecError(source, [Problem(where="", message=_why_unread(path, error))]) from None
@@ -87,7 +88,10 @@ def from_mapping(
     """
     base = base.resolve()
     problems: dict[Problem, None] = {}
-    checked = check(data, problems)
+    try:
+        checked = check(data, problems)
+    except RecursionError:
+        raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
     jobs = expand(checked, base=base, overrides=overrides, problems=problems)
     if problems:
         raise SpecError(source, sorted(problems, key=in_place_order))

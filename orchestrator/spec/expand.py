@@ -13,11 +13,12 @@ from typing import Any
 from orchestrator.contract import WorkerSpec
 from orchestrator.errors import Problem
 from orchestrator.job import Job, Resources
-from orchestrator.spec.check import FREE_TABLES, TABLES, Checked, as_plain, check_one, place, quoted
+from orchestrator.spec.check import Checked, check_one
 from orchestrator.spec.models import Settings
 from orchestrator.spec.names import canonical, digest, matrix_suffix, safe_name
 from orchestrator.spec.robots import Robot, Robots
 from orchestrator.spec.together import FAMILY, Layer, check_family, check_together
+from orchestrator.spec.words import FREE_TABLES, TABLES, place, quoted
 
 MOST_JOBS = 100_000
 """A matrix is a product and grows out of hand quickly; beyond this it is taken for a mistake."""
@@ -46,7 +47,7 @@ class Choice:
 def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], problems: dict[Problem, None]) -> list[Job]:
     """Every job of the file, in its order; problems found on the way are added to ``problems``."""
     # What the user did not set of these stays unset: the worker passes on nothing else.
-    built_in = Settings().model_dump(exclude_none=True) | {"ppo": {}, "policy_kwargs": {}}
+    built_in = Settings().model_dump(exclude={"env", "entry_point"}) | {"ppo": {}, "policy_kwargs": {}}
     shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     common = [
         Layer(built_in, lambda key: key),
@@ -70,8 +71,8 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         settled = overlay(shared, values)
-        found = robots.find(values.get("xml"), values.get("name"), f"{where}.xml", problems) if "xml" not in bad else []
-        count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * len(found)
+        found = robots.find(values.get("xml"), values.get("name"), f"{where}.xml", problems)
+        count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * max(1, len(found))
         if len(jobs) + count > MOST_JOBS:
             message = f"files, matrix and seeds make {count:_} jobs here; an experiment holds at most {MOST_JOBS:_}"
             problems[Problem(where=where, message=message)] = None
@@ -82,7 +83,7 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
             merged = overlay(settled, chosen.values)
             check_together(merged, [*common, entry, chosen], where, bad, problems)
             variants.append((merged, point))
-        if bad & {"name", "seeds", "matrix", *FAMILY}:
+        if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
             continue  # names made from what is wrong would only seem to collide
         for robot in found:
             for merged, point in variants:
@@ -135,41 +136,51 @@ def _choices(matrix: Mapping[str, Any], where: str, problems: dict[Problem, None
 
 def _choices_of(key: str, values: Any, where: str, problems: dict[Problem, None]) -> list[Choice]:
     there = f"{where}.matrix.{place(key)}"
-    wrong = _wrong_matrix_key(key, values)
+    wrong = _wrong_in_matrix(key, values)
     if wrong:
         problems[Problem(where=there, message=wrong)] = None
+        return []
+    if not _is_key(key):
+        check_one(key, values[0], there, problems)
         return []
     choices: list[Choice] = []
     seen: set[str] = set()
     for number, value in enumerate(values):
-        found: dict[Problem, None] = {}
-        tree = check_one(key, value, f"{there}[{number}]", found)
+        tree = check_one(key, value, f"{there}[{number}]", problems)
         if tree is None:
-            # An unknown key is one problem, whatever the number of its values.
-            unknown = [problem for problem in found if problem.message.startswith("unknown key")]
-            problems |= dict.fromkeys([Problem(where=there, message=unknown[0].message)] if unknown else found)
             continue
         plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
         if canonical(plain) in seen:
-            problems[Problem(where=f"{there}[{number}]", message=f"the value {value} is listed twice")] = None
+            message = "the same value stands earlier in the list; each value makes its own jobs"
+            problems[Problem(where=f"{there}[{number}]", message=message)] = None
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
     return choices
 
 
-def _wrong_matrix_key(key: str, values: Any) -> str:
-    """Why a matrix cannot hold this key; empty when it can, or when the key is simply unknown."""
+def _is_key(dotted: str) -> bool:
+    top, *rest = dotted.split(".")
+    if top in FREE_TABLES:
+        return bool(rest)
+    if top in TABLES:
+        return len(rest) == 1 and rest[0] in TABLES[top].model_fields
+    return not rest and top in Settings.model_fields
+
+
+def _wrong_in_matrix(key: str, values: Any) -> str:
+    """Why a matrix cannot hold this; empty when it can, or when the key is simply unknown."""
     top, *rest = key.split(".")
-    tables = (*TABLES, *FREE_TABLES)
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
-    if key in tables:
-        example = next(iter(TABLES[key].model_fields)) if key in TABLES else "key"
-        if isinstance(values, dict) and values:
-            example = next(iter(values))
-        return f'a matrix takes the keys of the table one by one, dotted and in quotes: "{key}.{example}" = […]'
-    if len(rest) > (1 if top in TABLES else 0) and top in Settings.model_fields and top not in FREE_TABLES:
-        return f"there are no keys below {quoted('.'.join([top, *rest[: top in TABLES]]))}"
+    if key in (*TABLES, *FREE_TABLES):
+        inner = (
+            next(iter(values), "key")
+            if isinstance(values, dict)
+            else next(iter(TABLES[key].model_fields if key in TABLES else ()), "key")
+        )
+        return f'a matrix takes the keys of a table one by one, dotted and in quotes: "{key}.{inner}" = […]'
+    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
+        return f"there are no keys below {'.'.join([top, *rest[: top in TABLES]])}"
     if not isinstance(values, list) or not values:
         return "expected a list of values with at least one, for example [1e-4, 3e-4]"
     return ""
@@ -197,13 +208,13 @@ class Namer:
         what they are; the first in the file keeps the plain id.
         """
         stem = safe_name(name) + suffix
+        other = ("", "", where)
         for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
             job_id = f"{candidate}-s{seed}"
-            other = self._taken.get(job_id.lower())
-            if other is None:
-                self._taken[job_id.lower()] = (name, point, where)
+            other = self._taken.setdefault(job_id.lower(), mine := (name, point, where))
+            if other is mine:
                 return job_id, ""
-            if other[:2] == (name, point):
+            if other[:2] == mine[:2]:
                 break
         return "", other[2]
 
@@ -236,7 +247,9 @@ def _jobs(
         job_id, other = namer.job_id(name, suffix, point_text, seed, where)
         if not job_id:
             whose = "this entry" if other == where else other
-            message = f"the name {quoted(name)} with seed {seed} is used by {whose} already; give each job its own name or seeds"
+            message = (
+                f"the name {quoted(name)} with seed {seed} is taken by {whose}; give each job its own name or seeds"
+            )
             problems[Problem(where=where, message=message)] = None
             break
         spec = WorkerSpec(

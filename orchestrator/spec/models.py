@@ -2,220 +2,33 @@
 
 from __future__ import annotations
 
-import math
-import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.contract import parse_schedule
-from orchestrator.spec.names import is_showable
-from orchestrator.spec.units import parse_duration, parse_size
+from orchestrator.spec.values import (
+    MOST,
+    Count,
+    CountOrNone,
+    Duration,
+    EntryPoint,
+    EnvId,
+    Fraction,
+    Matrix,
+    MaxParallel,
+    MjcfPath,
+    Name,
+    NetArch,
+    OptionalSchedule,
+    Options,
+    Schedule,
+    Seeds,
+    Size,
+)
 
 Task = Literal["forward", "balance"]
 TASKS: tuple[str, ...] = get_args(Task)
 """Built-in tasks; each has its file in ``orchestrator/worker/tasks``."""
-MOST = 10**12
-"""Upper limit of every count: far above any use, far below what would overflow."""
-
-
-class Expected(ValueError):
-    """What a key takes; the message shown goes on with what was found."""
-
-
-def _schedule(value: Any) -> float | str:
-    if isinstance(value, str):
-        start, end, _ = parse_schedule(value)
-        if not (0 < start < math.inf and 0 <= end < math.inf):
-            raise ValueError(f'"{value}" must start above 0 and not fall below it, for example "linear(3e-4, 0)"')
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
-        return float(value)
-    raise Expected('expected a number above 0 or a schedule such as "linear(3e-4, 0)"')
-
-
-def _schedule_or_none(value: Any) -> float | str | None:
-    return None if value is None else _schedule(value)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str):
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise Expected(str(error)) from None
-    raise Expected('expected a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')
-
-
-def _duration(value: Any) -> float:
-    try:
-        if isinstance(value, str):
-            return parse_duration(value)
-    except ValueError as error:
-        raise Expected(str(error)) from None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
-        return float(value)
-    raise Expected('expected a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds')
-
-
-def _is_count(value: Any, least: int, most: int = MOST) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _seeds(value: Any) -> list[int]:
-    # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.
-    if not isinstance(value, list) or not value or not all(_is_count(seed, 0, 2**32 - 1) for seed in value):
-        raise Expected("expected a list of whole numbers from 0 to 4294967295")
-    if len(set(value)) < len(value):
-        twice = next(seed for place, seed in enumerate(value) if seed in value[:place])
-        raise ValueError(f"the seed {twice} is listed twice; each seed is one job")
-    return value
-
-
-def _layers(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_count(width, 1) for width in value)
-
-
-def _net_arch(value: Any) -> list[int] | dict[str, list[int]]:
-    if _layers(value) or (isinstance(value, dict) and {"pi", "vf"} == set(value) and all(map(_layers, value.values()))):
-        return value  # type: ignore[no-any-return]
-    raise Expected(
-        "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] }"
-    )
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Expected("expected text in quotes")
-    if not value.strip():
-        raise ValueError("the name is empty")
-    if not is_showable(value):
-        raise ValueError("the name holds a control character, such as a line break; leave it out")
-    return value
-
-
-def _path(value: Any) -> str:
-    if isinstance(value, str) and value.strip() and is_showable(value):
-        return value
-    raise Expected("expected the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes")
-
-
-def _entry_point(value: Any) -> str:
-    if isinstance(value, str):
-        module, colon, attribute = value.partition(":")
-        if colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-            return value
-    raise Expected('expected "package.module:callable"')
-
-
-_ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
-
-
-def _env(value: Any) -> str:
-    if isinstance(value, str) and _ENV_ID.match(value):
-        return value
-    raise Expected('expected a gymnasium id such as "Ant-v5"')
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Expected("expected a table")
-    stranger = _not_plain(value)
-    if stranger is not None:
-        raise ValueError(f"holds {stranger!r}; only text, numbers, true or false, lists and tables are passed on")
-    return value
-
-
-def _not_plain(value: Any) -> object | None:
-    """The first thing within ``value`` that JSON cannot say (a date, for one)."""
-    if isinstance(value, dict):
-        parts: list[Any] = list(value.values())
-        parts += [key for key in value if not isinstance(key, str)]
-    elif isinstance(value, list):
-        parts = value
-    else:
-        return None if value is None or isinstance(value, (str, int, float)) else value
-    return next((found for found in map(_not_plain, parts) if found is not None), None)
-
-
-def _matrix(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return value
-    raise Expected("expected a table of lists, each under a dotted key in quotes")
-
-
-def _max_parallel(value: Any) -> int | None:
-    if value == "auto":
-        return None
-    if _is_count(value, 1):
-        return value  # type: ignore[no-any-return]
-    raise Expected('expected "auto" or a whole number of at least 1')
-
-
-_NUMBER_OR_SCHEDULE = {
-    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\s*linear\s*\([^()]*\)\s*$"}]
-}
-_WIDTHS = {"type": "array", "items": {"type": "integer", "minimum": 1}}
-_DURATION = {
-    "anyOf": [
-        {"type": "number", "exclusiveMinimum": 0},
-        {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$"},
-    ]
-}
-
-Count = Annotated[int, Field(ge=1, le=MOST)]
-CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Schedule = Annotated[float | str, PlainValidator(_schedule), WithJsonSchema(_NUMBER_OR_SCHEDULE)]
-OptionalSchedule = Annotated[float | str | None, PlainValidator(_schedule_or_none), WithJsonSchema(_NUMBER_OR_SCHEDULE)]
-Size = Annotated[
-    int,
-    PlainValidator(_size),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$"}),
-]
-Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION)]
-Seeds = Annotated[
-    list[int],
-    PlainValidator(_seeds),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
-            "minItems": 1,
-            "uniqueItems": True,
-        }
-    ),
-]
-NetArch = Annotated[
-    list[int] | dict[str, list[int]],
-    PlainValidator(_net_arch),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _WIDTHS,
-                {
-                    "type": "object",
-                    "properties": {"pi": _WIDTHS, "vf": _WIDTHS},
-                    "required": ["pi", "vf"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
-Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "minLength": 1})]
-MjcfPath = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
-EntryPoint = Annotated[
-    str, PlainValidator(_entry_point), WithJsonSchema({"type": "string", "pattern": r"^[^\s:]+:[^\s:]+$"})
-]
-EnvId = Annotated[str, PlainValidator(_env), WithJsonSchema({"type": "string", "minLength": 1})]
-Matrix = Annotated[dict[str, Any], PlainValidator(_matrix), WithJsonSchema({"type": "object"})]
-Options = Annotated[dict[str, Any], PlainValidator(_options), WithJsonSchema({"type": "object"})]
-MaxParallel = Annotated[
-    int | None,
-    PlainValidator(_max_parallel),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
-]
 
 
 def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:

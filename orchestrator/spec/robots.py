@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import Problem
-from orchestrator.spec.check import quoted, suggestion
 from orchestrator.spec.names import is_showable
+from orchestrator.spec.words import quoted, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Robots:
             stem = Path(path).stem
             named = stem if stems[stem] == 1 else os.path.splitext(os.path.relpath(path, fixed))[0]
             if not is_showable(path):
-                message = f"the file name {ascii(path)} holds characters that cannot be shown; rename the file"
+                message = f"the file name {path!a} holds characters that cannot be shown; rename the file"
                 problems[Problem(where=where, message=message)] = None
             elif self._usable(path, where, problems):
                 robots.append(Robot(named, Path(path)))

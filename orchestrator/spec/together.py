@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Problem
-from orchestrator.spec.check import quoted
 from orchestrator.spec.models import Ppo
 
 FAMILY = ("task", "env", "entry_point")

@@ -4,8 +4,8 @@ Every layer of an environment (wrappers down to the base) is saved by what its a
 plain data (numbers, text, arrays, random generators, spaces, containers of these) is pickled in
 one piece, so that what was shared between attributes is shared again; functions, classes and modules are
 constants that the fresh environment has as well; a MuJoCo simulation is saved whole. A layer with
-``get_state()`` and ``set_state(state)`` of its own speaks for itself (its ``np_random`` is seen to). Anything else (a handle
-of another simulator, an open file) makes the environment :class:`Unsaveable`.
+``get_state()`` and ``set_state(state)`` of its own speaks for itself (its ``np_random`` is seen to).
+Anything else (a handle of another simulator, an open file) makes the environment :class:`Unsaveable`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from orchestrator.worker.envs import PhysicsWatch
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic, enum.Enum)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _CONSTANTS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, EnvSpec)
-_NOT_STATE = frozenset({"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"})
+_NOT_STATE = frozenset(
+    {"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"}
+)
 """Attributes of gymnasium's own classes: the next layer, the drawing, and how the environment was made."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int) -> VecEnv:
     Environment *i* has the seed ``seed + i``, which is also what ``PPO(seed=seed)`` gives it.
     Every episode's end has ``infos[i]["episode"]`` with the return ``"r"`` and the length ``"l"``.
     """
-    xml = os.path.abspath(job_dir / spec.xml) if spec.xml is not None else None
+    xml = str((job_dir / spec.xml).absolute()) if spec.xml is not None else None
     if spec.entry_point is None and spec.env is None:
         from orchestrator.worker.vec_env import MujocoVecEnv
 
@@ -66,8 +65,8 @@ def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasi
             env = import_attribute(spec.entry_point)(xml=xml, seed=seed, **spec.env_kwargs)
         else:
             assert spec.env is not None
-            file = {} if xml is None else {"xml_file": xml}
-            env = gymnasium.make(spec.env, **file, **spec.env_kwargs)
+            options: dict[str, Any] = {} if xml is None else {"xml_file": xml}
+            env = gymnasium.make(spec.env, **options, **spec.env_kwargs)
         if _simulates_with_mujoco(env):
             env = PhysicsWatch(env, spec.xml or spec.env or str(spec.entry_point))
         return Monitor(env)

@@ -74,4 +74,4 @@ def _named(module: Any, base: type, name: str) -> type:
     for attribute, value in vars(module).items():
         if attribute.lower() == wanted and isinstance(value, type) and issubclass(value, base):
             return value
-    raise ValueError(f"{name!r} is not a class of {module.__name__} (such as {'tanh' if base is torch.nn.Module else 'adam'})")
+    raise ValueError(f"{name!r} is not one of the classes of {module.__name__}")

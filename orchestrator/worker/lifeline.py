@@ -95,7 +95,7 @@ def end_orphaned() -> None:
 
 
 def process_start() -> float:
-    """Reading of :func:`time.monotonic` at which the kernel started this process (to 10 ms); now, where it does not say."""
+    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); now, where it does not say."""
     now = time.monotonic()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -107,7 +107,7 @@ def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"
-    libraries = tuple(set(sysconfig.get_paths().values()) - {sysconfig.get_path("data")}) + (_PACKAGE, "<")
+    libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
     own = [frame for frame in frames if not frame.filename.startswith(libraries)]
     frame = (own or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"

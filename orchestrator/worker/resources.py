@@ -6,10 +6,12 @@ import os
 import resource
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.cgroup import ThrottleMeter
 
 _TASKS = "/proc/self/task"
+_MEMORY = Path("/proc/self/statm")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -22,7 +24,7 @@ class RunDelay:
     def total_s(self) -> float | None:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         try:
-            for thread in os.listdir(_TASKS):
+            for thread in os.listdir(_TASKS):  # noqa: PTH208 - names are all that is wanted, often
                 descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
                 try:
                     self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
@@ -71,14 +73,13 @@ class UsageReader:
 
 def _rss_mib() -> float | None:
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_MIB
+        return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _n_threads() -> int | None:
     try:
-        return len(os.listdir(_TASKS))
+        return len(os.listdir(_TASKS))  # noqa: PTH208 - as above
     except OSError:
         return None

@@ -58,4 +58,4 @@ def keep_dynamo_out() -> None:
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             return plain_step(self, closure)
 
-    setattr(Adam, "step", step)
+    Adam.step = step  # type: ignore[method-assign]

@@ -28,9 +28,9 @@ class CsvTable:
         rows: list[list[str]] = []
         if keep and path.exists():
             with path.open(newline="") as file:
-                header, *rows = csv.reader(file) or [[]]
-            self._columns = header
-            rows = rows[:keep]
+                lines = list(csv.reader(file))
+            self._columns = lines[0] if lines else self._columns
+            rows = lines[1 : keep + 1]
         self._write_whole(rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -68,7 +68,12 @@ class LoggerTable(KVWriter):
     def __init__(self, table: CsvTable) -> None:
         self.table = table
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(
+        self,
+        key_values: dict[str, Any],
+        key_excluded: dict[str, tuple[str, ...]],
+        step: int = 0,  # noqa: ARG002 - the base class's signature
+    ) -> None:
         self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
 
     def close(self) -> None:

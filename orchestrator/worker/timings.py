@@ -106,7 +106,7 @@ class Phases:
     def _watch_backward(self) -> None:
         # Losses are made anew for every minibatch: only their class is there to be watched.
         plain = torch.Tensor.backward
-        setattr(torch.Tensor, "backward", self._timed(plain, "backward_s"))
+        torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -39,10 +39,11 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
     try:
         learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
-        Training(spec, paths, learner.model, facts, reporter).train(leave)
-        _save_policy(learner.model, paths)
+        training = Training(spec, paths, learner.model, facts, reporter)
+        training.train(leave)
+        training.save_policy()
         if spec.eval_episodes:
-            _evaluate(spec, paths, learner.model, facts, reporter, leave)
+            training.evaluate(leave)
     finally:
         venv.close()
 
@@ -50,10 +51,8 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
 class Training:
     """The loop, and what it carries from iteration to iteration and from attempt to attempt."""
 
-    def __init__(
-        self, spec: WorkerSpec, paths: JobPaths, model: PPO, facts: Facts, reporter: ProgressReporter
-    ) -> None:
-        self._spec, self._model, self._facts, self._reporter = spec, model, facts, reporter
+    def __init__(self, spec: WorkerSpec, paths: JobPaths, model: PPO, facts: Facts, reporter: ProgressReporter) -> None:
+        self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
         self._store = CheckpointStore(paths.checkpoints, spec.fingerprint())
         state = self._store.newest()
         place = Place() if state is None else checkpoint.restore(model, state)
@@ -94,9 +93,10 @@ class Training:
                 clock.train_done()
             self._log()
             clock.end(self._iteration, model.num_timesteps)
-            if self._due(steps_before) or leave():
+            leaving = leave()
+            if leaving or self._due(steps_before):
                 self._save_checkpoint()
-            if leave():
+            if leaving:
                 raise Interrupted(f"asked to leave; the checkpoint at {model.num_timesteps} env_steps stands")
         if self._saved_at != model.num_timesteps:
             self._save_checkpoint()
@@ -146,34 +146,27 @@ class Training:
     def _training_s(self) -> float:
         return time.monotonic() - self._began
 
+    def save_policy(self) -> None:
+        """``model.zip`` and, where there is normalisation, ``vecnormalize.pkl``: both load without this package."""
+        content = io.BytesIO()
+        self._model.save(content)
+        write_whole(self._paths.model, content.getvalue())
+        normalization = self._model.get_vec_normalize_env()
+        if normalization is not None:
+            write_whole(self._paths.vecnormalize, pickle.dumps(normalization))
 
-def _save_policy(model: PPO, paths: JobPaths) -> None:
-    """``model.zip`` and, where there is normalisation, ``vecnormalize.pkl``: both load without this package."""
-    content = io.BytesIO()
-    model.save(content)
-    write_whole(paths.model, content.getvalue())
-    normalization = model.get_vec_normalize_env()
-    if normalization is not None:
-        write_whole(paths.vecnormalize, pickle.dumps(normalization))
+    def evaluate(self, leave: Callable[[], bool]) -> None:
+        """``eval.json``, of the policy as it is now."""
 
+        def each_step() -> None:
+            self._reporter.report("evaluating", self._model.num_timesteps)
+            if leave():
+                raise Interrupted("asked to leave during evaluation; the policy is trained and saved")
 
-def _evaluate(
-    spec: WorkerSpec,
-    paths: JobPaths,
-    model: PPO,
-    facts: Facts,
-    reporter: ProgressReporter,
-    leave: Callable[[], bool],
-) -> None:
-    def each_step() -> None:
-        reporter.report("evaluating", model.num_timesteps)
-        if leave():
-            raise Interrupted("asked to leave during evaluation; the policy is trained and saved")
-
-    begun = time.monotonic()
-    result = evaluation.evaluate(spec, paths.root, model, each_step)
-    write_whole(paths.eval, result.to_json())
-    facts.eval_s, facts.eval_mean = time.monotonic() - begun, result.mean
+        begun = time.monotonic()
+        result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
+        write_whole(self._paths.eval, result.to_json())
+        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.mean
 
 
 def _remove_strays(paths: JobPaths) -> None:

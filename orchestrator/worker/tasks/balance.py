@@ -18,7 +18,18 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.base import CommonOptions, Floats, States, joint_name, noisy_start, read_options, start_pose
+from orchestrator.worker.tasks.base import (
+    CommonOptions,
+    Floats,
+    States,
+    joint_name,
+    joint_type,
+    noisy_start,
+    read_options,
+    start_pose,
+)
+
+HINGE, SLIDE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE
 
 CONTROL_PERIOD_S = 0.02
 MAX_OBSERVED_VELOCITY = 10.0
@@ -71,10 +82,9 @@ def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Balance:
     on_joint = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     driven = sorted(set(model.actuator_trnid[on_joint, 0].tolist()))
     poles = [joint for joint in range(model.njnt) if joint not in driven]
-    kinds = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
     wrong = [
-        *(joint for joint in driven if model.jnt_type[joint] not in kinds),
-        *(joint for joint in poles if model.jnt_type[joint] != mujoco.mjtJoint.mjJNT_HINGE),
+        *(joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)),
+        *(joint for joint in poles if joint_type(model, joint) != HINGE),
     ]
     if wrong or not driven or not poles:
         if wrong:

@@ -132,6 +132,11 @@ def noisy_start(
     return qpos, scale * rng.standard_normal(model.nv)
 
 
+def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
+    """As the enumeration: its members do not equal NumPy's integers when asked with ``in``."""
+    return mujoco.mjtJoint(int(model.jnt_type[joint]))
+
+
 def joint_name(model: mujoco.MjModel, joint: int) -> str:
     """The joint's name as in the MJCF, or its number and body where it has none."""
     name = model.joint(joint).name

@@ -22,7 +22,23 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.base import CommonOptions, Floats, States, joint_name, noisy_start, read_options, start_pose
+from orchestrator.worker.tasks.base import (
+    CommonOptions,
+    Floats,
+    States,
+    joint_name,
+    joint_type,
+    noisy_start,
+    read_options,
+    start_pose,
+)
+
+FREE, BALL, SLIDE, HINGE = (
+    mujoco.mjtJoint.mjJNT_FREE,
+    mujoco.mjtJoint.mjJNT_BALL,
+    mujoco.mjtJoint.mjJNT_SLIDE,
+    mujoco.mjtJoint.mjJNT_HINGE,
+)
 
 CONTROL_PERIOD_S = 0.04
 MAX_OBSERVED_VELOCITY = 10.0
@@ -163,13 +179,12 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
     mujoco.mj_comPos(model, data)
     bodies = [body for body in range(1, model.nbody) if model.body_parentid[body] == 0 and model.body_jntnum[body]]
     for body in bodies:
-        joints = range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
         height = float(data.xpos[body, 2])
         coordinates: dict[str, Coordinate] = {}
-        for joint in joints:
+        for joint in _joints(model, body):
             address = int(model.jnt_qposadr[joint])
-            kind = model.jnt_type[joint]
-            if kind == mujoco.mjtJoint.mjJNT_FREE:
+            kind = joint_type(model, joint)
+            if kind == FREE:
                 x, y, z = (Coordinate(address=address + axis, sign=1.0) for axis in range(3))
                 quaternion = slice(address + 3, address + 7)
                 return Root(x=x, y=y, z=z, pitch=None, quaternion=quaternion, start_height=height)
@@ -177,9 +192,9 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             sign = float(np.sign(data.xaxis[joint, axis]))
             if abs(data.xaxis[joint, axis]) < 0.999:
                 continue
-            if kind == mujoco.mjtJoint.mjJNT_SLIDE:
+            if kind == SLIDE:
                 coordinates.setdefault("xyz"[axis], Coordinate(address=address, sign=sign))
-            elif kind == mujoco.mjtJoint.mjJNT_HINGE and axis == 1:
+            elif kind == HINGE and axis == 1:
                 coordinates.setdefault("pitch", Coordinate(address=address, sign=sign))
         if "x" in coordinates:
             y, z, pitch = (coordinates.get(name) for name in ("y", "z", "pitch"))
@@ -191,10 +206,14 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    words = {mujoco.mjtJoint.mjJNT_SLIDE: "slide", mujoco.mjtJoint.mjJNT_HINGE: "hinge", mujoco.mjtJoint.mjJNT_BALL: "ball"}
+    words = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
     found = [
-        f"{words[mujoco.mjtJoint(model.jnt_type[joint])]} joint {joint_name(model, joint)} about or along {model.jnt_axis[joint]}"
+        words[joint_type(model, joint)].format(joint_name(model, joint), model.jnt_axis[joint].round(3).tolist())
         for body in bodies
-        for joint in range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
+        for joint in _joints(model, body)
     ]
     return ", ".join(found) if found else "no joint there at all"
+
+
+def _joints(model: mujoco.MjModel, body: int) -> range:
+    return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])

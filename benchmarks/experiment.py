@@ -1,0 +1,341 @@
+"""What running experiments costs: the figures of docs/performance.md, printed as one table.
+
+    python benchmarks/experiment.py [--repeats 5] [--only scaling,startup] [--json FILE]
+
+Everything runs through the real program. A and B of a ratio are measured interleaved in the same
+run, and ratios are given as medians with their range. Run it on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import orchestrator
+from orchestrator import machine
+from orchestrator.contract import RunPaths, WorkerSpec
+from orchestrator.display import SilentReporter
+from orchestrator.executors.fake import FakeExecutor, Fate
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.job import Job, Pending, Resources
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.machine import SlotPool
+from orchestrator.supervisor import Supervisor
+from orchestrator.worker.timings import OFF_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "orchestrator"]
+ROBOTS = ("quadruped", "runner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    measured: str
+    wanted: str
+    good: bool
+
+
+def job_file(folder: Path, robots: Iterable[str], *, timesteps: int, copies: int = 1) -> Path:
+    """A job file that trains each robot for ``timesteps`` env_steps, ``copies`` times with different seeds."""
+    lines = [
+        'name = "benchmark"',
+        "[defaults]",
+        f"total_timesteps = {timesteps}",
+        "n_envs = 8",
+        f"seeds = {list(range(copies))}",
+        "eval_episodes = 0",
+        "checkpoint_every = 1_000_000_000",
+        "[defaults.ppo]",
+        "n_steps = 256",
+        "batch_size = 256",
+    ]
+    for robot in robots:
+        lines += ["[[jobs]]", f'name = "{robot}"', f"xml = {json.dumps(str(ROOT / 'mjcf' / f'{robot}.xml'))}"]
+    path = folder / "benchmark.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def steady_rate(job_dir: Path) -> float:
+    """env_steps/s of a job over its iterations without the first two, which warm caches up."""
+    with (job_dir / "timings.csv").open() as file:
+        rows = list(csv.DictReader(file))[2:]
+    steps = int(rows[-1]["env_steps"]) - int(rows[0]["env_steps"])
+    return steps / sum(float(row["wall_s"]) for row in rows[1:])
+
+
+def scaling(repeats: int) -> list[Line]:
+    """N one-core jobs on N cores against one of them alone."""
+    n = machine.detect().capacity
+    lines = []
+    for robot in ROBOTS:
+        ratios, alone_rates = [], []
+        for _ in range(repeats):
+            rates = {}
+            for copies in (1, n):
+                with tempfile.TemporaryDirectory() as name:
+                    path = job_file(Path(name), [robot], timesteps=65_536, copies=copies)
+                    result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=copies)
+                    rates[copies] = sum(steady_rate(one.job_dir) for one in result.results if one.job_dir is not None)
+            alone_rates.append(rates[1])
+            ratios.append(rates[n] / (n * rates[1]))
+        lines.append(
+            Line(
+                what=f"env_steps/s of {n} jobs on {n} cores / ({n} × the same job alone), {robot}"
+                f" (alone: {statistics.median(alone_rates):,.0f}/s)",
+                measured=spread(ratios),
+                wanted="≥ 0.97",
+                good=statistics.median(ratios) >= 0.97,
+            )
+        )
+    return lines
+
+
+def startup(repeats: int) -> list[Line]:
+    """From exec to the first environment step, of a stock learner."""
+    first, imports = [], []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as name:
+            path = job_file(Path(name), ["hopper"], timesteps=2048)
+            result = orchestrator.run(path, run_dir=Path(name) / "run")
+            assert result.results[0].job_dir is not None
+            record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
+            first.append(record["first_step_s"])
+            imports.append(record["import_s"])
+    what = f"from exec to first env step, seconds (imports: {statistics.median(imports):.2f})"
+    return [Line(what=what, measured=spread(first), wanted="≤ 1.9", good=statistics.median(first) <= 1.9)]
+
+
+def answers(repeats: int) -> list[Line]:
+    """How soon commands answer, and how soon ``run`` has launched its first worker."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        good = job_file(folder, ["hopper"], timesteps=2048)
+        orchestrator.run(good, run_dir=folder / "done")
+        wrong = folder / "wrong.toml"
+        wrong.write_text(good.read_text().replace("n_steps", "n_step"))
+        commands: dict[str, tuple[list[str], float]] = {
+            "--help": (["--help"], 0.4),
+            "status": (["status", str(folder / "done")], 0.4),
+            "a spec error": (["run", str(wrong)], 0.4),
+        }
+        times: dict[str, list[float]] = {what: [] for what in (*commands, "launch")}
+        for number in range(repeats):
+            for what, (arguments, _) in commands.items():
+                begun = time.perf_counter()
+                subprocess.run([*COMMAND, *arguments], capture_output=True, cwd=ROOT, check=False)
+                times[what].append(time.perf_counter() - begun)
+            times["launch"].append(first_launch_s(good, folder / f"launch-{number}"))
+    lines = [
+        Line(what=f"{what} answers, seconds", measured=spread(times[what]), wanted=f"≤ {limit}", good=median_below(times[what], limit))
+        for what, (_, limit) in commands.items()
+    ]
+    what = "`run` typed to first worker launched, seconds (pre-flight included)"
+    lines.append(Line(what=what, measured=spread(times["launch"]), wanted="≤ 1.0", good=median_below(times["launch"], 1.0)))
+    return lines
+
+
+def first_launch_s(path: Path, run_dir: Path) -> float:
+    command = [*COMMAND, "run", str(path), "--run-dir", str(run_dir), "--json"]
+    begun = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "launched":
+                elapsed = time.perf_counter() - begun
+                break
+        else:
+            raise RuntimeError("no worker was launched")
+        process.stdout.read()
+    return elapsed
+
+
+def supervisor_load(_: int) -> list[Line]:
+    """CPU and memory of the supervisor, and of its sentinel, while every slot is busy."""
+    with tempfile.TemporaryDirectory() as name:
+        path = job_file(Path(name), ["runner"], timesteps=10_000_000, copies=machine.detect().capacity)
+        command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
+            time.sleep(8)  # past start-up
+            watched = psutil.Process(process.pid)
+            sentinels = [child for child in watched.children() if any("sentinel" in part for part in child.cmdline())]
+            before = sum(cpu_seconds(one) for one in [watched, *sentinels])
+            begun = time.perf_counter()
+            time.sleep(30)
+            elapsed = time.perf_counter() - begun
+            share = (sum(cpu_seconds(one) for one in [watched, *sentinels]) - before) / elapsed
+            mib = [one.memory_info().rss / 2**20 for one in [watched, *sentinels]]
+            process.terminate()
+    return [
+        Line(what="supervisor with its sentinel, all slots busy: share of one core", measured=f"{share:.2%}", wanted="< 1 %", good=share < 0.01),
+        Line(what=f"supervisor resident, MiB (sentinel: {sum(mib[1:]):.0f})", measured=f"{mib[0]:.0f}", wanted="< 80", good=mib[0] < 80),
+    ]
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def instant_jobs(repeats: int) -> list[Line]:
+    """1,000 jobs whose worker is /bin/true: an exec each, through ledger and supervisor."""
+    rates = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        supervise(1000, lambda: LocalExecutor(worker_command=("/bin/true",)))
+        rates.append(1000 / (time.perf_counter() - begun))
+    what = "instant jobs through ledger and supervisor, jobs/s"
+    return [Line(what=what, measured=spread(rates), wanted="≥ 150", good=statistics.median(rates) >= 150)]
+
+
+def many_pending(repeats: int) -> list[Line]:
+    """CPU per event with 10,000 jobs pending against 1,000, over the first 500 ends."""
+    ratios = []
+    for _ in range(repeats):
+        cost = {count: seconds_for_500(count) for count in (1_000, 10_000)}
+        ratios.append(cost[10_000] / cost[1_000])
+    what = "supervisor CPU per event, 10,000 pending / 1,000 pending"
+    return [Line(what=what, measured=spread(ratios), wanted="≤ 1.2", good=median_below(ratios, 1.2))]
+
+
+def seconds_for_500(count: int) -> float:
+    """CPU seconds of the loop until 500 jobs have ended; taking the jobs up is not counted."""
+    marks: list[float] = []
+
+    def behave(launch: Any) -> Fate:
+        number = int(launch.job_id.split("-")[1])
+        if number in (0, 500):
+            marks.append(time.process_time())
+        if number == 500:
+            supervisors[0].request_stop("enough")
+        return Fate(after_s=1.0)
+
+    supervisors: list[Supervisor] = []
+    supervise(count, lambda: FakeExecutor(behave=behave), supervisors)
+    return marks[1] - marks[0]
+
+
+def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None = None) -> None:
+    """Run ``count`` jobs through a supervisor with the executor that ``make`` gives."""
+    with tempfile.TemporaryDirectory() as name:
+        paths = RunPaths(Path(name))
+        ledger = Ledger.create(paths.ledger)
+        jobs = [tiny_job(number) for number in range(count)]
+        ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+        ledger.commit()
+        executor = make()
+        rows = [
+            JobRow(job=job, fingerprint=job.spec.fingerprint(), robot_hash=None, state=Pending(), attempts=0)
+            for job in jobs
+        ]
+        supervisor = Supervisor(
+            paths=paths,
+            rows=rows,
+            ledger=ledger,
+            executor=executor,
+            slots=SlotPool(machine.detect()),
+            reporter=SilentReporter(),
+            **({"now": executor.now} if isinstance(executor, FakeExecutor) else {}),
+        )
+        if made is not None:
+            made.append(supervisor)
+        supervisor.run()
+        ledger.close()
+
+
+def tiny_job(number: int) -> Job:
+    spec = WorkerSpec(
+        job_id=f"job-{number}",
+        name=f"job-{number}",
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=1,
+        n_envs=1,
+        normalize=False,
+        checkpoint_every=1,
+        eval_episodes=0,
+        env="none",
+    )
+    resources = Resources(cores=1, threads=1, memory_mib=1, gpus=0, timeout_s=60, stall_timeout_s=60)
+    return Job(job_id=spec.job_id, where="", spec=spec, resources=resources, max_retries=0, xml_source=None)
+
+
+def timings_cost(repeats: int) -> list[Line]:
+    """Throughput with the recording of timings against without."""
+    ratios = []
+    for _ in range(repeats):
+        rates = {}
+        for off in ("1", ""):
+            os.environ[OFF_VARIABLE] = off
+            try:
+                with tempfile.TemporaryDirectory() as name:
+                    path = job_file(Path(name), ["runner"], timesteps=98_304)
+                    result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
+                    assert result.results[0].job_dir is not None
+                    record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
+                    rates[off] = 98_304 / (record["wall_s"] - record["first_step_s"] - record["checkpoint_s"])
+            finally:
+                del os.environ[OFF_VARIABLE]
+        ratios.append(1 - rates[""] / rates["1"])
+    good = statistics.median(ratios) < 0.01
+    return [Line(what="throughput that recording timings costs", measured=spread(ratios, "+.1%"), wanted="< 1 %", good=good)]
+
+
+def spread(values: Sequence[float], form: str = ".3g") -> str:
+    """Median and range."""
+    if max(values) >= 100:
+        form = ",.0f"
+    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} – {high})"
+
+
+def median_below(values: Sequence[float], limit: float) -> bool:
+    return statistics.median(values) <= limit
+
+
+PARTS: dict[str, Callable[[int], list[Line]]] = {
+    "scaling": scaling,
+    "supervisor": supervisor_load,
+    "instant": instant_jobs,
+    "pending": many_pending,
+    "answers": answers,
+    "startup": startup,
+    "timings": timings_cost,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {','.join(PARTS)}")
+    arguments = parser.parse_args()
+    here = machine.detect()
+    print(f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
+          f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
+          f"{arguments.repeats} repeats: median (least – most)\n")
+    print("| what | measured | wanted | |\n|---|---|---|---|")
+    for name in arguments.only.split(","):
+        for line in PARTS[name](arguments.repeats):
+            print(f"| {line.what} | {line.measured} | {line.wanted} | {'met' if line.good else '**not met**'} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The batched environment: same numbers alone or in a batch, and after any restore."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+from orchestrator.worker.simulation import PhysicsDiverged, Simulation, load_model
+
+MJCF = Path(__file__).parents[1] / "mjcf"
+ROBOTS = sorted(MJCF.rglob("*.xml"))
+
+
+def make(robot: str = "hopper", n_envs: int = 3, seed: int = 7, **options: object) -> Simulation:
+    task = "balance" if "balancer" in robot else "forward"
+    return Simulation.from_xml(MJCF / f"{robot}.xml", task, n_envs=n_envs, seed=seed, task_options=options)
+
+
+def actions(simulation: Simulation, steps: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1.2, 1.2, (steps, simulation.n_envs, simulation.model.nu))
+
+
+@pytest.mark.parametrize("robot", ROBOTS, ids=lambda path: path.stem)
+def test_every_robot_of_ours_stands_and_steps(robot: Path) -> None:
+    task = "balance" if "balancer" in robot.stem else "forward"
+    simulation = Simulation.from_xml(robot, task, n_envs=2, seed=0)
+    observations = simulation.reset()
+    assert observations.dtype == np.float32
+    assert observations.shape == (2, simulation.task.observation_size)
+    for _ in range(10):
+        result = simulation.step(np.zeros((2, simulation.model.nu)))
+        assert not result.done.any()
+
+
+@pytest.mark.parametrize("robot", ["hopper", "quadruped", "balancer"])
+def test_batch_equals_one_mj_step_loop_per_environment(robot: str) -> None:
+    simulation = make(robot)
+    simulation.reset()
+    model, skip = simulation.model, simulation.task.frame_skip
+    alone = [mujoco.MjData(model) for _ in range(3)]
+    for env, data in enumerate(alone):
+        data.qpos[:], data.qvel[:] = simulation.states.qpos[env], simulation.states.qvel[env]
+    for action in actions(simulation, 4):
+        result = simulation.step(action)
+        assert not result.done.any()
+        for env, data in enumerate(alone):
+            low, high = model.actuator_ctrlrange.T
+            data.ctrl[:] = np.clip(action[env], -1, 1) * ((high - low) / 2) + (high + low) / 2
+            mujoco.mj_step(model, data, nstep=skip)
+            assert np.array_equal(data.qpos, simulation.states.qpos[env])
+            assert np.array_equal(data.qvel, simulation.states.qvel[env])
+
+
+@pytest.mark.parametrize("robot", ["walker", "hexapod"])
+def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(robot: str) -> None:
+    batch, single = make(robot, n_envs=8), make(robot, n_envs=1)
+    single.generators = [make(robot, n_envs=8).generators[5]]
+    assert np.array_equal(batch.reset()[5], single.reset()[0])
+    for action in actions(batch, 120):
+        together, alone = batch.step(action), single.step(action[5:6])
+        assert np.array_equal(together.observations[5], alone.observations[0])
+        assert together.rewards[5] == alone.rewards[0]
+        assert together.done[5] == alone.done[0]
+
+
+def test_the_batch_size_does_not_change_an_environments_episodes() -> None:
+    assert np.array_equal(make(n_envs=2).reset(), make(n_envs=5).reset()[:2])
+
+
+def test_environments_and_seeds_start_differently() -> None:
+    first, other = make(seed=1).reset(), make(seed=2).reset()
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first, other)
+    assert np.array_equal(first, make(seed=1).reset())
+
+
+@pytest.mark.parametrize("robot", ["hopper", "quadruped", "balancer"])
+def test_state_restored_in_a_fresh_process_continues_bit_identically(robot: str, tmp_path: Path) -> None:
+    simulation = make(robot, max_episode_steps=30)
+    simulation.reset()
+    plan = actions(simulation, 160)
+    for action in plan[:80]:
+        simulation.step(action)
+    (tmp_path / "state.pkl").write_bytes(pickle.dumps((simulation.get_state(), plan[80:])))
+    expected = [simulation.step(action) for action in plan[80:]]
+    assert sum(len(result.ended) for result in expected) > 3
+    program = f"""
+import pickle, sys
+from orchestrator.worker.simulation import Simulation
+state, plan = pickle.load(open(sys.argv[1], "rb"))
+task = {"balance" if robot == "balancer" else "forward"!r}
+simulation = Simulation.from_xml(sys.argv[2], task, n_envs=3, seed=99, task_options={{"max_episode_steps": 30}})
+simulation.set_state(state)
+results = [simulation.step(action) for action in plan]
+values = [(r.observations, r.rewards, r.done, [(e.env, e.total_reward, e.length) for e in r.ended]) for r in results]
+pickle.dump(values, open(sys.argv[3], "wb"))
+"""
+    arguments = [tmp_path / "state.pkl", MJCF / f"{robot}.xml", tmp_path / "out.pkl"]
+    subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, cwd=MJCF.parent, timeout=60)
+    continued = pickle.loads((tmp_path / "out.pkl").read_bytes())
+    for result, (observations, rewards, done, ended) in zip(expected, continued, strict=True):
+        assert np.array_equal(result.observations, observations)
+        assert np.array_equal(result.rewards, rewards)
+        assert np.array_equal(result.done, done)
+        assert [(episode.env, episode.total_reward, episode.length) for episode in result.ended] == ended
+
+
+def test_restoring_gives_the_current_observations() -> None:
+    simulation = make()
+    simulation.reset()
+    last = simulation.step(actions(simulation, 1)[0]).observations
+    assert np.array_equal(make(seed=0).set_state(simulation.get_state()), last)
+
+
+def test_state_of_another_robot_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has shape"):
+        make("hopper").set_state(make("walker").get_state())
+
+
+def test_saved_state_does_not_change_afterwards() -> None:
+    simulation = make()
+    simulation.reset()
+    state = simulation.get_state()
+    before = pickle.dumps(state)
+    simulation.step(actions(simulation, 1)[0])
+    assert pickle.dumps(state) == before
+
+
+def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> None:
+    simulation = make("hopper", max_episode_steps=25)
+    simulation.reset()
+    totals, lengths, kinds = np.zeros(3), np.zeros(3, int), set()
+    for action in actions(simulation, 200):
+        result = simulation.step(action)
+        totals += result.rewards
+        lengths += 1
+        assert [episode.env for episode in result.ended] == result.done.nonzero()[0].tolist()
+        for episode in result.ended:
+            assert episode.total_reward == pytest.approx(totals[episode.env])
+            assert episode.length == lengths[episode.env]
+            assert episode.length == 25 or not episode.truncated
+            assert not np.array_equal(episode.terminal_observation, result.observations[episode.env])
+            totals[episode.env] = lengths[episode.env] = 0
+            kinds.add(episode.truncated)
+    assert kinds == {True, False}
+
+
+def test_controls_without_a_range_are_taken_as_they_are(tmp_path: Path) -> None:
+    xml = tmp_path / "free.xml"
+    xml.write_text((MJCF / "balancer.xml").read_text().replace('ctrlrange="-1 1"', ""))
+    simulation = Simulation.from_xml(xml, "balance", n_envs=1, seed=0)
+    simulation.reset()
+    simulation.step([[0.25]])
+    assert simulation.data(0).ctrl[0] == 0.25
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda s: s.states.qvel.__setitem__((1, 4), np.nan), r"velocity of joint 'knee'"),
+        (lambda s: s.states.qpos.__setitem__((1, 1), 1e12), r"position of joint 'root_z'"),
+        (lambda s: s.model.actuator_gear.__setitem__((2, 0), 1e16), r"of joint '(hip|knee|ankle|root_\w+)'"),
+    ],
+    ids=["velocity", "position", "acceleration"],
+)
+def test_divergence_names_robot_environment_time_and_joint(
+    spoil: object, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulation = make()
+    simulation.reset()
+    simulation.step(np.zeros((3, 3)))
+    spoil(simulation)  # type: ignore[operator]
+    with pytest.raises(PhysicsDiverged, match=rf"hopper\.xml: environment \d at simulation time 0\.0.* s .*{message}"):
+        for _ in range(5):
+            simulation.step(np.ones((3, 3)))
+    assert "unstable" in capfd.readouterr().err
+    assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
+
+
+def test_an_action_that_is_not_a_number_is_a_divergence() -> None:
+    simulation = make()
+    simulation.reset()
+    action = np.zeros((3, 3))
+    action[2, 1] = np.nan
+    with pytest.raises(PhysicsDiverged, match="environment 2 .* control of actuator 'knee'"):
+        simulation.step(action)
+
+
+def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path) -> None:
+    xml = tmp_path / "sleepy.xml"
+    option = '<option timestep="0.005" integrator="implicitfast"'
+    xml.write_text((MJCF / "hopper.xml").read_text().replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>'))
+    assert not load_model(xml).opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+
+
+def test_neither_torch_nor_stable_baselines_is_imported() -> None:
+    program = "import orchestrator.worker.simulation, sys; print({'torch', 'stable_baselines3', 'gymnasium'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=MJCF.parent)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,358 @@
+"""The worker process: the same numbers as stock Stable-Baselines3, and an answer for everything that can happen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+import torch
+import worker_helpers as helpers
+from stable_baselines3 import PPO
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from orchestrator.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.worker import learners, lifeline, startup
+from orchestrator.worker.checkpoint import CheckpointStore
+
+OWN_ENV = '''
+import gymnasium
+import numpy as np
+{head}
+
+
+class Own(gymnasium.Env):
+    render_mode = None
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        self.length = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = 0
+        return self.np_random.random(3, np.float32), {{}}
+
+    def step(self, action):
+        global STEPS
+        STEPS -= 1
+        self.length += 1
+        reward = float(action[0])
+        observation = self.np_random.random(3, np.float32)
+        if STEPS <= 0:
+            {after_step}
+        return observation, reward, False, self.length == 10, {{}}
+
+
+def make_env(xml, seed):
+    return Own()
+'''
+
+
+def module(directory: Path, head: str, after_step: str) -> None:
+    """An environment of the user's own, in which ``after_step`` runs from its STEPS-th step on."""
+    (directory / "own_env.py").write_text(OWN_ENV.format(head=head, after_step=after_step))
+
+
+def own(directory: Path, **changes: Any) -> WorkerSpec:
+    return helpers.spec(entry_point="own_env:make_env", search_path=str(directory), **changes)
+
+
+def wait_for(worker: helpers.Worker, phase: str) -> bool:
+    """Wait until the worker tells that it is in ``phase``; False when it ends before."""
+    with worker.channel.makefile("rb", buffering=0) as lines:
+        return any(Progress.from_line(line).phase == phase for line in lines)
+
+
+def stock_ppo(spec: WorkerSpec, directory: Path) -> tuple[Path, Path]:
+    """What a user would have written by hand: ``model.zip`` and ``vecnormalize.pkl`` of ``PPO(...).learn()``."""
+    assert spec.env is not None
+    env_id = spec.env
+    venv = DummyVecEnv([lambda: Monitor(gymnasium.make(env_id)) for _ in range(spec.n_envs)])
+    hyperparameters = dict(spec.hyperparameters)
+    if "learning_rate" in hyperparameters:
+        hyperparameters["learning_rate"] = LinearSchedule(3e-4, 0.0, 1.0)
+    env = VecNormalize(venv, gamma=0.98) if spec.normalize else venv
+    model = PPO("MlpPolicy", env, seed=spec.seed, device="cpu", **hyperparameters)
+    model.learn(spec.total_timesteps)
+    model.save(directory / "stock.zip")
+    if isinstance(env, VecNormalize):
+        env.save(str(directory / "stock.pkl"))
+    return directory / "stock.zip", directory / "stock.pkl"
+
+
+def test_weights_are_those_of_stock_sb3_on_a_discrete_task(tmp_path: Path) -> None:
+    spec = helpers.spec(env="CartPole-v1")
+    paths = helpers.job(tmp_path / "job", spec)
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    stock, _ = stock_ppo(spec, tmp_path)
+    assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
+
+
+def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_schedule(tmp_path: Path) -> None:
+    hyperparameters = {**helpers.SMALL_PPO, "learning_rate": "linear(3e-4, 0)", "gamma": 0.98}
+    spec = helpers.spec(env="Hopper-v5", normalize=True, hyperparameters=hyperparameters)
+    paths = helpers.job(tmp_path / "job", spec)
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    stock, statistics = stock_ppo(spec, tmp_path)
+    assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
+    assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
+
+
+def test_model_loads_where_this_package_is_not_installed(tmp_path: Path) -> None:
+    changes = {"hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"}, "normalize": True}
+    paths = helpers.job(tmp_path / "job", helpers.spec(**changes, policy_kwargs={"activation_fn": "relu"}))
+    helpers.run(paths)
+    program = (
+        "import pickle, sys; sys.modules['orchestrator'] = None\n"
+        "from stable_baselines3 import PPO\n"
+        "model = PPO.load(sys.argv[1], device='cpu')\n"
+        "normalization = pickle.load(open(sys.argv[2], 'rb'))\n"
+        "print(model.clip_range, model.num_timesteps, normalization.obs_rms.mean.shape)"
+    )
+    command = [sys.executable, "-W", "error", "-c", program, str(paths.model), str(paths.vecnormalize)]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.stdout.strip() == (
+        "FloatSchedule(FloatSchedule(LinearSchedule(start=0.2, end=0.1, end_fraction=1.0))) 512 (4,)"
+    ), answer.stderr
+
+
+def test_names_in_policy_kwargs_become_classes_of_torch() -> None:
+    assert learners._policy_kwargs({"activation_fn": "leaky_relu", "net_arch": [8]}) == {
+        "activation_fn": torch.nn.LeakyReLU,
+        "net_arch": [8],
+    }
+    assert learners._policy_kwargs({"optimizer_class": "AdamW"}) == {"optimizer_class": torch.optim.AdamW}
+    with pytest.raises(ValueError, match="'rleu' is not one of the classes of torch.nn"):
+        learners._policy_kwargs({"activation_fn": "rleu"})
+
+
+def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec())
+    helpers.run(paths)
+    table = helpers.rows(paths.progress_csv)
+    assert [row["time/total_timesteps"] for row in table] == ["128", "256", "384", "512"]
+    assert [row["train/n_updates"] for row in table] == ["2", "4", "6", "8"]
+    assert all(cell for row in table for cell in row.values())
+
+
+def test_evaluation_is_deterministic_and_leaves_the_weights_alone(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        paths = helpers.job(tmp_path / name, helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
+        record, log = helpers.run(paths)
+        evaluation = json.loads(paths.eval.read_text())
+        assert record.eval_mean == evaluation["mean"], log
+        assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 3
+        assert evaluation["deterministic"] is True
+        found.append((evaluation, {name: t.numpy().tobytes() for name, t in helpers.parameters(paths.model).items()}))
+    assert found[0] == found[1]
+
+
+def test_no_compiler_is_loaded_and_no_thread_too_many(tmp_path: Path) -> None:
+    report = (
+        "import os, sys\n"
+        "STEPS = 150\n"
+        "def report():\n"
+        "    if STEPS == 0:\n"
+        "        print('LOADED', sorted({'torch._dynamo', 'pandas', 'matplotlib', 'tensorboard', 'tqdm', 'rich'}\n"
+        "              & set(sys.modules)), 'THREADS', len(os.listdir('/proc/self/task')), flush=True)"
+    )
+    module(tmp_path, report, after_step="report()")
+    paths = helpers.job(tmp_path / "job", own(tmp_path))
+    with helpers.Worker(paths, channel=True) as worker:
+        assert worker.wait() == ExitCode.SUCCEEDED, worker.log
+        # One for training, one for the lifeline.
+        assert "LOADED [] THREADS 2" in worker.log
+
+
+def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
+    module(tmp_path, "STEPS = 3", after_step="raise KeyError('left knee')")
+    paths = helpers.job(tmp_path / "job", own(tmp_path))
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.ERROR
+    line = next(n for n, text in enumerate((tmp_path / "own_env.py").read_text().splitlines(), 1) if "left knee" in text)
+    assert record.message == f"KeyError: 'left knee' ({tmp_path / 'own_env.py'}:{line})"
+    assert "KeyError" in record.traceback
+    assert record.traceback.splitlines()[-1] in log
+
+
+@pytest.mark.parametrize(
+    ("after_step", "message"),
+    [
+        ("reward = float('nan')", "rewards are not finite: nan at step 19 of environment"),
+        ("reward = float('inf')", "rewards are not finite: inf at step 19 of environment"),
+        ("observation = np.full(3, np.nan, np.float32)", "observations are not finite in environment"),
+    ],
+    ids=["nan reward", "inf reward", "nan observation"],
+)
+def test_numbers_that_are_not_finite_end_as_diverged(tmp_path: Path, after_step: str, message: str) -> None:
+    module(tmp_path, "STEPS = 300", after_step=after_step)
+    paths = helpers.job(tmp_path / "job", own(tmp_path))
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.DIVERGED, log
+    assert record.message.startswith("iteration 3 (env_steps ")
+    assert message in record.message
+    # The checkpoint from before stands and is sound.
+    state = CheckpointStore(paths.checkpoints, own(tmp_path).fingerprint()).newest()
+    assert state is not None
+    assert state["counters"]["num_timesteps"] == 256
+    assert all(torch.isfinite(tensor).all() for tensor in state["policy"].values())
+    assert not paths.model.exists()
+
+
+def test_unstable_physics_in_a_gymnasium_robot_ends_as_diverged(tmp_path: Path) -> None:
+    # A motor strong enough to tear the robot apart.
+    source = Path(gymnasium.__file__).parent / "envs/mujoco/assets/hopper.xml"
+    (tmp_path / "job" / "robot").mkdir(parents=True)
+    (tmp_path / "job" / "robot" / "torn.xml").write_text(source.read_text().replace('gear="200.0"', 'gear="2e11"'))
+    paths = helpers.job(tmp_path / "job", helpers.spec(env="Hopper-v5", xml="robot/torn.xml"))
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.DIVERGED, log
+    assert record.message.startswith("robot/torn.xml: physics diverged after 0.")
+
+
+def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_space(tmp_path: Path) -> None:
+    undisturbed = helpers.job(tmp_path / "undisturbed", own(tmp_path, total_timesteps=512))
+    fill = (
+        "import errno, os\n"
+        "STEPS = 300\n"
+        "def disk_is_full():\n"
+        "    def fsync(descriptor):\n"
+        "        raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "    if not os.environ.get('SPACE'):\n"
+        "        os.fsync = fsync"
+    )
+    module(tmp_path, fill, after_step="disk_is_full()")
+    helpers.run(undisturbed, SPACE="1")
+    paths = helpers.job(tmp_path / "job", own(tmp_path, total_timesteps=512))
+    with helpers.Worker(paths) as worker:
+        assert worker.wait() == ExitCode.DISK_FULL, worker.log
+        assert not worker.attempt.exit.exists()
+        assert not list(paths.root.rglob("*.tmp"))
+    record, log = helpers.run(paths, 1, SPACE="1")
+    assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
+    assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(undisturbed.model))
+
+
+def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(total_timesteps=10_000_000, checkpoint_every=10_000_000))
+    with helpers.Worker(paths, channel=True) as worker:
+        wait_for(worker, "training")
+        os.kill(worker.process.pid, signal.SIGHUP)
+        os.kill(worker.process.pid, signal.SIGTERM)
+        assert worker.wait() == ExitCode.INTERRUPTED, worker.log
+        assert worker.record.message.startswith("asked to leave; the checkpoint at ")
+        assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
+
+
+def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_closes(tmp_path: Path) -> None:
+    fork = (
+        "import subprocess, sys\n"
+        "STEPS = 5\n"
+        "def fork():\n"
+        "    if STEPS == 0:\n"
+        "        child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "        print('CHILD', child.pid, flush=True)"
+    )
+    module(tmp_path, fork, after_step="fork()")
+    paths = helpers.job(tmp_path / "job", own(tmp_path, total_timesteps=10_000_000))
+    with helpers.Worker(paths, channel=True) as worker:
+        while "CHILD" not in worker.log:
+            assert wait_for(worker, "training")
+        child = psutil.Process(int(worker.log.split("CHILD")[1].split()[0]))
+        worker.channel.close()
+        assert worker.wait() == -signal.SIGKILL
+        psutil.wait_procs([child], timeout=5)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(total_timesteps=10_000_000))
+    program = (
+        "import subprocess, sys, time\n"
+        "worker = subprocess.Popen([sys.executable, '-m', 'orchestrator.worker', sys.argv[1], '0'],"
+        " start_new_session=True)\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(helpers.REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(paths.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        while not paths.timings_csv.exists():
+            assert worker.is_running()
+            time.sleep(0.01)
+        parent.kill()
+    psutil.wait_procs([worker], timeout=5)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(total_timesteps=6000, eval_episodes=1))
+    with helpers.Worker(paths, channel=True) as worker:
+        # Nobody reads until it is over: what does not fit is dropped.
+        assert worker.wait() == ExitCode.SUCCEEDED, worker.log
+        with worker.channel.makefile("rb") as lines:
+            told = [Progress.from_line(line) for line in lines]
+        wall_s = worker.record.wall_s
+    assert [told[0].phase, told[-1].phase] == ["starting", "evaluating"]
+    assert wall_s is not None
+    assert len(told) <= 3 + 2 * wall_s
+    training = [record for record in told if record.phase == "training"]
+    assert sorted(record.env_steps for record in training) == [record.env_steps for record in training]
+    assert training[-1].iteration > 0
+    assert training[-1].ep_rew_mean is not None
+    assert training[-1].learner == "sb3"
+    assert 0.2 < (training[-1].cpu_share or 0) < 1.2
+
+
+def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        channel = lifeline.Channel(ours)
+        line = b"x" * 3000 + b"\n"
+        sent = [channel.send(line) for _ in range(40)]
+        assert not all(sent)
+        received = b""
+        theirs.setblocking(False)
+        for _ in range(40):
+            try:
+                received += theirs.recv(1 << 20)
+            except BlockingIOError:
+                sent.append(channel.send(line))
+        assert received.count(b"\n") >= sent.count(True) - 1
+        assert set(received.split(b"\n")[:-1]) == {line[:-1]}
+
+
+def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path / "job", helpers.spec(entry_point="json:make_env"))
+    record, _ = helpers.run(paths)
+    assert record.code == ExitCode.ERROR
+    assert record.message.startswith("ImportError: 'json:make_env': module 'json'")
+
+
+def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded() -> None:
+    startup.keep_dynamo_out()
+    startup.keep_dynamo_out()
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight], lr=0.5)
+    weight.sum().backward()
+    optimizer.step()
+    assert torch.allclose(weight, torch.full((2,), 0.5))

@@ -1,0 +1,134 @@
+"""Starting real workers in job directories of their own, and looking at what they leave."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.contract import CHANNEL_VARIABLE, ExitRecord, JobPaths, WorkerSpec
+
+REPOSITORY = Path(__file__).parents[1]
+TIMEOUT_S = 60
+
+SMALL_PPO = {"n_steps": 64, "batch_size": 32, "n_epochs": 2}
+
+
+def spec(**changes: Any) -> WorkerSpec:
+    """A short training of CartPole, with ``changes``."""
+    values: dict[str, Any] = {
+        "job_id": "test-s3",
+        "name": "test",
+        "seed": 3,
+        "algo": "ppo",
+        "learner": "auto",
+        "total_timesteps": 512,
+        "n_envs": 2,
+        "normalize": False,
+        "checkpoint_every": 256,
+        "eval_episodes": 0,
+        "hyperparameters": SMALL_PPO,
+    }
+    if not changes.keys() & {"env", "entry_point", "task"}:
+        values["env"] = "CartPole-v1"
+    return WorkerSpec(**values | changes)
+
+
+def job(directory: Path, given: WorkerSpec) -> JobPaths:
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = JobPaths(directory)
+    paths.spec.write_text(given.to_json())
+    return paths
+
+
+class Worker:
+    """A worker process in its own session, its output in the attempt's log; killed at the end of the block."""
+
+    def __init__(self, paths: JobPaths, number: int = 0, *, channel: bool = False, **environment: str) -> None:
+        self.attempt = paths.attempt(number)
+        self.attempt.root.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **environment}
+        if channel:
+            variables[CHANNEL_VARIABLE] = str(theirs.fileno())
+        self.channel = ours
+        with theirs, self.attempt.worker_log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator.worker", str(paths.root), str(number)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                pass_fds=[theirs.fileno()] if channel else [],
+                start_new_session=True,
+                cwd=self.attempt.root,
+            )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.channel.close()
+
+    def wait(self) -> int:
+        return self.process.wait(TIMEOUT_S)
+
+    @property
+    def log(self) -> str:
+        return self.attempt.worker_log.read_text()
+
+    @property
+    def record(self) -> ExitRecord:
+        return ExitRecord.from_json(self.attempt.exit.read_text())
+
+
+def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecord, str]:
+    """Run an attempt to its end. Returns its last word, whose code is that of the process, and its log."""
+    with Worker(paths, number, **environment) as worker:
+        code = worker.wait()
+        record = worker.record
+        assert record.code == code
+        return record, worker.log
+
+
+def parameters(model: Path) -> dict[str, torch.Tensor]:
+    """The policy's and the optimiser's tensors in a ``model.zip``, by name."""
+    found: dict[str, torch.Tensor] = {}
+    with zipfile.ZipFile(model) as archive:
+        with archive.open("policy.pth") as file:
+            found |= torch.load(file, weights_only=True)
+        with archive.open("policy.optimizer.pth") as file:
+            for index, moments in torch.load(file, weights_only=True)["state"].items():
+                found |= {f"{index}.{name}": tensor for name, tensor in moments.items()}
+    return found
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def normalization(path: Path) -> dict[str, bytes]:
+    statistics = pickle.loads(path.read_bytes())
+    return {
+        name: getattr(statistics, rms).__getattribute__(part).tobytes()
+        for rms in ("obs_rms", "ret_rms")
+        for part in ("mean", "var")
+        for name in (f"{rms}.{part}",)
+    }
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
