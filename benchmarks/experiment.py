@@ -144,11 +144,18 @@ def answers(repeats: int) -> list[Line]:
                 times[what].append(time.perf_counter() - begun)
             times["launch"].append(first_launch_s(good, folder / f"launch-{number}"))
     lines = [
-        Line(what=f"{what} answers, seconds", measured=spread(times[what]), wanted=f"≤ {limit}", good=median_below(times[what], limit))
+        Line(
+            what=f"{what} answers, seconds",
+            measured=spread(times[what]),
+            wanted=f"≤ {limit}",
+            good=median_below(times[what], limit),
+        )
         for what, (_, limit) in commands.items()
     ]
     what = "`run` typed to first worker launched, seconds (pre-flight included)"
-    lines.append(Line(what=what, measured=spread(times["launch"]), wanted="≤ 1.0", good=median_below(times["launch"], 1.0)))
+    lines.append(
+        Line(what=what, measured=spread(times["launch"]), wanted="≤ 1.0", good=median_below(times["launch"], 1.0))
+    )
     return lines
 
 
@@ -184,8 +191,18 @@ def supervisor_load(_: int) -> list[Line]:
             mib = [one.memory_info().rss / 2**20 for one in [watched, *sentinels]]
             process.terminate()
     return [
-        Line(what="supervisor with its sentinel, all slots busy: share of one core", measured=f"{share:.2%}", wanted="< 1 %", good=share < 0.01),
-        Line(what=f"supervisor resident, MiB (sentinel: {sum(mib[1:]):.0f})", measured=f"{mib[0]:.0f}", wanted="< 80", good=mib[0] < 80),
+        Line(
+            what="supervisor with its sentinel, all slots busy: share of one core",
+            measured=f"{share:.2%}",
+            wanted="< 1 %",
+            good=share < 0.01,
+        ),
+        Line(
+            what=f"supervisor resident, MiB (sentinel: {sum(mib[1:]):.0f})",
+            measured=f"{mib[0]:.0f}",
+            wanted="< 80",
+            good=mib[0] < 80,
+        ),
     ]
 
 
@@ -252,7 +269,7 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             executor=executor,
             slots=SlotPool(machine.detect()),
             reporter=SilentReporter(),
-            **({"now": executor.now} if isinstance(executor, FakeExecutor) else {}),
+            now=executor.now if isinstance(executor, FakeExecutor) else time.monotonic,
         )
         if made is not None:
             made.append(supervisor)
@@ -296,7 +313,9 @@ def timings_cost(repeats: int) -> list[Line]:
                 del os.environ[OFF_VARIABLE]
         ratios.append(1 - rates[""] / rates["1"])
     good = statistics.median(ratios) < 0.01
-    return [Line(what="throughput that recording timings costs", measured=spread(ratios, "+.1%"), wanted="< 1 %", good=good)]
+    return [
+        Line(what="throughput that recording timings costs", measured=spread(ratios, "+.1%"), wanted="< 1 %", good=good)
+    ]
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
@@ -328,13 +347,18 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {','.join(PARTS)}")
     arguments = parser.parse_args()
     here = machine.detect()
-    print(f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
-          f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
-          f"{arguments.repeats} repeats: median (least – most)\n")
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
+        f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
+        f"{arguments.repeats} repeats: median (least – most)\n"
+    )
     print("| what | measured | wanted | |\n|---|---|---|---|")
     for name in arguments.only.split(","):
         for line in PARTS[name](arguments.repeats):
-            print(f"| {line.what} | {line.measured} | {line.wanted} | {'met' if line.good else '**not met**'} |", flush=True)
+            print(
+                f"| {line.what} | {line.measured} | {line.wanted} | {'met' if line.good else '**not met**'} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

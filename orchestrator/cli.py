@@ -246,7 +246,7 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print(doctors.to_json(findings))
     else:
-        doctors.render(findings, _console())
+        doctors.render(findings)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import enum
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from typing import Any, Literal
 
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Environment variable: number of the inherited socket. Its end-of-file means the supervisor is gone."""
-TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
 """Environment variable: ``<supervisor token>/<job_id>/<number>``; marks every descendant of an attempt."""
 
 THREAD_VARIABLES = (
@@ -134,8 +135,13 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
         raise ValueError(f"{text!r} takes one to three numbers: {expected}")
     start, end, fraction = (numbers + [0.0, 1.0][len(numbers) - 1 :])[:3]
     if not 0 < fraction <= 1:
-        raise ValueError(f"{text!r}: the third number, the fraction of training at which the end is reached, lies in (0, 1]")
+        raise ValueError(
+            f"{text!r}: the third number, the fraction of training when the end is reached, lies in (0, 1]"
+        )
     return start, end, fraction
+
+
+PHASES = ("starting", "training", "evaluating")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +165,11 @@ class Progress:
 
     @classmethod
     def from_line(cls, line: bytes) -> Progress:
-        return cls(**json.loads(line))
+        """:raises ValueError: for whatever is not such a record; whoever inherits the socket can write to it."""
+        progress = cls(**_checked(cls, line))
+        if progress.phase not in PHASES:
+            raise ValueError(f"unknown phase {progress.phase!r}")
+        return progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +206,39 @@ class ExitRecord:
 
     @classmethod
     def from_json(cls, text: str) -> ExitRecord:
-        return cls(**json.loads(text))
+        """:raises ValueError: for whatever is not such a record."""
+        return cls(**_checked(cls, text))
+
+
+_ACCEPTED: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "float | None": (int, float, type(None)),
+}
+
+
+def _checked(cls: type, text: str | bytes) -> dict[str, Any]:
+    """The fields of ``cls`` in a JSON object, of the right types; a float that is not finite becomes None."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - what came in is wrong, not what our caller did
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+    for name, value in values.items():
+        if name not in kinds or not isinstance(value, _ACCEPTED.get(kinds[name], (str,))):
+            raise ValueError(f"{name}: unknown, or of the wrong type")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name}: out of range")
+        if isinstance(value, float) and not math.isfinite(value):
+            values[name] = None
+    missing = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in values]
+    if missing:
+        raise ValueError(f"without {', '.join(missing)}")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +364,7 @@ def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(beside, path)
+        beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator import rundir
+from orchestrator import rundir, summary
 from orchestrator.contract import RunPaths
 from orchestrator.errors import UsageError
 from orchestrator.job import TERMINAL, Cancelled, Pending, move
@@ -19,6 +20,7 @@ from orchestrator.rundir import Holder
 
 FOLLOW_EVERY_S = 0.3
 CHUNK = 1 << 16
+PAST = {"cancel": "cancelled", "retry": "retried"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
     number = attempt if attempt is not None else max(0, attempts - 1)
     position = None
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         path = snapshot.paths.job(job_id).attempt(number).worker_log
         # Read before the state is asked for, written after: what comes in between is read next time.
@@ -68,9 +71,10 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
             with path.open("rb") as file:
                 file.seek(_tail(file.fileno(), lines) if position is None else position)
                 while chunk := file.read(CHUNK):
-                    yield chunk.decode(errors="replace")
+                    yield decoder.decode(chunk)
                 position = file.tell()
         if not follow or over:
+            yield decoder.decode(b"", final=True)
             return
         time.sleep(FOLLOW_EVERY_S)
         snapshot = status(run_dir)
@@ -110,6 +114,10 @@ def _stop_all(run_dir: Path) -> str:
     holder = rundir.holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor at work; nothing to stop"
+    while not paths.ledger.exists() and rundir.holder(paths) is not None:
+        time.sleep(FOLLOW_EVERY_S)  # it is still examining the robots
+    if not paths.ledger.exists():
+        return f"{run_dir}: its supervisor has just ended; nothing to stop"
     _with_ledger(paths, [Request(verb="stop", job_id=None)])
     return f"{run_dir}: asked {holder} to stop; workers checkpoint and leave"
 
@@ -123,26 +131,33 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
     snapshot = status(run_dir)
     takes = ("FAILED", "CANCELLED") if verb == "retry" else ("PENDING", "RUNNING")
     named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
-    chosen = [job_id for job_id in named if _row(snapshot, job_id)["state"] in takes]
-    wrong = [f"{job_id} is {_row(snapshot, job_id)['state']}" for job_id in named if job_id not in chosen] if jobs else []
-    if wrong:
-        raise UsageError(f"{', '.join(wrong)}; {'cancelled' if verb == 'cancel' else 'retried'} can be: {', '.join(takes)}")
+    states = {job_id: _row(snapshot, job_id)["state"] for job_id in named}
+    chosen = [job_id for job_id in named if states[job_id] in takes]
+    if jobs and len(chosen) < len(named):
+        wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)
+        raise UsageError(f"{run_dir}: {wrong}; only what is {' or '.join(takes)} can be {PAST[verb]}")
     if not chosen:
         return f"{run_dir}: no job has failed or was cancelled"
-    said = f"{run_dir}: {len(chosen)} {'jobs' if len(chosen) > 1 else 'job'} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
+    count = f"{len(chosen)} {'jobs' if len(chosen) > 1 else 'job'}"
+    said = f"{run_dir}: {count} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
     if snapshot.holder is not None:
         _with_ledger(snapshot.paths, [Request(verb=verb, job_id=job_id) for job_id in chosen])
         return f"{said}: asked its supervisor to {'cancel' if verb == 'cancel' else 'try again'}"
     with rundir.claim(run_dir) as paths:
-        ledger = Ledger.open(paths.ledger)
-        try:
-            for row in ledger.jobs():
-                if row.job.job_id in chosen and row.state.name in takes:
-                    ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending() if verb == "retry" else Cancelled()))
-            ledger.commit()
-        finally:
-            ledger.close()
+        _move(paths, chosen, takes, Pending() if verb == "retry" else Cancelled())
     return f"{said}: {'put back; the same `run` command goes on with them' if verb == 'retry' else 'cancelled'}"
+
+
+def _move(paths: RunPaths, chosen: Sequence[str], takes: Sequence[str], new: Pending | Cancelled) -> None:
+    ledger = Ledger.open(paths.ledger)
+    try:
+        for row in ledger.jobs():
+            if row.job.job_id in chosen and row.state.name in takes:
+                ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
+        ledger.commit()
+        summary.write(paths, ledger.summary())
+    finally:
+        ledger.close()
 
 
 def _with_ledger(paths: RunPaths, requests: Sequence[Request]) -> None:
@@ -154,7 +169,10 @@ def _with_ledger(paths: RunPaths, requests: Sequence[Request]) -> None:
 
 
 def _row(snapshot: Snapshot, job_id: str) -> dict[str, Any]:
-    return next(row for row in snapshot.rows if row["job_id"] == job_id)
+    for row in snapshot.rows:
+        if row["job_id"] == job_id:
+            return row
+    raise UsageError(f"{snapshot.paths.root}: {job_id} is not there any more")
 
 
 def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""This machine as far as it is ours to use: CPUs, quota, memory, GPUs; and the slots jobs run in.
+"""The machine as far as it is ours to use: CPUs, quota, memory, GPUs; and the slots jobs run in.
 
 Cheap to import (standard library only) and to ask: :func:`detect` takes milliseconds, as it reads a few
 kernel files and starts nothing unless GPUs are asked for. Where Linux's files are missing (another
@@ -92,10 +92,7 @@ def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpu
         affinity = os.sched_getaffinity(0)
     online = online_cpus(root)
     allowed = set(online if affinity is None else affinity) or set(range(os.cpu_count() or 1))
-    if online:
-        cpus = _linux_cpus(root, sorted(allowed & set(online) or allowed))
-    else:
-        cpus = _other_cpus(sorted(allowed))
+    cpus = _linux_cpus(root, sorted(allowed & set(online) or allowed)) if online else _other_cpus(sorted(allowed))
     limit = cgroup.memory_limit(root)
     total = _meminfo_mib(root, "MemTotal")
     return Machine(

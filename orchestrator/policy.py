@@ -23,9 +23,6 @@ RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 60.0
 
-LOOKAHEAD = 64
-"""How many waiting jobs are looked at when the first does not fit. Bounds the work per event."""
-
 
 def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed"]) -> list[Job]:
     """The order of launch.
@@ -55,25 +52,28 @@ class Ending:
 def judge(returncode: int | None, record: ExitRecord | None, *, asked: Ending | None, oom_killed: bool) -> Ending:
     """What an exit means.
 
-    :param returncode: as in :mod:`subprocess`; None where the node was lost.
+    :param returncode: as in :mod:`subprocess`; None where it could not be had (node lost).
     :param record: the worker's own last word, when it had time for one.
     :param asked: why we ended it ourselves, if we did.
     """
+    if returncode is None and record is not None:
+        returncode = record.code  # nobody saw it end, but it had its say
     if returncode == ExitCode.SUCCEEDED:
         return Ending(cause=None)
+    said = record.message if record is not None else ""
+    if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
+        return Ending(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
     if asked is not None:
         return asked
-    said = record.message if record is not None else ""
     if returncode is None:
         return Ending(cause=Cause.NODE_LOST, message="the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:
         return Ending(cause=Cause.DIVERGED, message=said or "values became non-finite")
-    if returncode == ExitCode.DISK_FULL:
-        return Ending(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
+    # The next two are not ours, or there would be no end to trying again: they count as a signal does.
     if returncode == ExitCode.INTERRUPTED:
-        return Ending(cause=Cause.INTERRUPTED, message="was asked to leave")
+        return Ending(cause=Cause.SIGNAL, message="left at a signal that somebody else sent")
     if returncode == ExitCode.ORPHANED:
-        return Ending(cause=Cause.SUPERVISOR_DIED, message="lost its supervisor")
+        return Ending(cause=Cause.SIGNAL, message="lost the connection to its supervisor")
     if returncode < 0:
         name = _signal_name(-returncode)
         if oom_killed:

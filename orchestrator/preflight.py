@@ -7,24 +7,32 @@ from the copy that its jobs will train from.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.contract import THREAD_VARIABLES
-from orchestrator.errors import Problem
+from orchestrator.contract import DISK_FULL_ERRNOS, THREAD_VARIABLES
+from orchestrator.errors import DiskFullError, Problem
 from orchestrator.executors.local import package_path
 from orchestrator.job import Job
 
 TIME_LIMIT_S = 60.0
 """For one robot alone; a chunk that takes longer is taken apart."""
+CHECK_EVERY_S = 0.1
+POLL_EVERY_S = 0.005
+"""How often the end of a child is looked for where the kernel has no pidfd."""
+DISK_FULL = tuple(map(os.strerror, DISK_FULL_ERRNOS))
+"""How the answer ends when the robot's copy found no room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +47,20 @@ class Verdict:
     robot_hash: str | None = None
 
 
-def examine(jobs: Sequence[Job], *, staging: Path, at_once: int) -> dict[str, Verdict]:
-    """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot."""
+def examine(
+    jobs: Sequence[Job],
+    *,
+    staging: Path,
+    at_once: int,
+    warm: Child | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, Verdict]:
+    """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
+
+    :param warm: a child started earlier (see :func:`warm_up`); it is used up.
+    :param check: called again and again while waiting; what it raises ends the examination.
+    :raises DiskFullError: when robots could not be staged for want of space.
+    """
     requests: dict[str, dict[str, Any]] = {}
     key_of: dict[str, str] = {}
     for job in jobs:
@@ -59,13 +79,16 @@ def examine(jobs: Sequence[Job], *, staging: Path, at_once: int) -> dict[str, Ve
         if key not in requests:
             stage_to = None if job.xml_source is None else str(staging / str(len(requests)))
             requests[key] = {**asked, "where": job.where, "stage_to": stage_to}
-    answers = dict(zip(requests, _ask(list(requests.values()), at_once), strict=True))
+    found = _Examination(list(requests.values()), at_once, check).answers(warm)
+    answers = dict(zip(requests, found, strict=True))
     verdicts = {key: _verdict(requests[key], answer) for key, answer in answers.items()}
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
 
 def _verdict(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Verdict:
     if answer["problem"] is not None:
+        if answer["problem"].endswith(DISK_FULL):
+            raise DiskFullError(f"{request['stage_to']}: no space left on the disk; make room and give the same command again")
         return Verdict(problem=Problem(where=request["where"], message=answer["problem"]))
     return Verdict(
         problem=None,
@@ -75,61 +98,97 @@ def _verdict(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _ask(requests: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
-    """Answers in the order of ``requests``: in a few chunks side by side, what breaks a chunk one by one."""
-    chunks = [list(range(start, len(requests), at_once)) for start in range(min(at_once, len(requests)))]
-    answers: dict[int, dict[str, Any]] = {}
-    _ask_chunks(requests, chunks, answers)
-    left = [[index] for index in range(len(requests)) if index not in answers]
-    for start in range(0, len(left), at_once):
-        why = _ask_chunks(requests, left[start : start + at_once], answers)
-        for index, message in why.items():
-            answers.setdefault(index, {"problem": message})
-    return [answers[index] for index in range(len(requests))]
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    requests: Sequence[dict[str, Any]]
+    at_once: int
+    check: Callable[[], None]
+
+    def answers(self, warm: Child | None) -> list[dict[str, Any]]:
+        """In the order of the requests: in a few chunks side by side, then what broke a chunk one by one."""
+        requests, at_once = self.requests, self.at_once
+        answers: dict[int, dict[str, Any]] = {}
+        chunks = [list(range(start, len(requests), at_once)) for start in range(min(at_once, len(requests)))]
+        self._ask(chunks, answers, warm)
+        left = [[index] for index in range(len(requests)) if index not in answers]
+        for start in range(0, len(left), at_once):
+            why = self._ask(left[start : start + at_once], answers)
+            for index, message in why.items():
+                answers.setdefault(index, {"problem": message})
+        return [answers[index] for index in range(len(requests))]
+
+    def _ask(
+        self, chunks: Sequence[Sequence[int]], answers: dict[int, dict[str, Any]], warm: Child | None = None
+    ) -> dict[int, str]:
+        """One child for each chunk, all at once. Fills ``answers``; returns why the others have none."""
+        why: dict[int, str] = {}
+        with contextlib.ExitStack() as children:
+            asked = []
+            for chunk in chunks:
+                child = children.enter_context(warm or Child())
+                warm = None
+                child.ask([self.requests[index] for index in chunk])
+                asked.append((chunk, child))
+            for chunk, child in asked:
+                found = child.answers(self.check)
+                if isinstance(found, str):
+                    why.update(dict.fromkeys(chunk, found))
+                else:
+                    answers.update(zip(chunk, found, strict=True))
+        return why
 
 
-def _ask_chunks(
-    requests: Sequence[dict[str, Any]], chunks: Sequence[Sequence[int]], answers: dict[int, dict[str, Any]]
-) -> dict[int, str]:
-    """One child for each chunk, all at once. Fills ``answers``; returns why the others have none."""
-    children = [_Child([requests[index] for index in chunk]) for chunk in chunks]
-    why: dict[int, str] = {}
-    try:
-        for chunk, child in zip(chunks, children, strict=True):
-            found = child.answers()
-            if isinstance(found, str):
-                why.update(dict.fromkeys(chunk, found))
-            else:
-                answers.update(zip(chunk, found, strict=True))
-    finally:
-        for child in children:
-            child.close()
-    return why
+@contextlib.contextmanager
+def warm_up() -> Iterator[Child]:
+    """A child that imports MuJoCo while we read the job file: that is most of what an examination costs."""
+    with Child() as child:
+        yield child
 
 
-class _Child:
-    def __init__(self, requests: Sequence[dict[str, Any]]) -> None:
-        self._deadline = time.monotonic() + TIME_LIMIT_S + len(requests) - 1
+class Child:
+    """One examining process, in a session of its own so that whatever it starts ends with it."""
+
+    def __init__(self) -> None:
+        self._deadline = 0.0
         self._out: IO[bytes] = tempfile.TemporaryFile()
         self._err: IO[bytes] = tempfile.TemporaryFile()
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **package_path()}
-        with tempfile.TemporaryFile() as question:
-            question.write(json.dumps(requests).encode())
-            question.seek(0)
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.worker.preflight"],
-                stdin=question,
-                stdout=self._out,
-                stderr=self._err,
-                env=environment,
-            )
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.worker.preflight", "--warm"],
+            stdin=subprocess.PIPE,
+            stdout=self._out,
+            stderr=self._err,
+            env=environment,
+            start_new_session=True,
+        )
 
-    def answers(self) -> list[dict[str, Any]] | str:
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait()
+        for file in (self._popen.stdin, self._out, self._err):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+
+    def ask(self, requests: Sequence[dict[str, Any]]) -> None:
+        self._deadline = time.monotonic() + TIME_LIMIT_S + len(requests) - 1
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died early; its exit code tells why
+            self._popen.stdin.write(json.dumps(requests).encode())
+            self._popen.stdin.close()
+
+    def answers(self, check: Callable[[], None]) -> list[dict[str, Any]] | str:
         """The answers, or in words why there are none."""
-        try:
-            returncode = self._popen.wait(max(0.0, self._deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if not self._wait(check):
             return f"examining it took more than {TIME_LIMIT_S:.0f} s"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)  # a zombie leads its group until it is waited for
+        returncode = self._popen.wait()
         self._out.seek(0)
         text = self._out.read()
         if returncode == 0:
@@ -140,9 +199,17 @@ class _Child:
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"examining it ended with {how}" + (f": {last[0]}" if last else "")
 
-    def close(self) -> None:
-        if self._popen.poll() is None:
-            self._popen.kill()
-            self._popen.wait()
-        self._out.close()
-        self._err.close()
+    def _wait(self, check: Callable[[], None]) -> bool:
+        """Whether it ended before its deadline; it is left to be reaped."""
+        with contextlib.ExitStack() as stack:
+            watched = []
+            if hasattr(os, "pidfd_open"):
+                with contextlib.suppress(OSError):  # kernels and sandboxes without it
+                    watched = [os.pidfd_open(self._popen.pid)]
+                    stack.callback(os.close, watched[0])
+            while os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                if time.monotonic() > self._deadline:
+                    return False
+                select.select(watched, [], [], CHECK_EVERY_S if watched else POLL_EVERY_S)
+                check()
+        return True

@@ -5,6 +5,7 @@ Of the environment only the variables that decide how many threads libraries sta
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from typing import Any
 from orchestrator.contract import THREAD_VARIABLES, RunPaths, write_whole
 from orchestrator.machine import Machine
 
+GIT_PATIENCE_S = 2.0
 PACKAGES = ("mujoco-orchestrator", "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
 
 
@@ -34,13 +36,52 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def record(paths: RunPaths, *, machine: Machine, lanes: int, base: Path) -> None:
+class Repository:
+    """Which commit holds the job file. Asked for at once, in the background: git takes its time in large repositories."""
+
+    def __init__(self, base: Path) -> None:
+        questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        self._children: list[subprocess.Popen[str]] = []
+        with contextlib.suppress(OSError):  # no git here
+            for question in questions:
+                # Without its optional locks git leaves the user's own commands alone.
+                command = ["git", "--no-optional-locks", "-C", str(base), *question]
+                self._children.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        text=True,
+                        errors="replace",
+                        start_new_session=True,
+                    )
+                )
+
+    def facts(self) -> dict[str, Any] | None:
+        """Commit and dirtiness; None outside of a repository, or when git does not answer."""
+        try:
+            answers = [child.communicate(timeout=GIT_PATIENCE_S)[0] for child in self._children]
+        except subprocess.TimeoutExpired:
+            return None
+        if len(answers) < 2 or any(child.returncode for child in self._children):
+            return None
+        return {"commit": answers[0].strip(), "dirty": bool(answers[1].strip())}
+
+    def close(self) -> None:
+        for child in self._children:
+            if child.returncode is None:
+                child.kill()
+                child.communicate()
+
+
+def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository) -> None:
     """Add this session to ``provenance.json``: a list, the newest last."""
     sessions: list[dict[str, Any]] = []
     if paths.provenance.exists():
         try:
-            sessions = json.loads(paths.provenance.read_text())
-        except ValueError:
+            sessions = list(json.loads(paths.provenance.read_text()))
+        except (ValueError, TypeError):
             sessions = [{"note": "an earlier provenance.json could not be read"}]
     sessions.append(
         {
@@ -49,7 +90,7 @@ def record(paths: RunPaths, *, machine: Machine, lanes: int, base: Path) -> None
             "host": socket.gethostname(),
             "platform": platform.platform(),
             "versions": versions(),
-            "git": _git(base),
+            "git": repository.facts(),
             "cpus": [asdict(cpu) for cpu in machine.cpus],
             "physical_cores": machine.physical_cores,
             "cpu_quota": machine.quota,
@@ -60,16 +101,3 @@ def record(paths: RunPaths, *, machine: Machine, lanes: int, base: Path) -> None
         }
     )
     write_whole(paths.provenance, json.dumps(sessions, indent=1) + "\n")
-
-
-def _git(base: Path) -> dict[str, Any] | None:
-    """Commit and dirtiness of the repository that holds the job file; None outside of one."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(base), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.SubprocessError):
-        return None

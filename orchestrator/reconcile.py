@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,11 @@ from orchestrator.preflight import Verdict
 from orchestrator.supervisor import Reporter
 
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
+
+SHOWN = 10
+"""How many jobs or differences a message lists."""
+JOB_FILE_KEYS = {"hyperparameters": "ppo", "threads": "resources.threads", "device": "resources.gpus (device)"}
+"""Fields of a spec whose key in the job file is another."""
 
 
 def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[Job]) -> None:
@@ -61,6 +67,18 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[Job]) -> None:
     ledger.commit()
 
 
+def take_late_requests(ledger: Ledger) -> None:
+    """Requests that came when the supervisor before was already leaving: only ``retry`` still means something.
+
+    To be called before anybody can have asked the new supervisor for anything.
+    """
+    wanted = {request.job_id for request in ledger.take_requests() if request.verb == "retry"}
+    for row in ledger.jobs() if wanted else ():
+        if row.job.job_id in wanted and row.state.name in ("FAILED", "CANCELLED"):
+            ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending()))
+    ledger.commit()
+
+
 def read_exit_record(path: Path) -> ExitRecord | None:
     """The worker's last word, if it left one that can be read."""
     try:
@@ -95,6 +113,9 @@ def reconcile(
     }
     if changed and on_change == "refuse":
         raise ChangedError(_changed_message(paths, changed))
+    if changed and on_change == "keep":
+        text = f"declared differently now, but kept as before: {_listed(list(changed))}"
+        reporter.event("warning", text, jobs=list(changed))
     for job in jobs:
         job_id = job.job_id
         row = known.get(job_id)
@@ -127,27 +148,51 @@ def reconcile(
 def _difference(row: JobRow, job: Job, verdict: Verdict) -> list[str]:
     lines = []
     if row.fingerprint != job.spec.fingerprint():
-        before, after = dataclasses.asdict(row.job.spec), dataclasses.asdict(job.spec)
+        before, after = _keys(row.job), _keys(job)
         lines += [
-            f"{key}: {before[key]!r} → {after[key]!r}"
-            for key in before
-            if before[key] != after[key] and key not in NOT_IN_FINGERPRINT
+            f"{key}: {_shown(before, key)} → {_shown(after, key)}"
+            for key in {**before, **after}
+            if _shown(before, key) != _shown(after, key)
         ]
     if row.robot_hash != verdict.robot_hash:
         lines.append(f"robot: the contents of {job.xml_source} changed")
     return lines
 
 
+def _keys(job: Job) -> dict[str, object]:
+    """What decides the result, under the job file's own dotted keys."""
+    keys: dict[str, object] = {}
+    for name, value in dataclasses.asdict(job.spec).items():
+        key = JOB_FILE_KEYS.get(name, name)
+        if isinstance(value, Mapping):
+            keys |= {f"{key}.{inner}": part for inner, part in value.items()}
+        elif name not in NOT_IN_FINGERPRINT:
+            keys[key] = value
+    return keys
+
+
+def _shown(keys: Mapping[str, object], key: str) -> str:
+    return json.dumps(keys[key], ensure_ascii=False) if keys.get(key) is not None else "not set"
+
+
 def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
-    shown = [f"  {job_id}\n" + "\n".join(f"    {line}" for line in lines) for job_id, lines in list(changed.items())[:20]]
-    more = f"\n  … and {len(changed) - 20} more" if len(changed) > 20 else ""
+    jobs_with: dict[str, list[str]] = {}
+    for job_id, lines in changed.items():
+        jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
+    shown = [f"  {_listed(jobs)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
+    more = f"\n  … and {len(jobs_with) - SHOWN} more differences" if len(jobs_with) > SHOWN else ""
+    count = "1 job that has run here is" if len(changed) == 1 else f"{len(changed)} jobs that have run here are"
     return (
-        f"{paths.root}: {len(changed)} jobs that have run here are declared differently now:\n"
+        f"{paths.root}: {count} declared differently now:\n"
         + "\n".join(shown)
         + more
-        + "\n--on-change=restart trains them anew (what they had is set aside), --on-change=keep goes on with them as"
-        " they were, --run-dir leaves all of it alone"
+        + "\n--on-change=restart trains anew (what was there is set aside), --on-change=keep goes on with what was"
+        " declared before, another --run-dir leaves all of it alone"
     )
+
+
+def _listed(jobs: Sequence[str]) -> str:
+    return ", ".join(jobs[:SHOWN]) + (f" and {len(jobs) - SHOWN} more" if len(jobs) > SHOWN else "")
 
 
 def _place_robot(paths: RunPaths, job_id: str, verdict: Verdict) -> None:
@@ -216,7 +261,9 @@ def _tell_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:
     begun = sum(isinstance(row.state, Pending) and row.attempts > 0 for row in rows)
     dead = [row for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
     if done or begun:
-        reporter.event("resumed", f"{done} jobs were finished before, {begun} go on from their last checkpoint")
+        were, go = ("job was" if done == 1 else "jobs were"), ("goes" if begun == 1 else "go")
+        reporter.event("resumed", f"{done} {were} finished before, {begun} {go} on from the last checkpoint")
     if dead:
-        text = f"{len(dead)} jobs failed or were cancelled before and are not run again; `retry` puts them back"
+        jobs = _listed([row.job.job_id for row in dead])
+        text = f"failed or cancelled before, and not run again until `retry` puts them back: {jobs}"
         reporter.event("warning", text, jobs=[row.job.job_id for row in dead])

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator import machine
-from orchestrator.contract import RunPaths
-from orchestrator.errors import RunDirError
+from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths
+from orchestrator.errors import DiskFullError, RunDirError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +36,52 @@ class Holder:
 def claim(root: Path, *, fresh: bool = False) -> Iterator[RunPaths]:
     """Hold ``root`` for as long as the block lasts, creating it where it is missing.
 
+    A directory made here is removed again when the block ends with an exception before it holds jobs.
+
     :param fresh: move an existing run directory of ours aside first (``<name>.<time>``).
     :raises RunDirError: not ours, not writable, or held by another supervisor.
+    :raises DiskFullError: when its disk has no room for the first files.
     """
     paths = RunPaths(root)
+    with _explained(root):
+        _refuse_others(paths)
+        if fresh and is_ours(paths):
+            with _locked(paths):
+                whole = root.absolute()
+                whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
+        new = not root.exists()
+        root.mkdir(parents=True, exist_ok=True)
+    with _locked(paths):
+        try:
+            yield paths
+        except BaseException:
+            # Only its holder may do this: a second supervisor, turned away, must not.
+            if new and not paths.jobs.exists():
+                shutil.rmtree(root, ignore_errors=True)
+            raise
+
+
+def _refuse_others(paths: RunPaths) -> None:
+    root = paths.root
     if root.exists() and not root.is_dir():
         raise RunDirError(f"{root}: is a file; a run directory was expected. Choose another with --run-dir")
     if root.is_dir() and not is_ours(paths) and any(root.iterdir()):
         raise RunDirError(
             f"{root}: exists and is not a run directory of ours; it is left alone. Choose another with --run-dir"
         )
-    if fresh and is_ours(paths):
-        with _locked(paths):
-            aside = _unused(root.with_name(f"{root.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
-            root.rename(aside)
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    """The disk's refusals in the program's own words."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise RunDirError(f"{root}: cannot be created ({error.strerror}); choose another with --run-dir") from error
-    with _locked(paths):
-        yield paths
+        if error.errno in DISK_FULL_ERRNOS:
+            raise DiskFullError(f"{root}: no space left on the disk; make room, or choose another with --run-dir") from error
+        raise RunDirError(
+            f"{root}: cannot be used ({error.strerror}); choose another with --run-dir or mend its permissions"
+        ) from error
 
 
 def is_ours(paths: RunPaths) -> bool:
@@ -69,10 +95,18 @@ def existing(root: Path) -> RunPaths:
     """
     paths = RunPaths(root)
     if not root.is_dir() or not is_ours(paths):
-        near = sorted(str(ledger.parent) for ledger in root.parent.glob("*/ledger.sqlite3"))[:5] if root.parent.is_dir() else []
-        hint = f"; run directories beside it: {', '.join(near)}" if near else ""
-        raise RunDirError(f"{root}: not a run directory{hint}")
+        what = "is not a run directory" if root.exists() else "no such run directory"
+        raise RunDirError(f"{root}: {what}{_others(root)}")
     return paths
+
+
+def _others(root: Path) -> str:
+    """Run directories that may have been meant: below ``root`` (it is ``runs``), or beside it."""
+    for folder, place in ((root, "in it"), (root.parent, "beside it")):
+        found = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
+        if found:
+            return f"; run directories {place}, the latest first: {', '.join(str(ledger.parent) for ledger in found[:5])}"
+    return ""
 
 
 def holder(paths: RunPaths) -> Holder | None:
@@ -98,29 +132,32 @@ def _read_holder(content: bytes) -> Holder:
 @contextlib.contextmanager
 def _locked(paths: RunPaths) -> Iterator[None]:
     """The kernel gives the lock back when its holder ends, in whatever way."""
-    try:
-        file = paths.lock.open("a+b")
-    except OSError as error:
-        raise RunDirError(
-            f"{paths.root}: not writable ({error.strerror}); choose another with --run-dir or mend its permissions"
-        ) from error
-    with file:
-        if not _try_lock(file):
-            file.seek(0)
-            raise RunDirError(
-                f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
-                f"`status {paths.root}` shows what it does, `stop {paths.root}` ends it"
-            )
-        file.truncate(0)
-        me = {
-            "pid": os.getpid(),
-            "pid_start": machine.process_start(os.getpid()),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
-        file.write(json.dumps(me).encode())
-        file.flush()
+    with contextlib.ExitStack() as stack:
+        with _explained(paths.root):
+            file = stack.enter_context(paths.lock.open("a+b", buffering=0))
+            if not (_try_lock(file) and _is_still(file, paths.lock)):
+                file.seek(0)
+                raise RunDirError(
+                    f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
+                    f"`status {paths.root}` shows what it does, `stop {paths.root}` ends it"
+                )
+            file.truncate(0)
+            me = {
+                "pid": os.getpid(),
+                "pid_start": machine.process_start(os.getpid()),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            file.write(json.dumps(me).encode())
         yield
+
+
+def _is_still(file: IO[bytes], path: Path) -> bool:
+    """Whether ``path`` names the file we hold: its directory may have been moved or removed before we had the lock."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(file: IO[bytes]) -> bool:
@@ -135,10 +172,11 @@ def _try_lock(file: IO[bytes]) -> bool:
 
 
 def set_aside(directory: Path, into: Path) -> Path:
-    """Move ``directory`` below ``into`` under a name not taken; returns where it went."""
+    """Move ``directory`` below ``into`` under a name not taken; returns where it went (or would have: it may be gone)."""
     into.mkdir(exist_ok=True)
     target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
-    shutil.move(directory, target)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(target)
     return target
 
 

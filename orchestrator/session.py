@@ -8,29 +8,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator import machine as machines
 from orchestrator import policy, preflight, provenance, rundir
-from orchestrator.contract import RunPaths, write_whole
-from orchestrator.errors import Problem, RunDirError, SpecError, UsageError
+from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
+from orchestrator.errors import DiskFullError, Problem, RunDirError, SpecError, UsageError
 from orchestrator.executors.base import Executor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.job import Job, State
 from orchestrator.ledger import Ledger
 from orchestrator.machine import Machine, SlotPool
 from orchestrator.preflight import Verdict
-from orchestrator.reconcile import OnChange, rebuild, reconcile
+from orchestrator.reconcile import OnChange, rebuild, reconcile, take_late_requests
+from orchestrator.signals import StopRequests
 from orchestrator.spec import Experiment
 from orchestrator.supervisor import Reporter, Supervisor, exit_code
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXECUTORS = ("local",)
 
 
@@ -48,8 +46,6 @@ class Options:
     grace_s: float = 30.0
     refuse_invalid: bool = True
     """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED (``orchestrator.train``)."""
-    handle_signals: bool = True
-    """Whether to take over SIGINT, SIGTERM and SIGHUP meanwhile. Only ever done in the main thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +58,8 @@ class Finished:
     """As in ``summary.json``."""
     exit_code: int
     interrupted: bool
+    signalled: bool
+    """Whether it was interrupted by a signal to this process, rather than by ``stop`` from another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +74,26 @@ class Plan:
     warnings: Sequence[str]
 
 
-def plan(experiment: Experiment, options: Options, staging: Path) -> Plan:
+def plan(
+    experiment: Experiment,
+    options: Options,
+    staging: Path,
+    *,
+    stops: StopRequests,
+    warm: preflight.Child | None = None,
+) -> Plan:
     """Examine machine and robots; launches nothing.
 
+    :raises KeyboardInterrupt: when ``stops`` holds one.
     :raises SpecError: every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
     check_executor(options.executor)
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
     slots = SlotPool(machine, options.max_parallel or experiment.max_parallel)
-    verdicts = preflight.examine(experiment.jobs, staging=staging, at_once=machine.capacity)
+    verdicts = preflight.examine(
+        experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
+    )
+    stops.check()
     jobs = []
     problems: dict[Problem, None] = {}
     for job in experiment.jobs:
@@ -124,59 +133,33 @@ def _too_large(job: Job, machine: Machine) -> list[Problem]:
     return problems
 
 
-@dataclass(slots=True)
-class StopRequests:
-    """Signals on their way to a supervisor that may not be there yet."""
-
-    _count: int = 0
-    _reason: str = ""
-    _receiver: Callable[[str], None] | None = None
-
-    def signalled(self, number: int, _frame: object) -> None:
-        self._reason = signal.Signals(number).name
-        self._count += 1
-        if self._receiver is not None:
-            self._receiver(self._reason)
-        else:
-            raise KeyboardInterrupt  # nothing has been launched: start-up is simply given up
-
-    def deliver_to(self, receiver: Callable[[str], None]) -> None:
-        self._receiver = receiver
-
-    @contextlib.contextmanager
-    def installed(self, *, wanted: bool) -> Iterator[None]:
-        if not wanted or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.signalled) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def run(experiment: Experiment, options: Options, reporter: Reporter, *, given: str | None = None) -> Finished:
+def run(
+    experiment: Experiment,
+    options: Options,
+    reporter: Reporter,
+    *,
+    given: str | None = None,
+    warm: preflight.Child | None = None,
+) -> Finished:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.
 
     :param given: text of the job file, kept in the run directory.
+    :param warm: an examining process started earlier (:func:`orchestrator.preflight.warm_up`).
     :raises UsageError: for anything the user can mend; nothing was launched then.
     :raises DiskFullError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up, nothing launched.
     """
     stops = StopRequests()
-    with stops.installed(wanted=options.handle_signals), contextlib.ExitStack() as stack:
-        known = options.run_dir.exists()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stops.installed())
+        paths = stack.enter_context(rundir.claim(options.run_dir, fresh=options.fresh))
+        stack.enter_context(_disk_explained(paths))
+        repository = provenance.Repository(experiment.base)
+        stack.callback(repository.close)
+        ledger = _existing_ledger(paths, options, experiment.jobs)
         try:
-            paths = stack.enter_context(rundir.claim(options.run_dir, fresh=options.fresh))
-            todo = _staged_plan(experiment, options, paths, stack)
-            ledger = _open_ledger(paths, options, todo)
-        except (UsageError, KeyboardInterrupt):
-            stack.close()
-            if not known:
-                shutil.rmtree(options.run_dir, ignore_errors=True)  # made a moment ago, holds nothing
-            raise
-        try:
+            todo = _staged_plan(experiment, options, paths, stack, stops, warm)
+            ledger = ledger or Ledger.create(paths.ledger)
             position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
             rows = reconcile(todo.jobs, todo.verdicts, position, options.on_change, paths, ledger, reporter)
             if given is not None:
@@ -192,12 +175,13 @@ def run(experiment: Experiment, options: Options, reporter: Reporter, *, given: 
                 reporter=reporter,
                 grace_s=options.grace_s,
             )
+            provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, repository=repository)
             stops.deliver_to(supervisor.request_stop)
-            provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, base=experiment.base)
             states = supervisor.run()
             found = ledger.summary()
         except BaseException:
-            ledger.abandon()
+            if ledger is not None:
+                ledger.abandon()
             raise
         ledger.close()
     mine = {job.job_id: states[job.job_id] for job in todo.jobs}
@@ -207,13 +191,27 @@ def run(experiment: Experiment, options: Options, reporter: Reporter, *, given: 
         rows=[row for row in found if row["job_id"] in mine],
         exit_code=exit_code(mine, interrupted=supervisor.interrupted),
         interrupted=supervisor.interrupted,
+        signalled=stops.count > 0,
     )
 
 
-def dry_run(experiment: Experiment, options: Options) -> Plan:
+def dry_run(experiment: Experiment, options: Options, *, warm: preflight.Child | None = None) -> Plan:
     """The plan alone; nothing is written where it could be found."""
-    with tempfile.TemporaryDirectory() as staging:
-        return plan(experiment, options, Path(staging))
+    stops = StopRequests()
+    with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
+        return plan(experiment, options, Path(staging), stops=stops, warm=warm)
+
+
+@contextlib.contextmanager
+def _disk_explained(paths: RunPaths) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise DiskFullError(
+                f"{paths.root}: no space left on the disk; make room and give the same command again"
+            ) from error
+        raise
 
 
 def _executor(options: Options) -> Executor:
@@ -222,27 +220,35 @@ def _executor(options: Options) -> Executor:
 
 
 def _staged_plan(
-    experiment: Experiment, options: Options, paths: RunPaths, stack: contextlib.ExitStack
+    experiment: Experiment,
+    options: Options,
+    paths: RunPaths,
+    stack: contextlib.ExitStack,
+    stops: StopRequests,
+    warm: preflight.Child | None,
 ) -> Plan:
     shutil.rmtree(paths.staging, ignore_errors=True)
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-    return plan(experiment, options, paths.staging)
+    return plan(experiment, options, paths.staging, stops=stops, warm=warm)
 
 
-def _open_ledger(paths: RunPaths, options: Options, todo: Plan) -> Ledger:
+def _existing_ledger(paths: RunPaths, options: Options, jobs: Sequence[Job]) -> Ledger | None:
+    """The ledger of an earlier session, or one rebuilt; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():
                 rundir.set_aside(paths.root / name, paths.replaced)
         ledger = Ledger.create(paths.ledger)
-        rebuild(ledger, paths, todo.jobs)
+        rebuild(ledger, paths, jobs)
         return ledger
     if paths.ledger.exists():
-        return Ledger.open(paths.ledger)
+        ledger = Ledger.open(paths.ledger)
+        take_late_requests(ledger)
+        return ledger
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
         raise RunDirError(
             f"{paths.root}: has jobs but no ledger; `run --rebuild-ledger` makes one from the job directories,"
             " `run --fresh` starts over"
         )
-    return Ledger.create(paths.ledger)
+    return None

@@ -264,7 +264,7 @@ class Supervisor:
         name = live.job.job_id
         match new:
             case Failed(message=message):
-                self.reporter.event("failed", f"{name} failed: {message}", **facts, message=message)
+                self.reporter.event("failed", f"{name} failed: {message}", **facts, reason=message)
             case Pending(not_before=None):
                 self.reporter.event("paused", f"{name} left to be resumed: {ending.message}", **facts)
             case Pending(failures=failures, not_before=when):

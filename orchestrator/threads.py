@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.contract import THREAD_VARIABLES
 
@@ -66,13 +67,19 @@ def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout
 
     :raises CensusError: when the imports fail, take longer than ``timeout_s``, or the system has no ``/proc``.
     """
-    if not os.path.isdir("/proc/self/task"):
+    if not Path("/proc/self/task").is_dir():
         raise CensusError("threads can only be counted on Linux")
     command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: no module of the current folder gets in
     settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            command, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            command,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise CensusError(f"the imports of a worker took longer than {timeout_s:g} s") from None

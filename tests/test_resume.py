@@ -46,35 +46,101 @@ def make_job(directory: Path, **changes: Any) -> JobPaths:
 
 def what_was_learnt(paths: JobPaths) -> list[Any]:
     """Parameters, statistics and every logged value that is not a time."""
-    logged = [{key: value for key, value in row.items() if key not in TIMES} for row in helpers.rows(paths.progress_csv)]
+    logged = [
+        {key: value for key, value in row.items() if key not in TIMES} for row in helpers.rows(paths.progress_csv)
+    ]
     statistics = helpers.normalization(paths.vecnormalize) if paths.vecnormalize.exists() else {}
     parameters = {name: tensor.numpy().tobytes() for name, tensor in helpers.parameters(paths.model).items()}
     iterations = [(row["iteration"], row["env_steps"]) for row in helpers.rows(paths.timings_csv)]
     return [parameters, statistics, logged, iterations]
 
 
+def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, within_s: float) -> bool:
+    """SIGKILL at a random instant. False when the worker had ended by itself before."""
+    before = set(paths.checkpoints.glob("*.pt"))
+    while after_a_checkpoint and set(paths.checkpoints.glob("*.pt")) <= before and worker.process.poll() is None:
+        time.sleep(0.001)
+    try:
+        worker.process.wait(random.uniform(0, within_s))
+    except subprocess.TimeoutExpired:
+        worker.process.send_signal(signal.SIGKILL)
+    return worker.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS.keys())
 def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
-    begun = time.monotonic()
     record, log = helpers.run(undisturbed)
-    took_s = time.monotonic() - begun
     assert record.code == ExitCode.SUCCEEDED, log
-    assert record.first_step_s is not None
+    assert record.wall_s is not None
 
     killed = make_job(tmp_path / "killed", **changes)
-    resumed = False
-    for number in range(3):
-        with helpers.Worker(killed, number) as worker:
-            try:
-                worker.process.wait(random.uniform(record.first_step_s, took_s))
-            except subprocess.TimeoutExpired:
-                worker.process.send_signal(signal.SIGKILL)
-            if worker.wait() == ExitCode.SUCCEEDED:
-                break
-            resumed |= any(killed.checkpoints.glob("*.pt"))
-    else:
-        last, log = helpers.run(killed, 3)
-        assert last.code == ExitCode.SUCCEEDED, log
-        assert (last.resumed_from is not None) == resumed
+    with helpers.Worker(killed, 0) as worker:
+        kill(worker, killed, after_a_checkpoint=True, within_s=0.3)
+    with helpers.Worker(killed, 1) as worker:
+        kill(worker, killed, after_a_checkpoint=False, within_s=record.wall_s)
+    last, log = helpers.run(killed, 2)
+    assert last.code == ExitCode.SUCCEEDED, log
+    assert last.resumed_from is not None
+    assert last.resumed_from >= 256
     assert what_was_learnt(killed) == what_was_learnt(undisturbed)
+    assert last.ep_rew_mean_first == record.ep_rew_mean_first
+
+
+def test_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    undisturbed = make_job(tmp_path / "undisturbed")
+    helpers.run(undisturbed)
+    for name, damage in {"cut short": cut_short, "one bit wrong": flip_a_bit, "empty": empty}.items():
+        paths = make_job(tmp_path / name)
+        helpers.run(paths)
+        damage(paths.checkpoints / "checkpoint-000000000512.pt")
+        (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
+        record, log = helpers.run(paths, 1)
+        assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
+        assert "checkpoint-000000000512.pt is damaged" in log
+        assert what_was_learnt(paths) == what_was_learnt(undisturbed)
+        assert sorted(path.name for path in paths.checkpoints.iterdir()) == [
+            "checkpoint-000000000256.pt",
+            "checkpoint-000000000512.pt",
+        ]
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def test_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    helpers.run(make_job(tmp_path))
+    (tmp_path / "spec.json").write_text(helpers.spec(seed=4).to_json())
+    record, _ = helpers.run(JobPaths(tmp_path), 1)
+    assert record.code == ExitCode.ERROR
+    assert "was written under other settings of this job" in record.message
+
+
+def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "hidden.py").write_text(
+        "import gymnasium\n"
+        "class Hidden(gymnasium.Wrapper):\n"
+        "    def __init__(self, env):\n"
+        "        super().__init__(env)\n"
+        "        self.generator = (number for number in range(10))\n"
+        "def make_env(xml, seed):\n"
+        "    return Hidden(gymnasium.make('CartPole-v1'))\n"
+    )
+    changes = {"entry_point": "hidden:make_env", "search_path": str(tmp_path), "total_timesteps": 4096}
+    paths = make_job(tmp_path / "job", **changes)
+    with helpers.Worker(paths) as worker:
+        assert kill(worker, paths, after_a_checkpoint=True, within_s=0)
+    record, log = helpers.run(paths, 1)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert "could not be saved (hidden.Hidden.generator is a builtins.generator): new episodes begin" in log

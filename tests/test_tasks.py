@@ -23,7 +23,9 @@ def model_of(robot: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(MJCF / f"{robot}.xml"))
 
 
-def rolled_out(robot: str, task: str, steps: int, **options: object) -> list[tuple[States, np.ndarray, States, np.ndarray, float]]:
+def rolled_out(
+    robot: str, task: str, steps: int, **options: object
+) -> list[tuple[States, np.ndarray, States, np.ndarray, float]]:
     """``(before, action, after, observation, reward)`` of every step that ends no episode."""
     simulation = Simulation.from_xml(MJCF / f"{robot}.xml", task, n_envs=2, seed=4, task_options=options)
     simulation.reset()
@@ -80,7 +82,9 @@ def test_balance_pays_one_a_step_and_shows_sine_and_cosine_of_the_pole() -> None
         ("quadruped", {2: -0.39 * 0.34}, True),
     ],
 )
-def test_health_follows_from_height_and_tilt_of_the_starting_pose(robot: str, change: dict[int, float], healthy: bool) -> None:
+def test_health_follows_from_height_and_tilt_of_the_starting_pose(
+    robot: str, change: dict[int, float], healthy: bool
+) -> None:
     model = model_of(robot)
     task = make_task("forward", model)
     qpos = np.array(model.qpos0)
@@ -118,7 +122,10 @@ def test_a_slide_pointing_backwards_still_pays_for_world_x() -> None:
     joints = '<joint name="back" type="slide" axis="-1 0 0"/><joint name="up" type="slide" axis="0 0 1"/>'
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
     task = make_task("forward", model, {"frame_skip": 1, "healthy_reward": 0.0})
-    before, after = States(np.array([[0.0, 0, 0]]), np.zeros((1, 3))), States(np.array([[-0.02, 0, 0]]), np.zeros((1, 3)))
+    before, after = (
+        States(np.array([[0.0, 0, 0]]), np.zeros((1, 3))),
+        States(np.array([[-0.02, 0, 0]]), np.zeros((1, 3))),
+    )
     rewards, _ = task.reward_and_terminated(before, np.zeros((1, 1)), after)
     assert rewards[0] == pytest.approx(0.02 / model.opt.timestep)
 
@@ -163,7 +170,9 @@ def test_starts_are_noisy_with_unit_quaternions() -> None:
         ("forward", {"reset_noise_scale": -1}, "reset_noise_scale = -1"),
     ],
 )
-def test_wrong_names_and_values_are_answered_with_what_is_right(task: str, options: dict[str, object], message: str) -> None:
+def test_wrong_names_and_values_are_answered_with_what_is_right(
+    task: str, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make_task(task, model_of("hopper"), options)
 
@@ -179,7 +188,9 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(task: str, optio
 )
 def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, message: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
-    with pytest.raises(ValueError, match=f'"forward" needs a free joint or a slide joint along x at the root.*{message}'):
+    with pytest.raises(
+        ValueError, match=f'"forward" needs a free joint or a slide joint along x at the root.*{message}'
+    ):
         make_task("forward", model)
 
 

@@ -9,7 +9,6 @@ Every problem of a file is found before anything is raised, and reported once, a
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -134,8 +133,7 @@ def _why_unread(path: Path, error: OSError) -> str:
         return "is a directory, not a job file"
     if not isinstance(error, FileNotFoundError):
         return f"cannot be read: {error.strerror}"
-    try:
-        meant = suggestion(path.name, [name for name in os.listdir(path.parent) if name.endswith(".toml")])
-    except OSError:
+    if not path.parent.is_dir():
         return "no such file, nor its folder"
+    meant = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
     return "no such file" + (f"; did you mean {quoted(str(path.with_name(meant)))}?" if meant else "")

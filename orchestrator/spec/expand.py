@@ -87,7 +87,7 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
             continue  # names made from what is wrong would only seem to collide
         for robot in found:
             for merged, point in variants:
-                jobs += _jobs(merged, point, robot, where, base, namer, problems)
+                jobs += _jobs(merged, point, robot, where=where, base=base, namer=namer, problems=problems)
     return jobs
 
 
@@ -127,11 +127,15 @@ def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: di
 
 def _choices(matrix: Mapping[str, Any], where: str, problems: dict[Problem, None]) -> dict[str, list[Choice]]:
     """The values of every key of a matrix that are right; of a wrong key there are none."""
-    family = [key for key in matrix if key in FAMILY]
-    for key in family[1:]:
-        message = f"{key} and {family[0]} exclude each other; keep the one that makes the environment"
-        problems[Problem(where=place(where, "matrix", key), message=message)] = None
-    return {key: choices for key, values in matrix.items() if (choices := _choices_of(key, values, where, problems))}
+    first, *others = [key for key in matrix if key in FAMILY] or [""]
+    for key in others:
+        message = f"{key} and {first} exclude each other; keep the one that makes the environment"
+        problems[Problem(where=f"{where}.matrix.{key}", message=message)] = None
+    return {
+        key: choices
+        for key, values in matrix.items()
+        if key not in others and (choices := _choices_of(key, values, where, problems))
+    }
 
 
 def _choices_of(key: str, values: Any, where: str, problems: dict[Problem, None]) -> list[Choice]:
@@ -153,6 +157,7 @@ def _choices_of(key: str, values: Any, where: str, problems: dict[Problem, None]
         if canonical(plain) in seen:
             message = "the same value stands earlier in the list; each value makes its own jobs"
             problems[Problem(where=f"{there}[{number}]", message=message)] = None
+            continue
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
     return choices
@@ -223,6 +228,7 @@ def _jobs(
     merged: Tree,
     point: Sequence[Choice],
     robot: Robot,
+    *,
     where: str,
     base: Path,
     namer: Namer,

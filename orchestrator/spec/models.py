@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.spec.values import (
     MOST,
     Count,
-    CountOrNone,
+    CountFromZero,
     Duration,
     EntryPoint,
     EnvId,
@@ -106,7 +106,7 @@ class ResourcesTable(Table):
         None, "Threads of torch, OpenMP and BLAS; as many as cores unless set.", 1
     )
     memory: Size = key(2048, "Memory the job needs and may not exceed.", "2 GiB", shown="2 GiB")
-    gpus: CountOrNone = key(0, "GPUs; with any, PyTorch uses CUDA.", 1)
+    gpus: CountFromZero = key(0, "GPUs; with any, PyTorch uses CUDA.", 1)
     timeout: Duration = key(7200.0, "Wall-clock limit of one attempt.", "2h", shown="2h")
     stall_timeout: Duration = key(
         600.0, "An attempt without progress for this long is ended and retried.", "10min", shown="10min"
@@ -116,7 +116,7 @@ class ResourcesTable(Table):
 class Retry(Table):
     """What happens after an attempt was killed, ran out of memory or hung."""
 
-    max_retries: CountOrNone = key(2, "Attempts after the first one.", 2)
+    max_retries: CountFromZero = key(2, "Attempts after the first one.", 2)
 
 
 class Settings(Table):
@@ -137,7 +137,7 @@ class Settings(Table):
     seeds: Seeds = key([0], "One job per seed.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).", True)
     checkpoint_every: Count = key(50_000, "env_steps between checkpoints.", 50_000)
-    eval_episodes: CountOrNone = key(10, "Episodes of the final deterministic evaluation; 0 for none.", 10)
+    eval_episodes: CountFromZero = key(10, "Episodes of the final deterministic evaluation; 0 for none.", 10)
     learner: Literal["auto", "sb3"] = key("auto", "What does PPO's arithmetic.", "auto")
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
         "MlpPolicy", "Stable-Baselines3's name of the policy.", "MlpPolicy"

@@ -26,7 +26,7 @@ class Robots:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        self._known: dict[str, str] = {}
+        self._known: dict[Path, str] = {}
 
     def find(self, xml: str | None, name: str | None, where: str, problems: dict[Problem, None]) -> list[Robot]:
         """The robots of one entry; empty with a problem reported at ``where`` when there are none.
@@ -37,79 +37,85 @@ class Robots:
         """
         if xml is None:
             return [Robot(name, None)]
-        if not glob.has_magic(xml) or os.path.isfile(self._base / xml):
-            path = os.path.normpath(self._base / xml)
-            return [Robot(name or Path(path).stem, Path(path))] if self._usable(path, where, problems) else []
-        matches = sorted(path for path in glob.glob(xml, root_dir=self._base, recursive=True))
-        paths = [os.path.normpath(self._base / match) for match in matches if not os.path.isdir(self._base / match)]
+        path = self._absolute(xml)
+        if not glob.has_magic(xml) or self._why_not(path) == "":
+            return [Robot(name or path.stem, path)] if self._is_usable(path, where, problems) else []
+        # Path.glob takes neither absolute patterns nor ".." in them.
+        matches = sorted(map(self._absolute, glob.glob(xml, root_dir=self._base, recursive=True)))  # noqa: PTH207
+        paths = [match for match in matches if not match.is_dir()]
         if not paths:
-            problems[Problem(where=where, message=self._why_no_match(xml, bool(matches)))] = None
+            problems[Problem(where=where, message=self._why_no_match(xml, only_folders=bool(matches)))] = None
             return []
-        stems = Counter(Path(path).stem for path in paths)
-        fixed = os.path.normpath(self._base / _fixed_folder(xml))
-        robots = []
-        for path in paths:
-            stem = Path(path).stem
-            named = stem if stems[stem] == 1 else os.path.splitext(os.path.relpath(path, fixed))[0]
-            if not is_showable(path):
-                message = f"the file name {path!a} holds characters that cannot be shown; rename the file"
-                problems[Problem(where=where, message=message)] = None
-            elif self._usable(path, where, problems):
-                robots.append(Robot(named, Path(path)))
-        return robots
+        folder = self._absolute(_fixed_folder(xml))
+        stems = Counter(path.stem for path in paths)
+        return [
+            Robot(path.stem if stems[path.stem] == 1 else str(path.relative_to(folder).with_suffix("")), path)
+            for path in paths
+            if self._is_usable(path, where, problems)
+        ]
 
-    def _usable(self, path: str, where: str, problems: dict[Problem, None]) -> bool:
+    def _absolute(self, path: str) -> Path:
+        # Links are kept: an MJCF's own includes and meshes are relative to where the link lies.
+        return Path(os.path.normpath(self._base / path))
+
+    def _is_usable(self, path: Path, where: str, problems: dict[Problem, None]) -> bool:
+        why_not = self._why_not(path)
+        if why_not:
+            problems[Problem(where=where, message=why_not)] = None
+        return not why_not
+
+    def _why_not(self, path: Path) -> str:
         if path not in self._known:
-            self._known[path] = _why_not(path)
-        if self._known[path]:
-            problems[Problem(where=where, message=self._known[path])] = None
-        return not self._known[path]
+            try:
+                self._known[path] = _why_not(path)
+            except OSError as error:
+                self._known[path] = f"{path} cannot be read: {(error.strerror or str(error)).lower()}"
+        return self._known[path]
 
-    def _why_no_match(self, pattern: str, directories: bool) -> str:
-        folder = self._base / _fixed_folder(pattern)
-        text = f"no file matches {quoted(pattern)} in {os.path.normpath(folder)}"
-        if directories:
-            return f"{text}: only directories do"
-        if not folder.is_dir():
+    def _why_no_match(self, pattern: str, *, only_folders: bool) -> str:
+        folder = self._absolute(_fixed_folder(pattern))
+        text = f"no file matches {quoted(pattern)} in {folder}"
+        if only_folders:
+            return f"{text}: only folders do"
+        try:
+            names = sorted(path.name for path in folder.iterdir())
+        except FileNotFoundError:
             return f"{text}: there is no such folder"
-        return f"{text}, which holds {_contents(folder)}"
+        except OSError as error:
+            return f"{text}: {(error.strerror or str(error)).lower()}"
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        return f"{text}, which holds {', '.join(names[:5]) or 'nothing'}{more}"
 
 
 def _fixed_folder(pattern: str) -> str:
     """The part of a pattern before its first wildcard: ``../zoo/*/x.xml`` → ``../zoo``."""
-    head = pattern
-    while glob.has_magic(head):
-        head = os.path.dirname(head)
-    return head
+    head = Path(pattern)
+    while glob.has_magic(str(head)):
+        head = head.parent
+    return str(head)
 
 
-def _contents(folder: Path) -> str:
+def _why_not(path: Path) -> str:
+    """Why a file cannot be read as a robot; empty when it can.
+
+    :raises OSError: when the system does not even say what it is.
+    """
+    if not is_showable(str(path)):
+        return f"the file name {str(path)!a} holds characters that cannot be shown; rename the file"
+    if path.is_file():
+        return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
+    if path.is_dir():
+        return f'{path} is a folder; name a file in it, or all of them: "{path.name}/*.xml"'
+    if path.exists():
+        return f"{path} is not a regular file"
+    if path.is_symlink():
+        return f"{path} is a link to nothing"
+    return f"no such file: {path}{_instead_of(path)}"
+
+
+def _instead_of(path: Path) -> str:
     try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        return f"nothing that can be listed ({error.strerror})"
-    if not names:
-        return "nothing"
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _why_not(path: str) -> str:
-    """Why a file cannot be read as a robot; empty when it can."""
-    if os.path.isdir(path):
-        return f'{path} is a directory; name a file in it, or all of them: "{os.path.basename(path)}/*.xml"'
-    if not os.path.isfile(path):
-        if os.path.lexists(path) and not os.path.exists(path):
-            return f"{path} is a link to nothing"
-        if os.path.exists(path):
-            return f"{path} is not a regular file"
-        folder, name = os.path.split(path)
-        if not os.path.isdir(folder):
-            return f"no such file: {path} (there is no folder {folder})"
-        try:
-            meant = suggestion(name, os.listdir(folder))
-        except OSError:
-            meant = None
-        return f"no such file: {path}" + (f"; did you mean {quoted(meant)}?" if meant else "")
-    if not os.access(path, os.R_OK):
-        return f"{path} cannot be read: permission denied"
-    return ""
+        meant = suggestion(path.name, sorted(other.name for other in path.parent.iterdir()))
+    except OSError:
+        return f" (there is no folder {path.parent})"
+    return f"; did you mean {quoted(meant)}?" if meant else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -15,7 +16,7 @@ MOST = 10**12
 """Upper limit of every count: far above any use, far below what would overflow."""
 
 
-class Expected(ValueError):
+class ExpectedError(ValueError):
     """What a key takes; the message shown goes on with what was found."""
 
 
@@ -27,7 +28,7 @@ def _schedule(value: Any) -> float | str:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
         return float(value)
-    raise Expected('expected a number above 0 or a schedule such as "linear(3e-4, 0)"')
+    raise ExpectedError('expected a number above 0 or a schedule such as "linear(3e-4, 0)"')
 
 
 def _schedule_or_none(value: Any) -> float | str | None:
@@ -39,8 +40,8 @@ def _size(value: Any) -> int:
         try:
             return parse_size(value)
         except ValueError as error:
-            raise Expected(str(error)) from None
-    raise Expected('expected a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')
+            raise ExpectedError(str(error)) from None
+    raise ExpectedError('expected a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')
 
 
 def _duration(value: Any) -> float:
@@ -48,10 +49,10 @@ def _duration(value: Any) -> float:
         if isinstance(value, str):
             return parse_duration(value)
     except ValueError as error:
-        raise Expected(str(error)) from None
+        raise ExpectedError(str(error)) from None
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
         return float(value)
-    raise Expected('expected a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds')
+    raise ExpectedError('expected a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds')
 
 
 def _is_count(value: Any, least: int, most: int = MOST) -> bool:
@@ -61,9 +62,9 @@ def _is_count(value: Any, least: int, most: int = MOST) -> bool:
 def _seeds(value: Any) -> list[int]:
     # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.
     if not isinstance(value, list) or not value or not all(_is_count(seed, 0, 2**32 - 1) for seed in value):
-        raise Expected("expected a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]")
+        raise ExpectedError("expected a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]")
     if len(set(value)) < len(value):
-        twice = next(seed for place, seed in enumerate(value) if seed in value[:place])
+        twice = Counter(value).most_common(1)[0][0]
         raise ValueError(f"the seed {twice} is listed twice; each seed is one job")
     return value
 
@@ -75,14 +76,14 @@ def _layers(value: Any) -> bool:
 def _net_arch(value: Any) -> list[int] | dict[str, list[int]]:
     if _layers(value) or (isinstance(value, dict) and {"pi", "vf"} == set(value) and all(map(_layers, value.values()))):
         return value  # type: ignore[no-any-return]
-    raise Expected(
+    raise ExpectedError(
         "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] }"
     )
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        raise Expected("expected text in quotes")
+        raise ExpectedError("expected text in quotes")
     if not value.strip():
         raise ValueError("the name is empty")
     if not is_showable(value):
@@ -93,7 +94,7 @@ def _name(value: Any) -> str:
 def _path(value: Any) -> str:
     if isinstance(value, str) and value.strip() and is_showable(value):
         return value
-    raise Expected("expected the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes")
+    raise ExpectedError("expected the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes")
 
 
 def _entry_point(value: Any) -> str:
@@ -101,7 +102,7 @@ def _entry_point(value: Any) -> str:
         module, colon, attribute = value.partition(":")
         if colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
             return value
-    raise Expected('expected "package.module:callable"')
+    raise ExpectedError('expected "package.module:callable"')
 
 
 _ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
@@ -110,12 +111,12 @@ _ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
 def _env(value: Any) -> str:
     if isinstance(value, str) and _ENV_ID.match(value):
         return value
-    raise Expected('expected a gymnasium id such as "Ant-v5"')
+    raise ExpectedError('expected a gymnasium id such as "Ant-v5"')
 
 
 def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Expected("expected a table")
+        raise ExpectedError("expected a table")
     stranger = _not_plain(value)
     if stranger is not None:
         kind = type(stranger).__name__
@@ -140,7 +141,7 @@ def _not_plain(value: Any) -> object | None:
 def _matrix(value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
-    raise Expected("expected a table of lists, each under a dotted key in quotes")
+    raise ExpectedError("expected a table of lists, each under a dotted key in quotes")
 
 
 def _max_parallel(value: Any) -> int | None:
@@ -148,7 +149,7 @@ def _max_parallel(value: Any) -> int | None:
         return None
     if _is_count(value, 1):
         return value  # type: ignore[no-any-return]
-    raise Expected('expected "auto" or a whole number of at least 1')
+    raise ExpectedError('expected "auto" or a whole number of at least 1')
 
 
 _NUMBER_OR_SCHEDULE = {
@@ -163,7 +164,7 @@ _DURATION = {
 }
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
-CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Schedule = Annotated[float | str, PlainValidator(_schedule), WithJsonSchema(_NUMBER_OR_SCHEDULE)]
 OptionalSchedule = Annotated[float | str | None, PlainValidator(_schedule_or_none), WithJsonSchema(_NUMBER_OR_SCHEDULE)]

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
 from orchestrator.spec.models import Document, Entry, PolicyKwargs, Ppo, ResourcesTable, Retry, Settings
-from orchestrator.spec.values import Expected
+from orchestrator.spec.values import ExpectedError
 
 Location = tuple[int | str, ...]
 """Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
@@ -83,7 +83,9 @@ def suggestion(word: str, known: Iterable[str]) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def _suggestion(word: str, known: tuple[str, ...]) -> str | None:
     by_plain = {_plain_spelling(name): name for name in known}
-    close = difflib.get_close_matches(_plain_spelling(word), by_plain, n=1, cutoff=0.6)
+    spelt = _plain_spelling(word)
+    close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.6)
+    close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
     return by_plain[close[0]] if close else None
 
 
@@ -93,51 +95,63 @@ def _plain_spelling(word: str) -> str:
 
 def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
     """Plain words for one of pydantic's errors, and the key that was meant where one was misspelt."""
-    kind, found = details["type"], details["input"]
-    if kind == "extra_forbidden":
+    if details["type"] == "extra_forbidden":
         return _unknown_key(_model_at(location[:-1]), str(location[-1]))
+    return _wrong_value(location, details), None
+
+
+def _wrong_value(location: Location, details: ErrorDetails) -> str:
+    kind, found = details["type"], details["input"]
     if location == ("jobs",) and kind in ("missing", "too_short"):
-        return "there are no jobs; add a [[jobs]] table with at least a name and an xml", None
+        return "there are no jobs; add a [[jobs]] table with at least a name and an xml"
     if location == ("jobs",) and isinstance(found, dict):
-        return "expected a list of tables: write [[jobs]] with double brackets above each job", None
+        return "expected a list of tables: write [[jobs]] with double brackets above each job"
     if kind == "missing":
-        return f"missing; add for example {_example(location)}", None
-    if kind in ("value_error", "assertion_error"):
-        error = details["ctx"]["error"]
-        if not isinstance(error, Expected):
-            return str(error), None
-        return f"{error}, found {_shown(found)}", None
+        return f"missing; add for example {_example(location)}"
     if kind == "invalid_key":
-        return f"a key must be text, found {_shown(found)}", None
+        return f"a key must be text, found {_shown(found)}"
+    if kind == "value_error":
+        error = details["ctx"]["error"]
+        return f"{error}, found {_shown(found)}" if isinstance(error, ExpectedError) else str(error)
     info, example = _field_at(location), _example(location)
     advice = _hint(found, info) or (f"; for example {example}" if example else "")
-    return f"expected {_expected(info)}, found {_shown(found)}{advice}", None
+    return f"expected {_expected(info)}, found {_shown(found)}{advice}"
 
 
 def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
-    model_or_settings = Settings if model is Entry else model
-    instead = _INSTEAD.get((model_or_settings, name))
+    is_settings = model in (Settings, Entry)
+    instead = _INSTEAD.get((Settings if is_settings else model, name)) or _belongs(model, name)
     if instead is not None:
-        return instead, None
-    home = next((table for table, known in TABLES.items() if name in known.model_fields), None)
-    if name in Entry.model_fields and model is Document:
-        where = "[defaults] or in a [[jobs]] table" if name in Settings.model_fields else "a [[jobs]] table"
-        return f"unknown key here; it belongs in {where}", None
-    if name in Entry.model_fields:
-        return "unknown key here; it belongs to the job itself, not to a table of it", None
-    if home is not None:
-        return f"unknown key here; it belongs in the table {home}: {home}.{name}", home
-    if name in Document.model_fields:
-        return "unknown key here; it belongs at the top of the file", None
+        return instead, _home_of(name) if is_settings else None
     meant = suggestion(name, model.model_fields)
     if meant is not None:
         return f"unknown key; did you mean {quoted(meant)}?", meant
-    if model_or_settings is Settings:
+    if is_settings:
         for table, known in TABLES.items():
             meant = suggestion(name, known.model_fields)
             if meant is not None:
                 return f"unknown key; did you mean {quoted(f'{table}.{meant}')}?", table
     return f"unknown key; known here: {', '.join(sorted(model.model_fields))}", None
+
+
+def _belongs(model: type[BaseModel], name: str) -> str | None:
+    """Where a key belongs that is right in itself but stands in the wrong place."""
+    home = _home_of(name)
+    if name in Entry.model_fields and model is Document:
+        where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
+    elif name in Entry.model_fields:
+        where = "to the job itself, not to a table of it"
+    elif home is not None:
+        where = f"in the table {home}: {home}.{name}"
+    elif name in Document.model_fields:
+        where = "at the top of the file"
+    else:
+        return None
+    return f"unknown key here; it belongs {where}"
+
+
+def _home_of(name: str) -> str | None:
+    return next((table for table, known in TABLES.items() if name in known.model_fields), None)
 
 
 def _model_at(location: Location) -> type[BaseModel]:
@@ -215,24 +229,25 @@ def _example(location: Location) -> str:
 def _toml(value: Any) -> str:
     match value:
         case bool():
-            return "true" if value else "false"
+            text = "true" if value else "false"
         case int():
             # Python refuses to spell out numbers of thousands of digits.
-            return f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
+            text = f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
         case str():
-            return quoted(value if len(value) <= 60 else value[:60] + "…")
+            text = quoted(value if len(value) <= 60 else value[:60] + "…")
         case list():
-            return f"[{', '.join(map(_toml, value))}]"
+            text = f"[{', '.join(map(_toml, value))}]"
         case dict() if value:
-            return f"{{ {', '.join(f'{place(key)} = {_toml(part)}' for key, part in value.items())} }}"
+            text = f"{{ {', '.join(f'{place(key)} = {_toml(part)}' for key, part in value.items())} }}"
         case dict():
-            return "{}"
+            text = "{}"
         case datetime.date() | datetime.time():
-            return f"the date or time {value}"
+            text = f"the date or time {value}"
         case None:
-            return "nothing"
+            text = "nothing"
         case _:
-            return f"{value!r:.60}"
+            text = f"{value!r:.60}"
+    return text
 
 
 def _shown(value: Any) -> str:

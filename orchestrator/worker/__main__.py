@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.enable()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # "logs -f" sees what is printed
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.exit("usage: python -m orchestrator.worker JOB_DIR NUMBER")
     paths = JobPaths(Path(arguments[0]))
@@ -64,8 +65,6 @@ def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(spec.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if spec.search_path is not None:
-        sys.path.insert(0, spec.search_path)
 
     with startup.imports():
         import torch
@@ -76,6 +75,8 @@ def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -
     torch.set_num_interop_threads(1)
     facts.import_s = facts.age_s()
 
+    if spec.search_path is not None:  # only now: a user's random.py is not to be found by torch
+        sys.path.insert(0, spec.search_path)
     request = LeaveRequest()
     request.listen()
     train.run(spec, paths, facts, reporter, request)

@@ -8,6 +8,7 @@ among them in the copy is the one it would make in the original.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -29,7 +30,7 @@ class BundleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One that names files, or directories to look in."""
+    """One start tag of an MJCF."""
 
     tag: str
     attributes: dict[str, str]
@@ -70,15 +71,24 @@ class Bundle:
             path.write_bytes(content)
         return folder / self.main
 
+    def find_included(self, tag: str, attribute: str | None) -> str | None:
+        """``FILE, line N`` of the first such element outside the main file, where MuJoCo counts no lines."""
+        for name, content in self.contents.items():
+            if name != self.main and name.endswith(".xml"):
+                for element in _elements(content):
+                    if element.tag == tag and (attribute is None or attribute in element.attributes):
+                        return f"{self.origin / name}, line {element.line}"
+        return None
+
 
 def collect(xml: Path) -> Bundle:
     """Read ``xml`` and all it pulls in.
 
     :raises BundleError: something is missing, unreadable, not a file, an absolute path, or includes itself.
     """
-    main = Path(os.path.abspath(xml))
-    collector = _Collector(main.parent)
-    collector.read_mjcf(main, (), str(xml))
+    collector = _Collector(xml.absolute().parent)
+    collector.read_mjcf(xml.absolute(), (), str(xml))
+    main = _lexical(xml.absolute())
     origin = Path(os.path.commonpath([path.parent for path in collector.contents]))
     if origin == Path(origin.anchor) and main.parent != origin:
         raise BundleError(f"{xml}: its files have no folder in common below {origin}; keep them in one folder")
@@ -102,35 +112,44 @@ def read_regular_file(path: Path, named: str) -> bytes:
         raise BundleError(f"{named}: cannot be read: {reason}") from None
 
 
+def _lexical(path: Path) -> Path:
+    """Without ``.`` and ``..``: the place in the copy, where there are no links to lead elsewhere."""
+    return Path(os.path.normpath(path))
+
+
 class _Collector:
     def __init__(self, main_folder: Path) -> None:
         self.folder = main_folder
         self.contents: dict[Path, bytes] = {}
 
     def read_mjcf(self, path: Path, including: tuple[Path, ...], named: str) -> None:
-        if path in including:
-            circle = " → ".join(file.name for file in (*including[including.index(path) :], path))
+        place = _lexical(path)
+        if place in including:
+            circle = " → ".join(file.name for file in (*including[including.index(place) :], place))
             raise BundleError(f"{named}: includes itself: {circle}")
-        if path in self.contents:
+        if place in self.contents:
             return
         content = read_regular_file(path, named)
+        if b"\0" in content:
+            raise BundleError(f"{named}: is a binary file, expected an MJCF (<mujoco> … </mujoco>)")
         if not content.strip():
             raise BundleError(f"{named}: the file is empty, expected an MJCF (<mujoco> … </mujoco>)")
-        self.contents[path] = content
-        root, elements = _scan(content)
-        if not including and root not in (None, "mujoco"):
-            raise BundleError(f"{named}: the root element is <{root}>, expected <mujoco>")
+        self.contents[place] = content
+        everything = _elements(content)
+        if not including and everything and everything[0].tag != "mujoco":
+            raise BundleError(f"{named}: the root element is <{everything[0].tag}>, expected <mujoco>")
+        elements = [element for element in everything if element.tag in ASSET_TAGS | NESTED_TAGS | {"compiler"}]
         directories = self._directories(elements, path)
         for element in elements:
-            place = f"{path}, line {element.line}: <{element.tag}>"
+            here = f"{path}, line {element.line}: <{element.tag}>"
             for name in element.files:
-                candidates = self._candidates(name, path, place, directories if element.tag in ASSET_TAGS else [])
-                if element.tag in NESTED_TAGS:
-                    for candidate in candidates:
-                        self.read_mjcf(candidate, (*including, path), f"{place} {name}")
-                else:
-                    for candidate in candidates:
-                        self.contents.setdefault(candidate, read_regular_file(candidate, f"{place} {name}"))
+                candidates = self._candidates(name, path, here, directories if element.tag in ASSET_TAGS else [])
+                for candidate in candidates:
+                    if element.tag in NESTED_TAGS:
+                        self.read_mjcf(candidate, (*including, place), f"{here} {name}")
+                    else:
+                        content = read_regular_file(candidate, f"{here} {name}")
+                        self.contents[_lexical(candidate)] = content
 
     @staticmethod
     def _directories(elements: list[Element], path: Path) -> list[str]:
@@ -142,49 +161,41 @@ class _Collector:
                     found.append(directory)
         return found
 
-    def _candidates(self, name: str, path: Path, place: str, directories: list[str]) -> list[Path]:
-        """Every existing file that MuJoCo may mean by ``name``, as normalised absolute paths.
+    def _candidates(self, name: str, path: Path, here: str, directories: list[str]) -> list[Path]:
+        """Every existing file that MuJoCo may mean by ``name``.
 
         :raises BundleError: there is none, or ``name`` is absolute.
         """
-        _refuse_absolute(name, place)
+        _refuse_absolute(name, here)
         names = (name, Path(name.replace("\\", "/")).name)  # the latter where the compiler strips paths
         folders = [base / directory for base in (path.parent, self.folder) for directory in (".", *directories)]
-        tried = [Path(os.path.normpath(folder / name)) for folder in folders for name in names]
-        found = [candidate for candidate in dict.fromkeys(tried) if candidate.exists()]
+        tried = {_lexical(folder / name): folder / name for folder in folders for name in names}
+        found = [candidate for candidate in tried.values() if candidate.exists()]
         if not found:
             where = ", ".join(dict.fromkeys(os.path.normpath(folder) for folder in folders))
-            raise BundleError(f"{place} names {name!r}: no such file in {where}")
+            raise BundleError(f"{here} names {name!r}: no such file in {where}")
         return found
 
 
-def _refuse_absolute(name: str, place: str) -> None:
+def _refuse_absolute(name: str, here: str) -> None:
     if Path(name).is_absolute() or re.match(r"[A-Za-z]:[\\/]", name):
         raise BundleError(
-            f"{place} names {name!r}: an absolute path cannot be taken along into the run directory; "
+            f"{here} names {name!r}: an absolute path cannot be taken along into the run directory; "
             "make it relative to the MJCF"
         )
 
 
-def _scan(content: bytes) -> tuple[str | None, list[Element]]:
-    """The root's tag, and the elements that name files or directories.
+def _elements(content: bytes) -> list[Element]:
+    """All elements in document order.
 
-    What is not well-formed ends the scan quietly: MuJoCo, which compiles the copy next, says what is wrong.
+    What is not well-formed ends the list quietly: MuJoCo, which compiles the copy next, says what is wrong.
     Comments go first, as MuJoCo's parser allows ``--`` in them and expat does not.
     """
-    root: list[str] = []
     elements: list[Element] = []
     parser = expat.ParserCreate()
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        if not root:
-            root.append(tag)
-        if tag == "compiler" or (tag in ASSET_TAGS | NESTED_TAGS and any(key.startswith("file") for key in attributes)):
-            elements.append(Element(tag, attributes, parser.CurrentLineNumber))
-
-    parser.StartElementHandler = start
-    try:
+    parser.StartElementHandler = lambda tag, attributes: elements.append(
+        Element(tag, attributes, parser.CurrentLineNumber)
+    )
+    with contextlib.suppress(expat.ExpatError, ValueError, LookupError):
         parser.Parse(_COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content), True)
-    except (expat.ExpatError, ValueError, LookupError):
-        pass
-    return (root[0] if root else None), elements
+    return elements

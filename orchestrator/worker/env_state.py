@@ -71,24 +71,21 @@ def _save_layer(layer: Any) -> dict[str, Any]:
     if _speaks_for_itself(layer):
         generator = vars(layer).get("_np_random")
         return {"kind": kind, "own": layer.get_state(), "attributes": {"_np_random": generator} if generator else {}}
-    simulation = _simulation(layer)
     views = _Views()
+    # pickle of a whole MjData, its model included: the only form that restores every derived
+    # quantity as it was (rewards read some of them before the next step computes them anew).
+    simulations = {name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"}
     attributes = {}
     for name, value in vars(layer).items():
-        if name in _NOT_STATE or isinstance(value, _CONSTANTS) or (simulation and name in ("model", "data")):
+        if name in _NOT_STATE or name in simulations or isinstance(value, _CONSTANTS):
             continue
-        if simulation and isinstance(value, np.ndarray) and _foreign(value):
-            continue  # a view into MjModel or MjData, which are restored in place
+        if simulations and (type(value).__name__ == "MjModel" or _is_foreign_array(value)):
+            continue  # the simulation's model, or a view into it or its data: restored in place
         problem = views.problem(value)
         if problem:
             raise Unsaveable(f"{kind}.{name} {problem}")
         attributes[name] = value
-    saved: dict[str, Any] = {"kind": kind, "attributes": attributes}
-    if simulation:
-        # pickle of a whole MjData, its model included: the only form that restores every derived
-        # quantity as it was (rewards read some of them before the next step computes them anew).
-        saved["simulation"] = layer.data
-    return saved
+    return {"kind": kind, "attributes": attributes, "simulations": simulations}
 
 
 def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
@@ -98,13 +95,13 @@ def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
     vars(layer).update(saved["attributes"])
     if "own" in saved:
         layer.set_state(saved["own"])
-    if "simulation" in saved:
+    for name, source in saved.get("simulations", {}).items():
         import mujoco
 
         # In place: wrappers, renderers and the environment's own code hold references and views.
-        source = saved["simulation"]
-        _copy_arrays(source.model, layer.model)
-        mujoco.mj_copyData(layer.data, layer.model, source)
+        data = getattr(layer, name)
+        _copy_arrays(source.model, data.model)
+        mujoco.mj_copyData(data, data.model, source)
 
 
 def _copy_arrays(source: Any, target: Any) -> None:
@@ -131,11 +128,6 @@ def _speaks_for_itself(layer: Any) -> bool:
     return True
 
 
-def _simulation(layer: Any) -> bool:
-    attributes = vars(layer)
-    return type(attributes.get("data")).__name__ == "MjData" and type(attributes.get("model")).__name__ == "MjModel"
-
-
 def _owner(array: np.ndarray) -> Any:
     """The object that owns the array's memory: the last of its chain of bases."""
     while isinstance(array, np.ndarray) and array.base is not None:
@@ -143,8 +135,8 @@ def _owner(array: np.ndarray) -> Any:
     return array
 
 
-def _foreign(array: np.ndarray) -> bool:
-    return not isinstance(_owner(array), (np.ndarray, bytes))
+def _is_foreign_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and not isinstance(_owner(value), (np.ndarray, bytes))
 
 
 class _Views:
@@ -173,7 +165,7 @@ class _Views:
     def _array_problem(self, array: np.ndarray) -> str | None:
         if array.dtype.hasobject:
             return "is an array of objects"
-        if _foreign(array):
+        if _is_foreign_array(array):
             return "is an array over memory of something else"
         # Two different arrays over the same memory would come apart when restored.
         if self._arrays.setdefault(id(_owner(array)), id(array)) != id(array):

@@ -47,6 +47,26 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
     return Learner(model, "sb3", reason)
 
 
+def logged_columns(model: PPO) -> list[str]:
+    """Names under which ``PPO`` logs, in the order in which people look for them.
+
+    Known beforehand, the table need not be rewritten when they appear. (Success rates, which
+    some environments give, still add theirs.)
+    """
+    times = ["iterations", "total_timesteps", "time_elapsed", "fps"]
+    losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
+    others = ["clip_fraction", "clip_range", "learning_rate", "n_updates"]
+    if hasattr(model.policy, "log_std"):
+        others.append("std")
+    if model.clip_range_vf is not None:
+        others.append("clip_range_vf")
+    return [
+        *(f"time/{name}" for name in times),
+        *(f"rollout/{name}" for name in ("ep_rew_mean", "ep_len_mean")),
+        *(f"train/{name}" for name in losses + others),
+    ]
+
+
 def _schedule(name: str, value: Any) -> Any:
     if name in SCHEDULES and isinstance(value, str):
         return LinearSchedule(*parse_schedule(value))

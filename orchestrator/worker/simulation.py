@@ -32,7 +32,7 @@ _WARNING_MEANINGS = {
 }
 
 
-class PhysicsDiverged(OrchestratorError):
+class PhysicsDiverged(OrchestratorError):  # noqa: N818 - what happened, as IllegalTransition
     """A simulation left the finite numbers; it would again. The message names robot, time and joint."""
 
 
@@ -241,7 +241,7 @@ class Simulation:
             index = int(self._batch.warning[env, int(kind), 0])
             what = f"{_WARNING_MEANINGS[kind]} of {self._name(kind, index)}"
         else:
-            what = f"velocity of {self._first_bad_joint(env)}"
+            what = self._first_bad(env)
         return (
             f"{where}: physics diverged, {what} is not finite or beyond bounds; "
             "a smaller timestep, weaker actuators or more damping or armature usually help"
@@ -256,6 +256,12 @@ class Simulation:
             joint = int(self.model.dof_jntid[index])
         return f"joint {joint_name(self.model, joint)}"
 
-    def _first_bad_joint(self, env: int) -> str:
-        bad = ~np.isfinite(self._states.qvel[env])
-        return f"joint {joint_name(self.model, int(self.model.dof_jntid[bad.argmax()]))}"
+    def _first_bad(self, env: int) -> str:
+        for values, kind in (
+            (self._states.qvel[env], mujoco.mjtWarning.mjWARN_BADQVEL),
+            (self._states.qpos[env], mujoco.mjtWarning.mjWARN_BADQPOS),
+        ):
+            bad = ~np.isfinite(values)
+            if bad.any():
+                return f"{_WARNING_MEANINGS[kind]} of {self._name(kind, int(bad.argmax()))}"
+        return "its state"

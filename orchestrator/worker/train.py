@@ -66,7 +66,7 @@ class Training:
         self._iteration_began = time.monotonic()
         self._began = self._iteration_began - place.training_s
 
-        self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows)
+        self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows, columns=learners.logged_columns(model))
         model.set_logger(Logger(folder=None, output_formats=[LoggerTable(self._progress)]))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps

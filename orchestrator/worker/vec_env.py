@@ -98,9 +98,7 @@ class MujocoVecEnv(VecEnv):
             raise NotImplementedError(f"{attr_name!r} can only be set for all environments of a batch at once")
         setattr(self, attr_name, value)
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
-    ) -> list[Any]:
+    def env_method(self, method_name: str, *_args: Any, **_kwargs: Any) -> list[Any]:
         """:raises AttributeError: always; there is no environment object to call."""
         raise AttributeError(f"a batched environment has no method {method_name!r} per environment")
 

@@ -58,7 +58,7 @@ class Balance:
 
     @property
     def observation_size(self) -> int:
-        return len(self.driven) + 2 * len(self.poles) + self.model.nv
+        return len(self.driven) + 2 * len(self.poles) + int(self.model.nv)
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return noisy_start(self.model, self.pose, self.options.reset_noise_scale, rng)
@@ -70,10 +70,14 @@ class Balance:
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def reward_and_terminated(
-        self, before: States, action: Floats, after: States
+        self,
+        before: States,  # noqa: ARG002 - every task has the same signature
+        action: Floats,  # noqa: ARG002
+        after: States,
     ) -> tuple[Floats, NDArray[np.bool_]]:
         tilts = np.abs(after.qpos[:, self.poles] - self.pose[self.poles])
-        return np.ones(len(tilts)), ~(tilts <= self.options.max_tilt).all(axis=1)
+        upright: NDArray[np.bool_] = np.all(tilts <= self.options.max_tilt, axis=1)
+        return np.ones(len(tilts)), ~upright
 
 
 def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Balance:

@@ -123,9 +123,7 @@ def start_pose(model: mujoco.MjModel) -> Floats:
     return np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
 
 
-def noisy_start(
-    model: mujoco.MjModel, pose: Floats, scale: float, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
+def noisy_start(model: mujoco.MjModel, pose: Floats, scale: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """``(qpos (nq,), qvel (nv,))`` near ``pose``, with unit quaternions."""
     qpos = pose + rng.uniform(-scale, scale, model.nq)
     mujoco.mj_normalizeQuat(model, qpos)

@@ -102,7 +102,7 @@ class Forward:
 
     @property
     def observation_size(self) -> int:
-        return len(self.observed) + self.model.nv
+        return len(self.observed) + int(self.model.nv)
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return noisy_start(self.model, self.pose, self.options.reset_noise_scale, rng)
@@ -117,9 +117,7 @@ class Forward:
         np.maximum(velocities, -MAX_OBSERVED_VELOCITY, out=velocities)
         return observations
 
-    def reward_and_terminated(
-        self, before: States, action: Floats, after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: Floats, after: States) -> tuple[Floats, NDArray[np.bool_]]:
         options, x = self.options, self.root.x
         step_s = self.frame_skip * self.model.opt.timestep
         velocity = (after.qpos[:, x.address] - before.qpos[:, x.address]) * (x.sign / step_s)
@@ -185,9 +183,9 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             address = int(model.jnt_qposadr[joint])
             kind = joint_type(model, joint)
             if kind == FREE:
-                x, y, z = (Coordinate(address=address + axis, sign=1.0) for axis in range(3))
+                free_x, free_y, free_z = (Coordinate(address=address + offset, sign=1.0) for offset in range(3))
                 quaternion = slice(address + 3, address + 7)
-                return Root(x=x, y=y, z=z, pitch=None, quaternion=quaternion, start_height=height)
+                return Root(x=free_x, y=free_y, z=free_z, pitch=None, quaternion=quaternion, start_height=height)
             axis = int(np.abs(data.xaxis[joint]).argmax())
             sign = float(np.sign(data.xaxis[joint, axis]))
             if abs(data.xaxis[joint, axis]) < 0.999:
@@ -200,8 +198,8 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             y, z, pitch = (coordinates.get(name) for name in ("y", "z", "pitch"))
             return Root(x=coordinates["x"], y=y, z=z, pitch=pitch, quaternion=None, start_height=height)
     raise ValueError(
-        'task "forward" needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); '
-        f"this robot has {_describe_roots(model, bodies)}"
+        'task "forward" needs a free joint or a slide joint along x at the root (usually slide x, slide z and '
+        f"hinge y); this robot has {_describe_roots(model, bodies)}"
     )
 
 

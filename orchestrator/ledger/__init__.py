@@ -1,0 +1,272 @@
+"""The ledger of an experiment: the only SQL in the program.
+
+One SQLite file in write-ahead mode. The supervisor is its only writer but for ``requests``, which
+``stop`` and ``retry`` leave there for it. The ledger is the truth; ``summary.*`` is made from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.contract import ExitRecord
+from orchestrator.errors import LedgerError
+from orchestrator.job import Attempt, Failed, Job, Pending, Running, State
+from orchestrator.ledger import file, rows
+from orchestrator.ledger.file import translated
+from orchestrator.ledger.rows import JobRow
+from orchestrator.policy import Ending
+
+__all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
+    spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,
+    fingerprint TEXT NOT NULL, robot_hash TEXT,
+    state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
+    env_steps_per_s REAL, learner TEXT, learner_reason TEXT
+);
+CREATE TABLE attempts (
+    job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
+    pid INTEGER, pid_start REAL, queue_s REAL NOT NULL, started_at REAL NOT NULL, ended_at REAL, wall_s REAL,
+    returncode INTEGER, cause TEXT, message TEXT, max_rss_mib REAL, record TEXT,
+    PRIMARY KEY (job_id, number)
+) WITHOUT ROWID;
+CREATE TABLE requests (id INTEGER PRIMARY KEY, verb TEXT NOT NULL, job_id TEXT);
+"""
+
+Verb: TypeAlias = Literal["stop", "cancel", "retry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    verb: Verb
+    job_id: str | None
+
+
+class Ledger:
+    """Open with :meth:`create` or :meth:`open`; close when done.
+
+    Writes go into one transaction until :meth:`commit`.
+
+    :raises LedgerError: on damage, found at opening or later.
+    :raises DiskFullError: when a write finds no space.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._data_version = -1
+
+    @classmethod
+    def create(cls, path: Path) -> Ledger:
+        """A new, empty ledger; ``path`` must not exist."""
+        file.create(path, SCHEMA, SCHEMA_VERSION)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> Ledger:
+        """An existing ledger, checked for damage; what is not whole is not written to.
+
+        :raises LedgerError: missing, damaged, foreign, or of another version.
+        """
+        return cls(path, file.connect(path, SCHEMA_VERSION, read_only=read_only))
+
+    def close(self) -> None:
+        """Commit and close; the file alone is then the whole ledger, readable where nothing may be written."""
+        try:
+            with translated(self._path):
+                self._connection.commit()
+                # Another reader at this moment keeps the write-ahead file alive; it is just as valid then.
+                with contextlib.suppress(sqlite3.OperationalError):
+                    self._connection.execute("PRAGMA journal_mode=DELETE")
+        finally:
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """Close without writing; what was not committed is given up (full disk)."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def commit(self) -> None:
+        with translated(self._path):
+            self._connection.commit()
+
+    def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
+        with translated(self._path):
+            return self._connection.execute(sql, values)
+
+    # -- the experiment
+
+    def set_meta(self, key: str, value: object) -> None:
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def meta(self, key: str) -> Any:
+        row = self._execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
+        """Insert or replace declared jobs as ``(position, job, robot hash)``: PENDING, no attempts."""
+        with translated(self._path):
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO jobs (job_id, position, where_, name, spec, resources, max_retries, xml_source,"
+                " fingerprint, robot_hash, state) VALUES (:job_id, :position, :where_, :name, :spec, :resources,"
+                " :max_retries, :xml_source, :fingerprint, :robot_hash, 'PENDING')",
+                (rows.job_values(position, job, robot_hash) for position, job, robot_hash in jobs),
+            )
+
+    def update_limits(self, position: int, job: Job) -> None:
+        """Take over what does not decide the result: limits, retries, place in the file."""
+        self._execute(
+            "UPDATE jobs SET position = :position, where_ = :where_, name = :name, spec = :spec,"
+            " resources = :resources, max_retries = :max_retries WHERE job_id = :job_id",
+            rows.job_values(position, job, None),
+        )
+
+    def delete_job(self, job_id: str) -> None:
+        self._execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
+        self._execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+
+    def jobs(self) -> list[JobRow]:
+        """Every job, in the order of the job file. A RUNNING one comes with its last attempt."""
+        found = []
+        with translated(self._path):
+            for row in self._connection.execute("SELECT * FROM jobs ORDER BY position, job_id"):
+                running = row["state"] == "RUNNING"
+                found.append(rows.job_row(row, self.last_attempt(row["job_id"]) if running else None))
+        return found
+
+    def last_attempt(self, job_id: str) -> Attempt:
+        """:raises LedgerError: when there is none."""
+        with translated(self._path):
+            row = self._connection.execute(
+                "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1", (job_id,)
+            ).fetchone()
+            if row is not None:
+                return rows.attempt_row(row)
+        raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {file.ADVICE}")
+
+    # -- what happens
+
+    def set_state(self, job_id: str, state: State) -> None:
+        failures = state.failures if isinstance(state, Pending | Running) else None
+        cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
+        self._execute(
+            "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
+            (state.name, failures, cause, message, job_id),
+        )
+
+    def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
+        self._execute(
+            "INSERT INTO attempts (job_id, number, cpus, gpus, pid, pid_start, queue_s, started_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                attempt.job_id,
+                attempt.number,
+                json.dumps(attempt.cpus),
+                json.dumps(attempt.gpus),
+                attempt.pid,
+                attempt.pid_start,
+                queue_s,
+                attempt.started_at,
+            ),
+        )
+        self._execute("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
+
+    def end_attempt(
+        self,
+        job_id: str,
+        number: int,
+        *,
+        ended_at: float | None,
+        wall_s: float | None,
+        returncode: int | None,
+        ending: Ending,
+        max_rss_mib: float | None,
+        record: ExitRecord | None,
+    ) -> None:
+        self._execute(
+            "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
+            " record = ? WHERE job_id = ? AND number = ?",
+            (
+                ended_at,
+                wall_s,
+                returncode,
+                ending.cause,
+                ending.message,
+                max_rss_mib,
+                None if record is None else record.to_json(),
+                job_id,
+                number,
+            ),
+        )
+        if record is not None:
+            self._execute(
+                "UPDATE jobs SET env_steps = ?, ep_rew_mean = coalesce(?, ep_rew_mean),"
+                " ep_rew_mean_first = coalesce(?, ep_rew_mean_first), eval_mean = coalesce(?, eval_mean),"
+                " learner = coalesce(?, learner), learner_reason = coalesce(?, learner_reason) WHERE job_id = ?",
+                (
+                    record.env_steps,
+                    record.ep_rew_mean,
+                    record.ep_rew_mean_first,
+                    record.eval_mean,
+                    record.learner,
+                    record.learner_reason,
+                    job_id,
+                ),
+            )
+
+    def set_progress(self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]) -> None:
+        """Latest figures of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""
+        with translated(self._path):
+            self._connection.executemany(
+                "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
+                " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1",
+                figures,
+            )
+
+    # -- requests from other processes
+
+    def add_requests(self, requests: Iterable[Request]) -> None:
+        with translated(self._path):
+            self._connection.executemany(
+                "INSERT INTO requests (verb, job_id) VALUES (?, ?)",
+                [(request.verb, request.job_id) for request in requests],
+            )
+        self.commit()
+
+    def take_requests(self) -> list[Request]:
+        """Requests that came in since the last call; nearly free when nobody else has written."""
+        version = self._execute("PRAGMA data_version").fetchone()[0]
+        if version == self._data_version:
+            return []
+        self._data_version = version
+        found = self._execute("SELECT id, verb, job_id FROM requests ORDER BY id").fetchall()
+        if found:
+            self._execute("DELETE FROM requests WHERE id <= ?", (found[-1]["id"],))
+        return [Request(verb=row["verb"], job_id=row["job_id"]) for row in found]
+
+    # -- for people
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
+        with translated(self._path):
+            found = self._connection.execute(
+                "SELECT j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,"
+                " a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,"
+                " (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s"
+                " FROM jobs j LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
+                " ORDER BY j.position, j.job_id"
+            )
+            return [rows.summary_row(row) for row in found]

@@ -1,0 +1,131 @@
+"""What a row of the ledger means: SQL values to records, and records to the values of a row."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.contract import WorkerSpec
+from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job as the ledger holds it."""
+
+    job: Job
+    fingerprint: str
+    robot_hash: str | None
+    state: State
+    attempts: int
+    """How many were launched; the next one's number."""
+
+
+def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
+    """The columns of a job that are declared, not experienced."""
+    return {
+        "job_id": job.job_id,
+        "position": position,
+        "where_": job.where,
+        "name": job.spec.name,
+        "spec": job.spec.to_json(),
+        "resources": json.dumps(asdict(job.resources)),
+        "max_retries": job.max_retries,
+        "xml_source": None if job.xml_source is None else str(job.xml_source),
+        "fingerprint": job.spec.fingerprint(),
+        "robot_hash": robot_hash,
+    }
+
+
+def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
+    """:param last_attempt: of a RUNNING job.
+
+    :raises ValueError, KeyError, TypeError: for values that are none of ours.
+    """
+    return JobRow(
+        job=Job(
+            job_id=row["job_id"],
+            where=row["where_"],
+            spec=WorkerSpec.from_json(row["spec"]),
+            resources=Resources(**json.loads(row["resources"])),
+            max_retries=row["max_retries"],
+            xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
+        ),
+        fingerprint=row["fingerprint"],
+        robot_hash=row["robot_hash"],
+        state=_state(row, last_attempt),
+        attempts=row["attempts"],
+    )
+
+
+def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
+    match row["state"]:
+        case "PENDING":
+            return Pending(failures=row["failures"])
+        case "RUNNING":
+            if last_attempt is None:
+                raise ValueError("RUNNING without an attempt")
+            return Running(attempt=last_attempt, failures=row["failures"])
+        case "SUCCEEDED":
+            return Succeeded()
+        case "FAILED":
+            return Failed(cause=Cause(row["cause"]), message=row["message"])
+        case "CANCELLED":
+            return Cancelled()
+        case other:
+            raise ValueError(f"unknown state {other!r}")
+
+
+def attempt_row(row: sqlite3.Row) -> Attempt:
+    return Attempt(
+        job_id=row["job_id"],
+        number=row["number"],
+        cpus=tuple(json.loads(row["cpus"])),
+        gpus=tuple(json.loads(row["gpus"])),
+        pid=row["pid"],
+        pid_start=row["pid_start"],
+        started_at=row["started_at"],
+    )
+
+
+def summary_row(row: sqlite3.Row) -> dict[str, Any]:
+    """A row of ``summary.json``."""
+    spec = json.loads(row["spec"])
+    record = json.loads(row["record"]) if row["record"] else {}
+    running = row["state"] == "RUNNING"
+    return {
+        "job_id": row["job_id"],
+        "name": row["name"],
+        "state": row["state"],
+        "cause": row["cause"],
+        "message": row["message"],
+        "xml": row["xml_source"],
+        "task": spec["task"] or spec["env"] or spec["entry_point"],
+        "algo": spec["algo"],
+        "seed": spec["seed"],
+        "learner": row["learner"],
+        "learner_reason": row["learner_reason"],
+        "attempts": row["attempts"],
+        "env_steps": row["env_steps"],
+        "total_timesteps": spec["total_timesteps"],
+        "ep_rew_mean_first": row["ep_rew_mean_first"],
+        "ep_rew_mean": row["ep_rew_mean"],
+        "eval_mean": row["eval_mean"],
+        "env_steps_per_s": row["env_steps_per_s"],
+        "queue_s": row["queue_s"],
+        "wall_s": row["wall_s"],
+        "cpu_s": record.get("cpu_s"),
+        "import_s": record.get("import_s"),
+        "first_step_s": record.get("first_step_s"),
+        "checkpoint_s": record.get("checkpoint_s"),
+        "eval_s": record.get("eval_s"),
+        "max_rss_mib": row["max_rss_mib"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
+        "pid": row["pid"] if running else None,
+        "robot_hash": row["robot_hash"],
+    }

@@ -1,0 +1,140 @@
+"""Environments saved in the middle of an episode go on bit-identically in fresh ones."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import worker_helpers as helpers
+from gymnasium.wrappers import FrameStackObservation, RescaleAction
+
+from orchestrator.worker import env_state, envs
+
+IDS = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+    "Acrobot-v1",
+    "CartPole-v1",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+)
+
+
+def actions(env: gymnasium.Env[Any, Any], count: int) -> list[Any]:
+    env.action_space.seed(7)
+    return [env.action_space.sample() for _ in range(count)]
+
+
+def trajectory(env: gymnasium.Env[Any, Any], chosen: list[Any]) -> list[bytes]:
+    """Everything an agent sees, new episodes included, as bytes."""
+    seen = []
+    for action in chosen:
+        observation, reward, terminated, truncated, _ = env.step(action)
+        seen.append(pickle.dumps((observation.tobytes(), float(reward), bool(terminated), bool(truncated))))
+        if terminated or truncated:
+            seen.append(env.reset()[0].tobytes())
+    return seen
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_saved_in_the_middle_of_an_episode_goes_on_bit_identically(env_id: str, tmp_path: Path) -> None:
+    spec = helpers.spec(env=env_id)
+    original, fresh = (envs.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(2))
+    original.reset(seed=11)
+    chosen = actions(original, 300)
+    trajectory(original, chosen[:45])
+    state = env_state.save([original])
+    expected = trajectory(original, chosen[45:])
+    env_state.restore([fresh], state)
+    assert trajectory(fresh, chosen[45:]) == expected
+
+
+def test_wrappers_with_a_state_of_their_own_are_saved_too() -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return FrameStackObservation(RescaleAction(gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1)), 3)
+
+    original, fresh = make(), make()
+    original.reset(seed=11)
+    chosen = actions(original, 60)
+    trajectory(original, chosen[:10])
+    state = env_state.save([original])
+    fresh.reset(seed=5)
+    env_state.restore([fresh], state)
+    assert trajectory(fresh, chosen[10:]) == trajectory(original, chosen[10:])
+
+
+def test_changed_masses_of_a_simulation_are_saved_too() -> None:
+    original, fresh = gymnasium.make("Hopper-v5"), gymnasium.make("Hopper-v5")
+    original.reset(seed=11)
+    original.unwrapped.model.body_mass[2] *= 1.5  # type: ignore[attr-defined]
+    original.unwrapped.model.opt.gravity[2] = -3.0  # type: ignore[attr-defined]
+    original.unwrapped.model.opt.timestep = 0.003  # type: ignore[attr-defined]
+    chosen = actions(original, 60)
+    env_state.restore([fresh], env_state.save([original]))
+    assert trajectory(fresh, chosen) == trajectory(original, chosen)
+
+
+class Bare(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An environment whose attributes each test chooses."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class SpeaksForItself(Bare):
+    def __init__(self) -> None:
+        super().__init__(handle=iter(range(10)), taken=0)
+
+    def get_state(self) -> dict[str, int]:
+        return {"taken": self.taken}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.taken = state["taken"]
+
+
+def test_environment_with_get_state_and_set_state_speaks_for_itself() -> None:
+    original, fresh = SpeaksForItself(), SpeaksForItself()
+    original.taken = 4
+    original.reset(seed=3)
+    env_state.restore([fresh], env_state.save([original]))
+    assert fresh.taken == 4
+    assert fresh.np_random.random() == original.np_random.random()
+
+
+SHARED = np.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"file": iter([1])}, "Bare.file is a builtins.list_iterator"),
+        ({"nested": {"deep": [object()]}}, "Bare.nested is a builtins.object"),
+        ({"whole": SHARED, "part": SHARED[1:]}, "Bare.part is an array that shares its memory with another one"),
+        ({"foreign": np.frombuffer(bytearray(8))}, "Bare.foreign is an array over memory of something else"),
+        ({"objects": np.array([object()])}, "Bare.objects is an array of objects"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(attributes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(env_state.Unsaveable, match=reason):
+        env_state.save([Bare(**attributes)])
+
+
+def test_attributes_that_share_an_object_share_it_again() -> None:
+    shared = [1, 2]
+    original, fresh = Bare(one=shared, other=shared), Bare(one=[], other=[])
+    env_state.restore([fresh], env_state.save([original]))
+    fresh.one.append(3)  # type: ignore[attr-defined]
+    assert fresh.other == [1, 2, 3]  # type: ignore[attr-defined]

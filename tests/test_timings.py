@@ -1,0 +1,83 @@
+"""``timings.csv``: every column real, the parts adding up; and tables that survive a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import worker_helpers as helpers
+
+from orchestrator.contract import ExitCode
+from orchestrator.worker.resources import RunDelay, UsageReader
+from orchestrator.worker.tables import CsvTable
+from orchestrator.worker.timings import COLUMNS
+
+HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
+
+
+def test_phases_add_up_and_every_cell_is_filled(tmp_path: Path) -> None:
+    spec = helpers.spec(env="Hopper-v5", normalize=True, total_timesteps=3072, hyperparameters=HYPERPARAMETERS)
+    paths = helpers.job(tmp_path, spec)
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    text = helpers.rows(paths.timings_csv)
+    assert tuple(text[0]) == COLUMNS
+    assert [row["env_steps"] for row in text] == [str(512 * number) for number in range(1, 7)]
+    may_lack = set() if UsageReader().read().throttled_s is not None else {"throttled_s"}
+    for row in [{name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text]:
+        assert row["rollout_s"] + row["train_s"] == pytest.approx(row["wall_s"], rel=0.03)
+        assert 0 < row["env_s"] + row["policy_s"] + row["gae_s"] <= row["rollout_s"]
+        assert 0 < row["backward_s"] + row["optimizer_s"] <= row["train_s"]
+        assert min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"]) > 0
+        assert row["cpu_s"] <= row["wall_s"] * 1.05 + 0.01
+        assert 100 < row["rss_mib"] < 1000
+    assert sum(float(row["wall_s"]) for row in text) < (record.wall_s or 0)
+
+
+def test_times_of_the_attempt_are_told_in_their_order(tmp_path: Path) -> None:
+    record, log = helpers.run(helpers.job(tmp_path, helpers.spec(eval_episodes=1)))
+    assert record.import_s is not None, log
+    assert record.first_step_s is not None
+    assert record.wall_s is not None
+    assert 0 < record.import_s < record.first_step_s < record.wall_s
+    assert 0 < (record.checkpoint_s or 0) < record.wall_s
+    assert 0 < (record.eval_s or 0) < record.wall_s
+
+
+def test_measuring_changes_nothing_and_can_be_switched_off(tmp_path: Path) -> None:
+    measured, plain = (helpers.job(tmp_path / name, helpers.spec()) for name in ("measured", "plain"))
+    helpers.run(measured)
+    record, log = helpers.run(plain, ORCHESTRATOR_NO_TIMINGS="1")
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert not plain.timings_csv.exists()
+    assert helpers.same_bits(helpers.parameters(measured.model), helpers.parameters(plain.model))
+
+
+def test_run_delay_of_threads_that_ended_is_kept() -> None:
+    meter = RunDelay()
+    before = meter.total_s()
+    torch.ones(1000).sum()
+    after = meter.total_s()
+    assert before is None or (after is not None and after >= before >= 0)
+
+
+def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    table = CsvTable(path)
+    table.append({"step": 1})
+    table.append({"step": 2, "loss": 0.5})
+    table.append({"step": 3, "loss": None})
+    with path.open("a") as file:
+        file.write("4,0.2")  # torn: the worker was killed while writing
+    table = CsvTable(path, keep=2)
+    assert table.rows == 2
+    table.append({"loss": 0.25, "step": 3})
+    assert path.read_text() == "step,loss\n1,\n2,0.5\n3,0.25\n"
+
+
+def test_table_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    CsvTable(path).append({"step": 1})
+    CsvTable(path, columns=["step", "loss"]).append({"step": 5})
+    assert path.read_text() == "step,loss\n5,\n"
