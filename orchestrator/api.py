@@ -81,17 +81,18 @@ def run(
     :param overrides: defaults to set, as ``--set``: ``{"ppo.n_steps": 512}``.
     :param show: print a line an event.
     :raises UsageError: as the command would end with 2; a SpecError holds every problem found.
+    :raises DiskFullError: no space left; everything has stopped, and the same call resumes.
     :raises KeyboardInterrupt: after Ctrl-C, once every worker has left; the same call resumes.
     """
     path = Path(jobs)
     experiment = load(path, overrides=overrides or {})
     options = session.Options(
-        run_dir=Path(run_dir) if run_dir is not None else Path("runs") / experiment.directory_name,
+        run_dir=Path(run_dir or Path("runs") / experiment.directory_name).absolute(),
         max_parallel=max_parallel,
         fresh=fresh,
         on_change=on_change,
     )
-    finished = _finish(experiment, options, show=show, given=path.read_text())
+    finished = _finish(experiment, options, show=show, given=path.read_bytes())
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
     rows = sorted(finished.rows, key=lambda row: order[row["job_id"]])
     return ExperimentResult(
@@ -104,7 +105,7 @@ def run(
 def train(
     xmls: Sequence[StrPath],
     *,
-    task: str = "forward",
+    task: str | None = None,
     total_timesteps: int = 200_000,
     seeds: Sequence[int] = (0,),
     max_parallel: int | None = None,
@@ -118,16 +119,24 @@ def train(
     trained has ``ok`` False and ``error`` says why; the others are trained all the same.
 
     :param xmls: MJCF files.
+    :param task: built-in task; ``"forward"`` unless ``env`` or ``entry_point`` is among ``defaults``.
     :param run_dir: where everything goes; a new folder below ``runs/`` when not given.
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
     :raises UsageError: when what all robots share is wrong: an unknown key, an impossible value.
+    :raises DiskFullError: no space left; everything has stopped.
     :raises KeyboardInterrupt: after Ctrl-C, once every worker has left.
     """
     if isinstance(xmls, str | os.PathLike):
         raise UsageError("train: xmls is one path; expected a sequence of them, such as [path]")
+    if "matrix" in defaults:
+        raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
     files = [Path(xml).absolute() for xml in xmls]
-    root = Path(run_dir) if run_dir is not None else _new_run_dir()
-    shared = {"task": task, "total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
+    root = Path(run_dir or _new_run_dir()).absolute()
+    if task is None and not {"env", "entry_point"} & defaults.keys():
+        task = "forward"
+    shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
+    if task is not None:
+        shared["task"] = task
     unusable: dict[int, str] = {}
     experiment = _declare(root.name, shared, files, unusable)
     rows: dict[tuple[str, int], Result] = {}
@@ -172,12 +181,10 @@ def _escaped(file: Path) -> str:
     return re.sub(r"([*?[])", r"[\1]", str(file))
 
 
-def _finish(
-    experiment: Experiment, options: session.Options, *, show: bool, given: str | None
-) -> session.Finished:
+def _finish(experiment: Experiment, options: session.Options, *, show: bool, given: bytes | None) -> session.Finished:
     reporter = LineReporter() if show else SilentReporter()
     finished = session.run(experiment, options, reporter, given=given)
-    if finished.interrupted:
+    if finished.signalled and finished.interrupted:
         raise KeyboardInterrupt
     return finished
 
@@ -191,7 +198,7 @@ def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
     job = paths.job(row["job_id"])
     return Result(
         ok=ok,
-        error=None if ok else row["message"] or row["state"].lower(),
+        error=None if ok else _why(row),
         job_id=row["job_id"],
         xml=row["xml"],
         seed=row["seed"],
@@ -204,6 +211,12 @@ def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
         vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
         job_dir=job.root,
     )
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    if row["state"] in ("PENDING", "RUNNING"):
+        return "stopped before it was finished; the same call on the same run_dir goes on with it"
+    return str(row["message"] or row["state"].lower())
 
 
 def _unusable(file: Path, seed: int, why: str) -> Result:

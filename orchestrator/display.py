@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.supervisor import Live, View
+from orchestrator.supervisor import Live, Reporter, View
+from orchestrator.tables import Column, duration, number, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
 REFRESH_EVERY_S = 1.0
 """Drawing a table costs milliseconds; more often, and the supervisor would be felt by its workers."""
-
-STATE_STYLE = {"PENDING": "dim", "RUNNING": "cyan", "SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
+EVENT_STYLE = {
+    "failed": "red",
+    "warning": "yellow",
+    "retrying": "yellow",
+    "stopping": "yellow",
+    "succeeded": "green",
+}
 
 
 class SilentReporter:
     """For callers of the Python API who did not ask to see anything."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        return
+        """Nobody is told."""
 
     def tick(self, view: Callable[[], View]) -> None:
-        return
+        """Nothing is drawn."""
 
 
-class LineReporter:
+class LineReporter(SilentReporter):
     """One line an event: for logs and pipes."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -39,22 +46,16 @@ class LineReporter:
     def event(self, kind: str, message: str, **facts: Any) -> None:
         print(f"{time.strftime('%H:%M:%S')} {kind:<10} {message}", file=self._out, flush=True)
 
-    def tick(self, view: Callable[[], View]) -> None:
-        return
 
-
-class JsonReporter:
+class JsonReporter(SilentReporter):
     """One JSON object an event, and nothing else, on standard output."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         record = {"time": round(time.time(), 3), "event": kind, "message": message, **facts}
         print(json.dumps(record, ensure_ascii=False, default=str), flush=True)
 
-    def tick(self, view: Callable[[], View]) -> None:
-        return
 
-
-class LiveReporter:
+class LiveReporter(SilentReporter):
     """A table that is redrawn in place, with events scrolling by above it."""
 
     def __init__(self, console: Console) -> None:
@@ -68,124 +69,134 @@ class LiveReporter:
     def event(self, kind: str, message: str, **facts: Any) -> None:
         from rich.text import Text
 
-        style = {"failed": "red", "warning": "yellow", "stopping": "yellow", "succeeded": "green"}.get(kind, "")
-        self._console.print(Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, style)))
+        text = Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, EVENT_STYLE.get(kind, "")))
+        self._console.print(text)
 
     def tick(self, view: Callable[[], View]) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + REFRESH_EVERY_S
-            self._live.update(live_table(view(), max(3, self._console.height - 8)), refresh=True)
+            self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
 
-def live_table(view: View, rows: int) -> Table:
-    """The running jobs, at most ``rows`` of them, and the totals."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
+class Unheard:
+    """A reporter whose reader may go away: the training goes on without one.
 
-    done = sum(view.counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
-    total = sum(view.counts.values())
+    When the terminal is closed or a pipe's reader ends, nothing more is shown, and standard output
+    leads nowhere from then on, so that nobody else stumbles over it.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        with self._or_silence():
+            self._reporter.event(kind, message, **facts)
+
+    def tick(self, view: Callable[[], View]) -> None:
+        with self._or_silence():
+            self._reporter.tick(view)
+
+    @contextlib.contextmanager
+    def _or_silence(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._reporter = SilentReporter()
+            mute()
+
+
+@contextlib.contextmanager
+def reporter(*, as_json: bool) -> Iterator[Reporter]:
+    """The one that fits standard output."""
+    if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        yield Unheard(JsonReporter() if as_json else LineReporter())
+        return
+    from orchestrator import views
+
+    live = LiveReporter(views.console())
+    try:
+        yield Unheard(live)
+    finally:
+        with contextlib.suppress(OSError):
+            live.close()
+
+
+def mute() -> None:
+    """Let standard output lead nowhere; also what is still in its buffer."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def live_view(view: View, width: int, height: int) -> Group:
+    """Totals, and the running jobs that fit on the screen."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = view.live[: max(1, height - 6)]
+    parts = [Text(), _totals(view), _running(shown, width)]
+    if len(shown) < len(view.live):
+        parts.append(Text(f"… and {len(view.live) - len(shown)} more running", style="dim"))
+    return Group(*parts)
+
+
+def _totals(view: View) -> Any:
+    from rich.text import Text
+
+    counts = view.counts
+    done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
     busy = sum(one.progress.cpu_share or 0.0 for one in view.live if one.progress is not None)
-    parts = [
-        f"{done}/{total} jobs done",
-        *(f"{view.counts[name]} {name.lower()}" for name in ("FAILED", "CANCELLED", "PENDING") if view.counts[name]),
+    left = view.steps_to_go / view.env_steps_per_s if view.env_steps_per_s else None
+    text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
+    for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
+        if counts[name]:
+            text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
+    figures = (
         f"{view.env_steps_per_s:,.0f} env_steps/s",
         f"{busy:.1f} cores busy",
         f"elapsed {duration(view.elapsed_s)}",
-        f"ETA {duration(view.steps_to_go / view.env_steps_per_s) if view.env_steps_per_s else '–'}",
+        f"ETA {duration(left)}",
+    )
+    return text.append("\n" + " · ".join(figures), style="not bold")
+
+
+def _running(live: list[Live] | Any, width: int) -> Any:
+    shares = [_share(one) for one in live]
+    rates = [one.progress.env_steps_per_s if one.progress else None for one in live]
+    left = [
+        max(0, one.job.spec.total_timesteps - one.progress.env_steps) / rate if one.progress and rate else None
+        for one, rate in zip(live, rates, strict=True)
     ]
-    table = Table(title=" · ".join(parts), title_justify="left", box=None, pad_edge=False)
-    for name, justify in (
-        ("job", "left"),
-        ("state", "left"),
-        ("progress", "left"),
-        ("env_steps/s", "right"),
-        ("return", "right"),
-        ("ETA", "right"),
-        ("CPU", "right"),
-        ("waiting", "right"),
-        ("attempt", "right"),
-        ("on CPU", "right"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for one in view.live[:rows]:
-        steps = one.progress.env_steps if one.progress else 0
-        bar = ProgressBar(total=one.job.spec.total_timesteps, completed=steps, width=20)
-        table.add_row(one.job.job_id, _phase(one), bar, *_figures(one))
-    if len(view.live) > rows:
-        table.add_row(f"… and {len(view.live) - rows} more")
-    return table
+
+    def figures(read: Callable[[Any], float | None], form: str) -> list[str]:
+        return [number(read(one.progress) if one.progress else None, form) for one in live]
+
+    narrow = width < 100
+    columns = [
+        Column(name="job", cells=[one.job.job_id for one in live]),
+        Column(name="state", cells=[_phase(one) for one in live], styles=["cyan"] * len(live), rank=2),
+        Column(name="progress", cells=[""] * len(live), bars=shares, bar_width=8 if narrow else 20, rank=3),
+        Column(name="", cells=[f"{share:.0%}" for share in shares], justify="right"),
+        Column(name="env_steps/s", cells=[number(rate, ",.0f") for rate in rates], justify="right", rank=1),
+        Column(name="return", cells=figures(lambda progress: progress.ep_rew_mean, ",.1f"), justify="right"),
+        Column(name="ETA", cells=[duration(seconds) for seconds in left], justify="right", rank=1),
+        Column(name="CPU", cells=figures(lambda progress: progress.cpu_share, ".0%"), justify="right", rank=4),
+        Column(name="wait", cells=figures(lambda progress: progress.run_delay_share, ".0%"), justify="right", rank=4),
+        Column(name="try", cells=[str(one.handle.number + 1) for one in live], justify="right", rank=5),
+        Column(name="on CPU", cells=[",".join(map(str, one.slot.cpus)) for one in live], justify="right", rank=6),
+    ]
+    return table(columns, width)
+
+
+def _share(one: Live) -> float:
+    return one.progress.env_steps / one.job.spec.total_timesteps if one.progress else 0.0
 
 
 def _phase(one: Live) -> str:
     if one.asked is not None:
         return "leaving"
     return one.progress.phase if one.progress else "starting"
-
-
-def _figures(one: Live) -> tuple[str, ...]:
-    progress = one.progress
-    rate = progress.env_steps_per_s if progress else None
-    eta = None
-    if progress is not None and rate:
-        eta = max(0, one.job.spec.total_timesteps - progress.env_steps) / rate
-    return (
-        number(rate, ",.0f"),
-        number(progress.ep_rew_mean if progress else None, ",.1f"),
-        duration(eta),
-        number(progress.cpu_share if progress else None, ".0%"),
-        number(progress.run_delay_share if progress else None, ".0%"),
-        str(one.handle.number),
-        ",".join(map(str, one.slot.cpus)),
-    )
-
-
-def number(value: float | None, form: str) -> str:
-    """``value`` formatted, or a dash where there is none."""
-    return "–" if value is None else format(value, form)
-
-
-def duration(seconds: float | None) -> str:
-    """``3725`` → ``1:02:05``."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def summary_table(rows: Sequence[Mapping[str, Any]], *, title: str, alive: bool = True) -> Table:
-    """One line a job, from the rows of ``summary.json``.
-
-    :param alive: whether a supervisor is at work; RUNNING means something only then.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("job", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("env_steps", "first", "last", "evaluated", "env_steps/s", "time", "attempts"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why")
-    for row in rows:
-        state = row["state"]
-        style = STATE_STYLE[state]
-        if state == "RUNNING" and not alive:
-            state, style = "INTERRUPTED", "yellow"
-        table.add_row(
-            Text(row["job_id"]),
-            Text(state, style=style),
-            f"{row['env_steps']:,}",
-            number(row["ep_rew_mean_first"], ",.1f"),
-            number(row["ep_rew_mean"], ",.1f"),
-            number(row["eval_mean"], ",.1f"),
-            number(row["env_steps_per_s"], ",.0f"),
-            duration(row["wall_s"]),
-            str(row["attempts"]),
-            Text(row["message"] or ""),
-        )
-    return table

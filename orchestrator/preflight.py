@@ -88,7 +88,9 @@ def examine(
 def _verdict(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Verdict:
     if answer["problem"] is not None:
         if answer["problem"].endswith(DISK_FULL):
-            raise DiskFullError(f"{request['stage_to']}: no space left on the disk; make room and give the same command again")
+            raise DiskFullError(
+                f"{request['stage_to']}: no space left on the disk; make room and give the same command again"
+            )
         return Verdict(problem=Problem(where=request["where"], message=answer["problem"]))
     return Verdict(
         problem=None,
@@ -150,8 +152,8 @@ class Child:
 
     def __init__(self) -> None:
         self._deadline = 0.0
-        self._out: IO[bytes] = tempfile.TemporaryFile()
-        self._err: IO[bytes] = tempfile.TemporaryFile()
+        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **package_path()}
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.worker.preflight", "--warm"],

@@ -37,7 +37,7 @@ def versions() -> dict[str, str | None]:
 
 
 class Repository:
-    """Which commit holds the job file. Asked for at once, in the background: git takes its time in large repositories."""
+    """Which commit holds the job file. Asked in the background: git takes its time in large repositories."""
 
     def __init__(self, base: Path) -> None:
         questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))

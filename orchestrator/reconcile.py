@@ -139,7 +139,7 @@ def reconcile(
             ledger.set_state(job_id, failed)
     _drop_undeclared(known, position, ledger, reporter)
     rows = {row.job.job_id: row for row in ledger.jobs()}
-    settled = [_settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
+    settled = [_settle(rows[job.job_id], paths, ledger) for job in jobs]
     ledger.commit()
     _tell_earlier(settled, reporter)
     return settled
@@ -218,7 +218,7 @@ def _drop_undeclared(
             ledger.set_state(job_id, move(job_id, row.state, Cancelled()))
 
 
-def _settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:
+def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     """A job left RUNNING by a supervisor that is gone: end what may still live, then an explicit verdict."""
     if not isinstance(row.state, Running):
         return row

@@ -78,7 +78,9 @@ def _explained(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
-            raise DiskFullError(f"{root}: no space left on the disk; make room, or choose another with --run-dir") from error
+            raise DiskFullError(
+                f"{root}: no space left on the disk; make room, or choose another with --run-dir"
+            ) from error
         raise RunDirError(
             f"{root}: cannot be used ({error.strerror}); choose another with --run-dir or mend its permissions"
         ) from error
@@ -105,7 +107,9 @@ def _others(root: Path) -> str:
     for folder, place in ((root, "in it"), (root.parent, "beside it")):
         found = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
         if found:
-            return f"; run directories {place}, the latest first: {', '.join(str(ledger.parent) for ledger in found[:5])}"
+            return (
+                f"; run directories {place}, the latest first: {', '.join(str(ledger.parent) for ledger in found[:5])}"
+            )
     return ""
 
 
@@ -172,7 +176,7 @@ def _try_lock(file: IO[bytes]) -> bool:
 
 
 def set_aside(directory: Path, into: Path) -> Path:
-    """Move ``directory`` below ``into`` under a name not taken; returns where it went (or would have: it may be gone)."""
+    """Move ``directory`` below ``into`` under a name not taken; returns where it went, or would have gone."""
     into.mkdir(exist_ok=True)
     target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
     with contextlib.suppress(FileNotFoundError):

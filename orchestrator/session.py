@@ -45,7 +45,7 @@ class Options:
     executor: str = "local"
     grace_s: float = 30.0
     refuse_invalid: bool = True
-    """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED (``orchestrator.train``)."""
+    """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +102,8 @@ def plan(
         if found:
             problems.update(dict.fromkeys(found))
             verdicts[job.job_id] = Verdict(problem=found[0])
-        elif verdict.xml is not None:
-            job = dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=f"robot/{verdict.xml}"))
-        jobs.append(job)
+        staged = job.spec if verdict.xml is None else dataclasses.replace(job.spec, xml=f"robot/{verdict.xml}")
+        jobs.append(dataclasses.replace(job, spec=staged))
     if problems and options.refuse_invalid:
         raise SpecError(experiment.source, list(problems))
     ordered = policy.launch_order(jobs, experiment.order)
@@ -138,7 +137,7 @@ def run(
     options: Options,
     reporter: Reporter,
     *,
-    given: str | None = None,
+    given: bytes | None = None,
     warm: preflight.Child | None = None,
 ) -> Finished:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.

@@ -1,79 +1,34 @@
-"""The supervisor: one process, one thread, one loop — reap, record, decide, launch.
+"""The supervisor: one process, one thread, one loop — obey, reap, police, launch, record.
 
-Executor, clock, slots and reporter are given to it. Decisions come from :mod:`orchestrator.policy`,
-moves between states go through :func:`orchestrator.job.move`, facts go to the ledger.
+Executor, clock, slots and reporter are given to it. Decisions come from :mod:`orchestrator.policy` and
+:mod:`orchestrator.waiting`, moves between states go through :func:`orchestrator.job.move`, facts go to
+the ledger.
 """
 
 from __future__ import annotations
 
-import heapq
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from orchestrator import policy, summary
-from orchestrator.contract import DISK_FULL_ERRNOS, ExitRecord, Progress, RunPaths, write_whole
+from orchestrator import policy, reporting
+from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
 from orchestrator.errors import DiskFullError
-from orchestrator.executors.base import Executor, Exited, Handle, Launch, Progressed, Sampled
+from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed, Sampled
 from orchestrator.job import TERMINAL, Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, move
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import Slot, SlotPool, available_memory_mib
 from orchestrator.policy import Ending
+from orchestrator.recorder import Recorder
+from orchestrator.reporting import Live, Reporter, UntilGone, View
+from orchestrator.waiting import Lack, WaitingLine
+
+__all__ = ["Live", "Reporter", "Supervisor", "View", "exit_code"]
 
 IDLE_S = 0.25
 """Longest wait for an event: how late a signal, a request or a limit may be noticed."""
-RECORD_EVERY_S = 1.0
-PATIENCE = 16
-"""How often a waiting job that does not fit may be overtaken before those behind it wait too."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Live:
-    """A running attempt, as this process knows it. Times are monotonic seconds."""
-
-    job: Job
-    handle: Handle
-    slot: Slot
-    started: float
-    last_progress: float
-    progress: Progress | None = None
-    rss_mib: float = 0.0
-    max_rss_mib: float = 0.0
-    asked: Ending | None = None
-    """Why it was asked to leave, once it was."""
-    kill_at: float | None = None
-    reported: bool = True
-    """Whether the ledger has the latest progress."""
-
-    def watched(self) -> policy.Watched:
-        return policy.Watched(
-            resources=self.job.resources, started=self.started, last_progress=self.last_progress, rss_mib=self.rss_mib
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """The whole experiment at one moment, for whoever shows it."""
-
-    elapsed_s: float
-    counts: Counter[str]
-    live: Sequence[Live]
-    lanes: int
-    steps_to_go: int
-    env_steps_per_s: float
-    now: float
-
-
-class Reporter(Protocol):
-    """Tells a person or a program what happens."""
-
-    def event(self, kind: str, message: str, **facts: Any) -> None: ...
-
-    def tick(self, view: Callable[[], View]) -> None:
-        """Called every turn of the loop; asks for the view only when it will show it."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,33 +53,37 @@ class Supervisor:
     counts: Counter[str] = field(default_factory=Counter, init=False)
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
-    _ready: deque[str] = field(default_factory=deque, init=False)
-    _delayed: list[tuple[float, str]] = field(default_factory=list, init=False)
-    _ready_since: dict[str, float] = field(default_factory=dict, init=False)
-    _overtaken: Counter[str] = field(default_factory=Counter, init=False)
+    _waiting: WaitingLine = field(default_factory=WaitingLine, init=False)
     _live: dict[Handle, Live] = field(default_factory=dict, init=False)
+    _unhandled: deque[Event] = field(default_factory=deque, init=False)
+    """Kept over an error, so that no end is lost and waited for in vain."""
     _stops_asked: int = field(default=0, init=False)
     _stopping: int = field(default=0, init=False)
+    """0: going on; 1: workers may checkpoint and leave; 2: they are killed."""
     _stop_reason: str = field(default="", init=False)
     _disk_full: DiskFullError | None = field(default=None, init=False)
-    _dirty: bool = field(default=True, init=False)
-    _next_record: float = field(default=0.0, init=False)
-    _next_summary: float = field(default=0.0, init=False)
     _steps_waiting: int = field(default=0, init=False)
     _started: float = field(default=0.0, init=False)
+    _recorder: Recorder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reporter = UntilGone(self.reporter)
+        self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter)
 
     def run(self) -> dict[str, State]:
         """The loop. Returns each job's state; those still PENDING wait for the next supervisor.
 
+        Whatever it ends with, no worker is left, and the ledger holds a past from which a next
+        supervisor goes on.
+
         :raises DiskFullError: when the run directory's disk is full; everything has stopped, resumable.
         """
         self._started = self.now()
-        self._take_up()
         try:
-            while self._live or (not self._stopping and (self._ready or self._delayed)):
+            self._take_up()
+            while self._is_work_left():
                 self._turn()
-            if self._disk_full is None:
-                self._record(final=True)
+            self._recorder.turn_ends(self.now(), (), final=True)
         except DiskFullError as error:
             self._drain(error)
         finally:
@@ -135,34 +94,39 @@ class Supervisor:
 
     def request_stop(self, reason: str) -> None:
         """Safe in a signal handler. The first call lets workers checkpoint and leave, the second kills."""
+        if reason == signal.SIGHUP.name and self._stops_asked:
+            return  # a closed terminal is told by kernel and shell: twice means nothing
         self._stops_asked += 1
         self._stop_reason = reason
 
     @property
     def interrupted(self) -> bool:
-        return self._stopping > 0
+        """Whether a stop left jobs to be resumed."""
+        return self._stopping > 0 and self.counts["PENDING"] + self.counts["RUNNING"] > 0
+
+    def _is_work_left(self) -> bool:
+        if self._live or (self._waiting and not self._stopping):
+            return True
+        self._obey()  # what was asked for at the last moment, or it would be found by the next supervisor
+        return bool(self._waiting) and not self._stopping
 
     def _turn(self) -> None:
-        for event in self.executor.poll(self._patience_s()):
-            match event:
-                case Progressed(handle, progress):
-                    self._progressed(handle, progress)
-                case Sampled(handle, rss_mib):
-                    self._sampled(handle, rss_mib)
-                case Exited(handle, returncode, oom_killed):
-                    self._exited(handle, returncode, oom_killed)
-        self._obey()
+        self._unhandled.extend(self.executor.poll(self._patience_s()))
+        self._obey()  # before ends are judged: one that a stop has brought about is no failure
+        while self._unhandled:
+            self._handle(self._unhandled.popleft())
         self._police()
         self._launch_what_fits()
-        self._record()
+        self._recorder.turn_ends(self.now(), self._live.values())
         self.reporter.tick(self._view)
 
     def _patience_s(self) -> float:
-        if not self._stopping and self._delayed:
-            return min(IDLE_S, max(0.0, self._delayed[0][0] - self.now()))
-        if not self._live and self._ready and not self._stopping:
-            return 0.0
-        return IDLE_S
+        if self._stopping or not self._waiting:
+            return IDLE_S
+        due = self._waiting.next_due
+        if due is not None:
+            return min(IDLE_S, max(0.0, due - self.now()))
+        return IDLE_S if self._live else 0.0
 
     # -- taking up and moving jobs
 
@@ -178,117 +142,65 @@ class Supervisor:
                 self._enqueue(job_id, row.state, now)
 
     def _enqueue(self, job_id: str, state: Pending, now: float) -> None:
-        self._steps_waiting += self._jobs[job_id].spec.total_timesteps
-        self._ready_since[job_id] = now
-        if state.not_before is not None and state.not_before > now:
-            heapq.heappush(self._delayed, (state.not_before, job_id))
-        else:
-            self._ready.append(job_id)
+        job = self._jobs[job_id]
+        self._steps_waiting += job.spec.total_timesteps
+        self._waiting.add(job_id, job.resources, now=now, not_before=state.not_before)
 
     def _move(self, job_id: str, new: State) -> None:
         old = self.states[job_id]
         self.states[job_id] = move(job_id, old, new)
         self.counts[old.name] -= 1
         self.counts[new.name] += 1
-        self.ledger.set_state(job_id, new)
-        self._dirty = True
         if isinstance(old, Pending):
             self._steps_waiting -= self._jobs[job_id].spec.total_timesteps
-            self._overtaken.pop(job_id, None)
+            self._waiting.remove(job_id)
         if isinstance(new, Pending):
             self._enqueue(job_id, new, self.now())
+        self._recorder.moved(job_id, new)
 
     # -- reap
 
-    def _progressed(self, handle: Handle, progress: Progress) -> None:
-        live = self._live.get(handle)
-        if live is not None:
-            live.progress, live.last_progress, live.reported = progress, self.now(), False
-
-    def _sampled(self, handle: Handle, rss_mib: float) -> None:
-        live = self._live.get(handle)
-        if live is not None:
-            live.rss_mib, live.max_rss_mib = rss_mib, max(live.max_rss_mib, rss_mib)
-
-    def _exited(self, handle: Handle, returncode: int | None, oom_killed: bool) -> None:
-        live = self._live.pop(handle, None)
+    def _handle(self, event: Event) -> None:
+        live = self._live.get(event.handle)
         if live is None:
             return
+        match event:
+            case Progressed(progress=progress):
+                live.progress, live.last_progress = progress, self.now()
+            case Sampled(rss_mib=rss_mib):
+                live.rss_mib, live.max_rss_mib = rss_mib, max(live.max_rss_mib, rss_mib)
+            case Exited(returncode=returncode, oom_killed=oom_killed):
+                self._exited(live, returncode, oom_killed)
+
+    def _exited(self, live: Live, returncode: int | None, oom_killed: bool) -> None:
+        del self._live[live.handle]
+        self.slots.release(live.slot)
         now = self.now()
         job_id = live.job.job_id
-        self.slots.release(live.slot)
-        record = self._exit_record(handle)
+        record = self._recorder.last_word(live.handle)
         ending = policy.judge(returncode, record, asked=live.asked, oom_killed=oom_killed)
+        self._recorder.ended(live, returncode, ending, record, wall_s=now - live.started)
         state = self.states[job_id]
         failures = state.failures if isinstance(state, Running) else 0
-        self.ledger.end_attempt(
-            job_id,
-            handle.number,
-            ended_at=time.time(),
-            wall_s=now - live.started,
-            returncode=returncode,
-            ending=ending,
-            max_rss_mib=live.max_rss_mib or None,
-            record=record,
-        )
         new = policy.next_state(ending, failures=failures, max_retries=live.job.max_retries, now=now)
         self._move(job_id, new)
-        self._tell_end(live, ending, new, record)
-        if ending.cause is Cause.DISK_FULL and self._disk_full is None:
-            self._disk_full = DiskFullError(
-                f"{self.paths.root}: no space left on the disk; every job stopped at its last whole checkpoint."
-                " Make room and give the same command again"
-            )
-            self.request_stop("the disk is full")
+        self._tell(reporting.told_end(live, ending, new, record, now))
+        if ending.cause is Cause.DISK_FULL:
+            self._stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
 
-    def _exit_record(self, handle: Handle) -> ExitRecord | None:
-        path = self.paths.job(handle.job_id).attempt(handle.number).exit
-        try:
-            return ExitRecord.from_json(path.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            self.reporter.event("warning", f"{path}: not readable ({error}); going by the exit code", job_id=handle.job_id)
-            return None
-
-    def _tell_end(self, live: Live, ending: Ending, new: State, record: ExitRecord | None) -> None:
-        facts: dict[str, Any] = {
-            "job_id": live.job.job_id,
-            "number": live.handle.number,
-            "state": new.name,
-            "cause": ending.cause,
-            "wall_s": round(self.now() - live.started, 3),
-        }
-        if record is not None:
-            facts.update(env_steps=record.env_steps, ep_rew_mean=record.ep_rew_mean, eval_mean=record.eval_mean)
-        name = live.job.job_id
-        match new:
-            case Failed(message=message):
-                self.reporter.event("failed", f"{name} failed: {message}", **facts, reason=message)
-            case Pending(not_before=None):
-                self.reporter.event("paused", f"{name} left to be resumed: {ending.message}", **facts)
-            case Pending(failures=failures, not_before=when):
-                wait = max(0.0, (when or 0.0) - self.now())
-                text = f"{name} {ending.message}; retry {failures} of {live.job.max_retries} in {wait:.0f} s"
-                self.reporter.event("retrying", text, **facts)
-            case Cancelled():
-                self.reporter.event("cancelled", f"{name} cancelled", **facts)
-            case _:
-                figure = record.eval_mean if record is not None and record.eval_mean is not None else None
-                text = f"{name} succeeded" + (f": evaluated return {figure:.1f}" if figure is not None else "")
-                self.reporter.event("succeeded", text, **facts)
+    def _tell(self, told: tuple[str, str, reporting.Facts]) -> None:
+        kind, message, facts = told
+        self.reporter.event(kind, message, **facts)
 
     # -- obey: signals and requests
 
     def _obey(self) -> None:
         for request in self.ledger.take_requests():
-            self._dirty = True
             if request.verb == "stop":
                 self.request_stop("`stop` was asked for")
             elif request.job_id in self.states:
                 self._obey_for(request.verb, request.job_id)
-        if self._stops_asked > self._stopping and self._stopping < 2:
-            self._stop(min(self._stops_asked, 2))
+        self._heed_stops()
 
     def _obey_for(self, verb: str, job_id: str) -> None:
         state = self.states[job_id]
@@ -299,17 +211,24 @@ class Supervisor:
             self._move(job_id, Cancelled())
             self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
         elif verb == "cancel" and isinstance(state, Running):
-            handle = Handle(job_id, state.attempt.number, state.attempt.pid, state.attempt.pid_start)
-            self._ask_to_leave(self._live[handle], Ending(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
+            live = next(live for live in self._live.values() if live.job.job_id == job_id)
+            if live.asked is not None and live.asked.cause is Cause.INTERRUPTED:
+                live.asked = None  # it leaves already, but is not to be resumed
+            self._ask_to_leave(live, Ending(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
 
-    def _stop(self, level: int) -> None:
-        self._stopping = level
-        if level == 1:
-            text = f"stopping ({self._stop_reason}): workers checkpoint and leave within {self.grace_s:.0f} s"
+    def _heed_stops(self) -> None:
+        """What :meth:`request_stop` has noted."""
+        if self._stops_asked <= self._stopping or self._stopping == 2:
+            return
+        self._stopping = min(self._stops_asked, 2)
+        patience = self.grace_s if self._stopping == 1 else 0.0
+        if self._stopping == 1:
+            text = f"stopping ({self._stop_reason}): workers checkpoint and leave within {patience:.0f} s"
             self.reporter.event("stopping", text + "; once more kills them", running=len(self._live))
         else:
-            self.reporter.event("stopping", f"killing {len(self._live)} workers ({self._stop_reason})", running=len(self._live))
-        deadline = self.now() + (self.grace_s if level == 1 else 0.0)
+            text = f"killing {len(self._live)} workers ({self._stop_reason})"
+            self.reporter.event("stopping", text, running=len(self._live))
+        deadline = self.now() + patience
         for live in self._live.values():
             self._ask_to_leave(live, Ending(cause=Cause.INTERRUPTED, message=self._stop_reason), deadline)
 
@@ -336,56 +255,56 @@ class Supervisor:
     # -- launch
 
     def _launch_what_fits(self) -> None:
-        if self._stopping:
+        if self._stopping or not self._waiting or len(self._live) >= self.slots.lanes:
             return
-        now = self.now()
-        while self._delayed and self._delayed[0][0] <= now:
-            self._ready.appendleft(heapq.heappop(self._delayed)[1])
-        passed: list[str] = []
-        while self._ready and len(passed) < policy.LOOKAHEAD:
-            job_id = self._ready.popleft()
-            if not isinstance(self.states[job_id], Pending):
-                continue
-            if self._try_launch(self._jobs[job_id]):
-                self._overtaken.update(passed)
-                continue
-            passed.append(job_id)
-            if len(self._live) >= self.slots.lanes or self._overtaken[job_id] >= PATIENCE:
-                break
-        self._ready.extendleft(reversed(passed))
+        memory_mib: list[int] = []  # asked for once, when the first wants to know
 
-    def _try_launch(self, job: Job) -> bool:
-        """False when it does not fit now."""
-        slot = self.slots.acquire(job.resources.cores, job.resources.gpus)
-        if slot is None:
-            return False
-        watched = [live.watched() for live in self._live.values()]
-        if watched and not policy.memory_admits(job.resources.memory_mib, self.available_memory_mib(), watched):
+        def try_launch(job_id: str) -> Lack | None:
+            job = self._jobs[job_id]
+            slot = self.slots.acquire(job.resources.cores, job.resources.gpus)
+            if slot is None:
+                return self._lack(job)
+            if self._live:
+                if not memory_mib:
+                    memory_mib.append(self.available_memory_mib())
+                watched = [live.watched() for live in self._live.values()]
+                if not policy.memory_admits(job.resources.memory_mib, memory_mib[0], watched):
+                    self.slots.release(slot)
+                    return "memory"
+            self._launch(job, slot)
+            return None
+
+        self._waiting.start(self.now(), try_launch, at_most=self.slots.lanes)
+
+    def _lack(self, job: Job) -> Lack | None:
+        """Why there is no slot for ``job``. One that not even an idle machine has a slot for is given up."""
+        wanted = job.resources
+        if not self._live:
+            text = (
+                f"asks for {wanted.cores} cores and {wanted.gpus} GPUs, which this machine can never give; see `doctor`"
+            )
+            self._move(job.job_id, Failed(cause=Cause.LAUNCH, message=text))
+            self.reporter.event("failed", f"{job.job_id} failed: {text}", job_id=job.job_id, reason=text)
+            return None
+        if wanted.gpus and (slot := self.slots.acquire(wanted.cores)) is not None:
             self.slots.release(slot)
-            return False
-        number = self._attempts[job.job_id]
-        queue_s = self.now() - self._ready_since[job.job_id]
-        paths = self.paths.job(job.job_id)
-        launch = Launch(
-            job_id=job.job_id,
-            number=number,
-            job_dir=paths.root,
-            cpus=slot.cpus,
-            gpus=slot.gpus,
-            threads=job.resources.threads,
-        )
+            return "gpus"
+        return "cores"
+
+    def _launch(self, job: Job, slot: Slot) -> None:
+        job_id, number = job.job_id, self._attempts[job.job_id]
+        queue_s = self.now() - self._waiting.since(job_id)
         problem: OSError | None = None
         try:
-            paths.attempt(number).root.mkdir(parents=True, exist_ok=True)
-            # A supervisor that died between launch and record may have left one of the same number.
-            paths.attempt(number).exit.unlink(missing_ok=True)
-            write_whole(paths.spec, job.spec.to_json(), durable=False)
-            handle = self.executor.submit(launch)
+            handle = self._submit(job, number, slot)
         except OSError as error:
             problem = error
-            handle = Handle(job.job_id, number)
+            handle = Handle(job_id, number)
+        # First of all, so that whatever happens now it is known to run.
+        now = self.now()
+        live = self._live[handle] = Live(job=job, handle=handle, slot=slot, started=now, last_progress=now)
         attempt = Attempt(
-            job_id=job.job_id,
+            job_id=job_id,
             number=number,
             cpus=slot.cpus,
             gpus=slot.gpus,
@@ -393,73 +312,72 @@ class Supervisor:
             pid_start=handle.pid_start,
             started_at=time.time(),
         )
-        state = self.states[job.job_id]
+        self._attempts[job_id] = number + 1
+        state = self.states[job_id]
         failures = state.failures if isinstance(state, Pending) else 0
-        self._attempts[job.job_id] = number + 1
-        self._move(job.job_id, Running(attempt=attempt, failures=failures))
-        self.ledger.start_attempt(attempt, queue_s=queue_s)
-        now = self.now()
-        live = Live(job=job, handle=handle, slot=slot, started=now, last_progress=now)
-        self._live[handle] = live
+        self._move(job_id, Running(attempt=attempt, failures=failures))
+        self._recorder.launched(attempt, queue_s=queue_s)
         if problem is None:
-            text = f"{job.job_id} launched on CPU {','.join(map(str, slot.cpus))}" + (f", attempt {number}" if number else "")
-            self.reporter.event("launched", text, job_id=job.job_id, number=number, pid=handle.pid, cpus=slot.cpus)
+            self._tell(reporting.told_launch(live))
         else:
             cause = Cause.DISK_FULL if problem.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
             live.asked = Ending(cause=cause, message=f"could not be launched: {problem}")
-            self._exited(handle, None, False)
-        return True
+            self._exited(live, None, False)
 
-    # -- record
-
-    def _record(self, *, final: bool = False) -> None:
-        """Commit what happened; progress once a second; ``summary.*`` as often as its size allows."""
-        now = self.now()
-        if now >= self._next_record or final:
-            self._next_record = now + RECORD_EVERY_S
-            fresh = [live for live in self._live.values() if not live.reported and live.progress is not None]
-            self.ledger.set_progress(
-                (live.job.job_id, live.progress.env_steps, live.progress.ep_rew_mean, live.progress.env_steps_per_s, live.progress.learner)
-                for live in fresh
-                if live.progress is not None and live.progress.phase != "starting"
+    def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
+        paths = self.paths.job(job.job_id)
+        attempt = paths.attempt(number)
+        attempt.root.mkdir(parents=True, exist_ok=True)
+        # A supervisor that died between launch and record may have left one of the same number.
+        attempt.exit.unlink(missing_ok=True)
+        write_whole(paths.spec, job.spec.to_json(), durable=False)
+        return self.executor.submit(
+            Launch(
+                job_id=job.job_id,
+                number=number,
+                job_dir=paths.root,
+                cpus=slot.cpus,
+                gpus=slot.gpus,
+                threads=job.resources.threads,
             )
-            for live in fresh:
-                live.reported = True
-            self._dirty |= bool(fresh)
-        self.ledger.commit()
-        if self._dirty and (now >= self._next_summary or final):
-            self._dirty = False
-            begun = time.monotonic()
-            summary.write(self.paths, self.ledger.summary())
-            # Written whole each time: with thousands of jobs at most a twentieth of our time may go there.
-            self._next_summary = now + max(RECORD_EVERY_S, 20 * (time.monotonic() - begun))
+        )
+
+    # -- disk full
+
+    def _stop_for_full_disk(self, error: DiskFullError) -> None:
+        if self._disk_full is None:
+            text = f"{error}; every job stopped at its last whole checkpoint. Make room and give the same command again"
+            self._disk_full = DiskFullError(text)
+        if not self._stops_asked:
+            self.request_stop("the disk is full")
 
     def _drain(self, error: DiskFullError) -> None:
-        """Our own writes found no space: let everything leave, without the ledger. The next start sorts it out."""
-        self._disk_full = error
-        self._stopping = 1
-        self.reporter.event("stopping", f"{error}; workers leave at their last whole checkpoint", running=len(self._live))
-        deadline = self.now() + self.grace_s
-        for live in self._live.values():
-            self._ask_to_leave(live, Ending(cause=Cause.DISK_FULL, message=str(error)), deadline)
-        while self._live:
-            for event in self.executor.poll(IDLE_S):
+        """Our own writes found no space: everything leaves, without the ledger. The next start sorts it out."""
+        self._stop_for_full_disk(error)
+        while True:
+            for event in self._unhandled:
                 if isinstance(event, Exited):
                     self._live.pop(event.handle, None)
+            self._unhandled.clear()
+            self._heed_stops()
             self._police()
+            if not self._live:
+                return
+            self._unhandled.extend(self.executor.poll(IDLE_S))
 
     def _view(self) -> View:
+        now = self.now()
         live = list(self._live.values())
-        rates = [one.progress.env_steps_per_s for one in live if one.progress is not None and one.progress.env_steps_per_s]
-        to_go = sum(one.job.spec.total_timesteps - (one.progress.env_steps if one.progress else 0) for one in live)
+        said = [one.progress for one in live if one.progress is not None]
+        total = sum(one.job.spec.total_timesteps for one in live)
         return View(
-            elapsed_s=self.now() - self._started,
+            elapsed_s=now - self._started,
             counts=self.counts,
             live=live,
             lanes=self.slots.lanes,
-            steps_to_go=max(0, to_go) + self._steps_waiting,
-            env_steps_per_s=sum(rates),
-            now=self.now(),
+            steps_to_go=max(0, total - sum(progress.env_steps for progress in said)) + self._steps_waiting,
+            env_steps_per_s=sum(progress.env_steps_per_s or 0.0 for progress in said),
+            now=now,
         )
 
 

@@ -1,6 +1,45 @@
-"""Lets tests import the helper modules beside them (pytest's importlib mode does not)."""
+"""Lets tests import the helper modules beside them (pytest's importlib mode does not), and fixtures shared by files."""
 
+from __future__ import annotations
+
+import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+import command_helpers as commands  # noqa: E402 - after the path is set
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A job file and its run directory, relative to ``cwd``."""
+
+    cwd: Path
+    jobs: Path
+    run_dir: Path
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """Two robots trained by the command; not to be changed."""
+    cwd = tmp_path_factory.mktemp("finished")
+    jobs = commands.write_experiment(
+        cwd,
+        {"name": "hopper", "xml": commands.HOPPER},
+        {"name": "balancer", "xml": commands.BALANCER, "task": "balance", "eval_episodes": 1},
+    )
+    done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return Experiment(cwd, jobs, cwd / "run")
+
+
+@pytest.fixture
+def finished(finished_once: Experiment, tmp_path: Path) -> Experiment:
+    """A copy of it to do anything with."""
+    cwd = tmp_path / "finished"
+    shutil.copytree(finished_once.cwd, cwd)
+    return Experiment(cwd, cwd / "jobs.toml", cwd / "run")

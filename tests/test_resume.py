@@ -119,12 +119,42 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def test_killed_after_the_last_iteration_needs_no_more_training(tmp_path: Path) -> None:
+    paths = make_job(tmp_path, eval_episodes=1)
+    first, _ = helpers.run(paths)
+    weights = helpers.parameters(paths.model)
+    paths.model.unlink()
+    record, log = helpers.run(paths, 1)
+    assert (record.code, record.resumed_from, record.first_step_s) == (ExitCode.SUCCEEDED, 512, None), log
+    assert helpers.same_bits(helpers.parameters(paths.model), weights)
+    assert (record.ep_rew_mean, record.eval_mean) == (first.ep_rew_mean, first.eval_mean)
+
+
 def test_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     helpers.run(make_job(tmp_path))
     (tmp_path / "spec.json").write_text(helpers.spec(seed=4).to_json())
     record, _ = helpers.run(JobPaths(tmp_path), 1)
     assert record.code == ExitCode.ERROR
     assert "was written under other settings of this job" in record.message
+
+
+def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Plain(CartPoleEnv):\n"
+        "    pass\n"
+        "def make_env(xml, seed):\n"
+        "    return Plain()\n"
+    )
+    changes = {"entry_point": "plain:make_env", "search_path": str(tmp_path), "total_timesteps": 1024}
+    undisturbed, paths = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "killed"))
+    helpers.run(undisturbed)
+    with helpers.Worker(paths) as worker:
+        kill(worker, paths, after_a_checkpoint=True, within_s=0)
+    record, log = helpers.run(paths, 1)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert "Plain was restored by its attributes" in log
+    assert what_was_learnt(paths) == what_was_learnt(undisturbed)
 
 
 def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_path: Path) -> None:

@@ -26,13 +26,15 @@ def test_phases_add_up_and_every_cell_is_filled(tmp_path: Path) -> None:
     assert [row["env_steps"] for row in text] == [str(512 * number) for number in range(1, 7)]
     may_lack = set() if UsageReader().read().throttled_s is not None else {"throttled_s"}
     for row in [{name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text]:
-        assert row["rollout_s"] + row["train_s"] == pytest.approx(row["wall_s"], rel=0.03)
+        assert row["rollout_s"] + row["train_s"] <= row["wall_s"]
         assert 0 < row["env_s"] + row["policy_s"] + row["gae_s"] <= row["rollout_s"]
         assert 0 < row["backward_s"] + row["optimizer_s"] <= row["train_s"]
         assert min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"]) > 0
         assert row["cpu_s"] <= row["wall_s"] * 1.05 + 0.01
         assert 100 < row["rss_mib"] < 1000
-    assert sum(float(row["wall_s"]) for row in text) < (record.wall_s or 0)
+    total = {name: sum(float(row[name]) for row in text) for name in ("wall_s", "rollout_s", "train_s")}
+    assert total["rollout_s"] + total["train_s"] == pytest.approx(total["wall_s"], rel=0.03)
+    assert total["wall_s"] < (record.wall_s or 0)
 
 
 def test_times_of_the_attempt_are_told_in_their_order(tmp_path: Path) -> None:

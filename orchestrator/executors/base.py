@@ -20,6 +20,7 @@ class Launch:
     job_id: str
     number: int
     job_dir: Path
+    """Holds ``spec.json`` and the attempt's own directory, which exists."""
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     threads: int
@@ -51,9 +52,9 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The attempt is over and nothing of it is left.
+    """The attempt is over and its process group is gone; nothing more is heard of it.
 
-    ``returncode`` as in :mod:`subprocess`: negative for a signal; None where the node was lost.
+    ``returncode`` as in :mod:`subprocess`: negative for a signal; None where it could not be had (node lost).
     ``oom_killed`` when the kernel's out-of-memory killer is known to have struck meanwhile.
     """
 
@@ -84,5 +85,5 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """End whatever still runs and give everything back."""
+        """End whatever still runs and give everything back. May be called again."""
         ...

@@ -11,78 +11,103 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.contract import ExitCode, Progress
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed
+from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed, Sampled
+
+NEVER = float("inf")
+ALIVE = Progress(phase="training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What becomes of one launch."""
+    """What becomes of one launch. Times are simulated seconds since the launch."""
 
     after_s: float = 1.0
-    """Simulated seconds until it ends by itself; ``float("inf")`` for never."""
+    """Until it ends by itself; ``NEVER`` is possible."""
     returncode: int | None = 0
+    oom_killed: bool = False
     progress_every_s: float | None = None
-    leaves_on_request: bool = True
+    progress: Progress = ALIVE
+    hangs_after_s: float = NEVER
+    """From then on it reports no progress."""
+    rss_mib: Sequence[tuple[float, float]] = ()
+    """Samples of memory: when, and how much."""
+    leaves_within_s: float = 0.0
+    """How long it takes to leave once it is asked to; ``NEVER`` when it does not listen."""
+    returncode_asked: int = ExitCode.INTERRUPTED
 
 
 @dataclass(slots=True, kw_only=True)
 class FakeExecutor:
-    """See :class:`orchestrator.executors.base.Executor`. ``now`` is the clock to give the supervisor."""
+    """See :class:`orchestrator.executors.base.Executor`. ``now`` is the clock to give the supervisor.
 
-    behave: Callable[[Launch], Fate] = lambda launch: Fate()
+    :param behave: may raise an OSError for a launch that fails.
+    """
+
+    behave: Callable[[Launch], Fate] = lambda _: Fate()
     launches: list[Launch] = field(default_factory=list)
     time_s: float = 0.0
-    _agenda: list[tuple[float, int, Handle, Event]] = field(default_factory=list)
+    _agenda: list[tuple[float, int, Event]] = field(default_factory=list)
     _alive: dict[Handle, Fate] = field(default_factory=dict)
+    _hung_at: dict[Handle, float] = field(default_factory=dict)
     _ticket: itertools.count[int] = field(default_factory=itertools.count)
 
     def now(self) -> float:
         return self.time_s
+
+    @property
+    def running(self) -> int:
+        return len(self._alive)
 
     def submit(self, launch: Launch) -> Handle:
         fate = self.behave(launch)
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
         self._alive[handle] = fate
-        if fate.after_s != float("inf"):
-            self._at(self.time_s + fate.after_s, handle, Exited(handle, fate.returncode))
-        if fate.progress_every_s is not None:
-            self._at(self.time_s + fate.progress_every_s, handle, Progressed(handle, Progress(phase="training")))
+        self._in(fate.after_s, Exited(handle, fate.returncode, fate.oom_killed))
+        for when, rss_mib in fate.rss_mib:
+            self._in(when, Sampled(handle, rss_mib))
+        self._hung_at[handle] = self.time_s + fate.hangs_after_s
+        self._report_next(handle)
         return handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         until = self.time_s + timeout_s
-        while self._agenda and self._agenda[0][0] <= until:
+        events: list[Event] = []
+        while not events and self._agenda and self._agenda[0][0] <= until:
             when = self._agenda[0][0]
-            events: list[Event] = []
+            self.time_s = max(self.time_s, when)
             while self._agenda and self._agenda[0][0] == when:
-                _, _, handle, event = heapq.heappop(self._agenda)
-                if handle in self._alive:
-                    events.append(self._happen(when, handle, event))
-            if events:
-                self.time_s = max(self.time_s, when)
-                return events
-        self.time_s = until
-        return []
+                event = heapq.heappop(self._agenda)[2]
+                if event.handle in self._alive:
+                    self._follow(event)
+                    events.append(event)
+        if not events:
+            self.time_s = until
+        return events
 
-    def _happen(self, when: float, handle: Handle, event: Event) -> Event:
-        every = self._alive[handle].progress_every_s
+    def _follow(self, event: Event) -> None:
         if isinstance(event, Exited):
-            del self._alive[handle]
-        elif every is not None:
-            self._at(when + every, handle, event)
-        return event
+            del self._alive[event.handle], self._hung_at[event.handle]
+        elif isinstance(event, Progressed):
+            self._report_next(event.handle)
+
+    def _report_next(self, handle: Handle) -> None:
+        fate = self._alive[handle]
+        if fate.progress_every_s is not None and self.time_s + fate.progress_every_s <= self._hung_at[handle]:
+            self._in(fate.progress_every_s, Progressed(handle, fate.progress))
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         fate = self._alive.get(handle)
-        if fate is None or not (kill or fate.leaves_on_request):
-            return
-        returncode = -9 if kill else int(ExitCode.INTERRUPTED)
-        self._at(self.time_s, handle, Exited(handle, returncode))
+        if fate is not None and kill:
+            self._in(0.0, Exited(handle, -9))
+        elif fate is not None:
+            self._in(fate.leaves_within_s, Exited(handle, int(fate.returncode_asked)))
 
     def close(self) -> None:
         self._alive.clear()
         self._agenda.clear()
 
-    def _at(self, when: float, handle: Handle, event: Event) -> None:
-        heapq.heappush(self._agenda, (when, next(self._ticket), handle, event))
+    def _in(self, seconds: float, event: Event) -> None:
+        when = self.time_s + seconds
+        if when < NEVER:
+            heapq.heappush(self._agenda, (when, next(self._ticket), event))

@@ -4,7 +4,8 @@
 attempt that has ended; every process whose environment still carries it is killed. End-of-file
 means that the supervisor is gone, in whatever way: then every process with TOKEN is killed. That
 reaches what neither the parent-death signal nor the process group does: descendants of workers in
-sessions of their own, even when supervisor and worker were killed together.
+sessions of their own, even when supervisor and worker were killed together. (Out of its reach is
+only a descendant that has both a session of its own and an environment emptied on purpose.)
 
 Started as a file, without site-packages, so that it costs a few MiB and milliseconds.
 """
@@ -15,30 +16,53 @@ import os
 import select
 import signal
 import sys
+import time
 
 # The name stands here again because this file runs without the package; a test holds them equal.
 VARIABLE = b"ORCHESTRATOR_TOKEN="
-PAUSE_S = 0.2
+GATHER_S = 0.2
+"""Ends come in bursts; one pass over /proc serves all of a burst."""
 
 
 def carriers(tokens: set[bytes]) -> list[int]:
     """Pids of processes whose environment holds one of ``tokens`` or something below it (``token/…``)."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and carries(int(entry), tokens)]
+
+
+def carries(pid: int, tokens: set[bytes]) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
         try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:  # gone meanwhile, or another user's
-            continue
-        start = environment.find(VARIABLE)
-        if start < 0:
-            continue
-        value = environment[start + len(VARIABLE) :].split(b"\0", 1)[0]
-        if any(value == token or value.startswith(token + b"/") for token in tokens):
-            found.append(int(entry))
-    return found
+            environment = b"\0"
+            while chunk := os.read(descriptor, 1 << 16):
+                environment += chunk
+        finally:
+            os.close(descriptor)
+    except OSError:  # gone meanwhile, or another user's
+        return False
+    start = environment.find(b"\0" + VARIABLE)
+    if start < 0:
+        return False
+    value = environment[start + 1 + len(VARIABLE) :].split(b"\0", 1)[0]
+    return any(value == token or value.startswith(token + b"/") for token in tokens)
+
+
+def kill(pid: int, tokens: set[bytes]) -> None:
+    """Kill ``pid`` if it is a carrier: looked at again with a hold on it, lest the number has been given away."""
+    try:
+        hold = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # a kernel without such holds
+        os.kill(pid, signal.SIGKILL)
+        return
+    try:
+        if carries(pid, tokens):
+            signal.pidfd_send_signal(hold, signal.SIGKILL)
+    finally:
+        os.close(hold)
 
 
 def sweep(tokens: set[bytes]) -> None:
@@ -49,27 +73,32 @@ def sweep(tokens: set[bytes]) -> None:
             return
         for pid in pids:
             try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                kill(pid, tokens)
+            except OSError:  # ended by itself, or not ours to kill
                 continue
-        select.select([], [], [], 0.02)
+        time.sleep(0.02)
 
 
 def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
-    token = sys.argv[1].encode()
     partial = b""
+    ended: set[bytes] = set()
+    sweep_at = 0.0
     while True:
-        chunk = os.read(0, 65536)
-        if not chunk:
-            break
-        # Ends come in bursts; one pass over /proc serves all of a burst.
-        select.select([], [], [], PAUSE_S)
-        *lines, partial = (partial + chunk).split(b"\n")
-        if tokens := set(filter(None, lines)):
-            sweep(tokens)
-    sweep({token})
+        patience = max(0.0, sweep_at - time.monotonic()) if ended else None
+        if select.select([0], [], [], patience)[0]:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                break
+            if not ended:
+                sweep_at = time.monotonic() + GATHER_S
+            *lines, partial = (partial + chunk).split(b"\n")
+            ended.update(filter(None, lines))
+        if ended and time.monotonic() >= sweep_at:
+            sweep(ended)
+            ended.clear()
+    sweep({sys.argv[1].encode()})
 
 
 if __name__ == "__main__":

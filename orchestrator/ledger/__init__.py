@@ -18,7 +18,7 @@ from orchestrator.contract import ExitRecord
 from orchestrator.errors import LedgerError
 from orchestrator.job import Attempt, Failed, Job, Pending, Running, State
 from orchestrator.ledger import file, rows
-from orchestrator.ledger.file import translated
+from orchestrator.ledger.file import decoding, translated
 from orchestrator.ledger.rows import JobRow
 from orchestrator.policy import Ending
 
@@ -90,6 +90,7 @@ class Ledger:
                 self._connection.commit()
                 # Another reader at this moment keeps the write-ahead file alive; it is just as valid then.
                 with contextlib.suppress(sqlite3.OperationalError):
+                    self._connection.execute("PRAGMA busy_timeout=200")
                     self._connection.execute("PRAGMA journal_mode=DELETE")
         finally:
             self._connection.close()
@@ -114,7 +115,8 @@ class Ledger:
 
     def meta(self, key: str) -> Any:
         row = self._execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        with decoding(self._path):
+            return None if row is None else json.loads(row[0])
 
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
         """Insert or replace declared jobs as ``(position, job, robot hash)``: PENDING, no attempts."""
@@ -141,7 +143,7 @@ class Ledger:
     def jobs(self) -> list[JobRow]:
         """Every job, in the order of the job file. A RUNNING one comes with its last attempt."""
         found = []
-        with translated(self._path):
+        with translated(self._path), decoding(self._path):
             for row in self._connection.execute("SELECT * FROM jobs ORDER BY position, job_id"):
                 running = row["state"] == "RUNNING"
                 found.append(rows.job_row(row, self.last_attempt(row["job_id"]) if running else None))
@@ -149,7 +151,7 @@ class Ledger:
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
-        with translated(self._path):
+        with translated(self._path), decoding(self._path):
             row = self._connection.execute(
                 "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1", (job_id,)
             ).fetchone()
@@ -213,7 +215,8 @@ class Ledger:
         )
         if record is not None:
             self._execute(
-                "UPDATE jobs SET env_steps = ?, ep_rew_mean = coalesce(?, ep_rew_mean),"
+                # An attempt that ended before it had read its checkpoint knows of no steps.
+                "UPDATE jobs SET env_steps = coalesce(nullif(?, 0), env_steps), ep_rew_mean = coalesce(?, ep_rew_mean),"
                 " ep_rew_mean_first = coalesce(?, ep_rew_mean_first), eval_mean = coalesce(?, eval_mean),"
                 " learner = coalesce(?, learner), learner_reason = coalesce(?, learner_reason) WHERE job_id = ?",
                 (
@@ -261,7 +264,7 @@ class Ledger:
 
     def summary(self) -> list[dict[str, Any]]:
         """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
-        with translated(self._path):
+        with translated(self._path), decoding(self._path):
             found = self._connection.execute(
                 "SELECT j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,"
                 " a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,"

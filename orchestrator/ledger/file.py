@@ -56,9 +56,8 @@ def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Con
         try:
             _examine(connection, path, version)
             if not read_only:
-                # A new one first: the last to close a ledger would tidy away its write-ahead file.
-                reading, connection = connection, _connect_to_write(path)
-                reading.close()
+                connection.close()
+                connection = _connect_to_write(path)
         except BaseException:
             connection.close()
             raise
@@ -112,7 +111,7 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int) -> None:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """SQLite's errors, and what rows hold that is none of ours, in the program's own tree."""
+    """SQLite's errors in the program's own tree."""
     try:
         yield
     except sqlite3.Error as error:
@@ -123,13 +122,20 @@ def translated(path: Path) -> Iterator[None]:
         ):
             raise DiskFullError(f"{path}: no space left on the disk") from error
         raise LedgerError(f"{path}: {_in_words(kind, error)}") from error
+
+
+@contextlib.contextmanager
+def decoding(path: Path) -> Iterator[None]:
+    """What rows hold that is none of ours is damage too."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise LedgerError(f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}") from error
 
 
 def _in_words(kind: int, error: sqlite3.Error) -> str:
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-        return f"the ledger cannot be written ({error}); mend the permissions of its directory, or choose another --run-dir"
+        return f"the ledger cannot be written ({error}); mend the permissions of its folder or choose another --run-dir"
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"the ledger is held by another process ({error}); end what has it open and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

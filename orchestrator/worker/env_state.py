@@ -57,6 +57,16 @@ def restore(envs: Iterable[gymnasium.Env[Any, Any]], state: bytes) -> None:
         _restore_layer(layer, saved)
 
 
+def vouched_for(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the base environment is one of gymnasium's, or speaks for itself.
+
+    Of any other we only know that its attributes are saved: a simulator addressed by a mere number
+    has its state elsewhere, and nothing here can tell.
+    """
+    base = env.unwrapped
+    return type(base).__module__.startswith("gymnasium.") or _speaks_for_itself(base)
+
+
 def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[Any]:
     while isinstance(env, gymnasium.Wrapper):
         yield env

@@ -24,7 +24,7 @@ class RunDelay:
     def total_s(self) -> float | None:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         try:
-            for thread in os.listdir(_TASKS):  # noqa: PTH208 - names are all that is wanted, often
+            for thread in os.listdir(_TASKS):
                 descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
                 try:
                     self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
@@ -80,6 +80,6 @@ def _rss_mib() -> float | None:
 
 def _n_threads() -> int | None:
     try:
-        return len(os.listdir(_TASKS))  # noqa: PTH208 - as above
+        return len(os.listdir(_TASKS))
     except OSError:
         return None

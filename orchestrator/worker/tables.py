@@ -71,7 +71,7 @@ class LoggerTable(KVWriter):
         self,
         key_values: dict[str, Any],
         key_excluded: dict[str, tuple[str, ...]],
-        step: int = 0,  # noqa: ARG002 - the base class's signature
+        step: int = 0,
     ) -> None:
         self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
 

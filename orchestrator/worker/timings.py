@@ -81,7 +81,7 @@ class Phases:
     def take(self) -> dict[str, float]:
         taken = {"env_s": self._env.seconds, **self._seconds}
         self._env.seconds = 0.0
-        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
         return taken
 
     def remove(self) -> None:
@@ -90,12 +90,13 @@ class Phases:
             self._undo.pop()()
 
     def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        seconds = self._seconds
+
         def timed(*args: Any, **kwargs: Any) -> Any:
             begun = perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._seconds[phase] += perf_counter() - begun
+            result = function(*args, **kwargs)
+            seconds[phase] += perf_counter() - begun
+            return result
 
         return timed
 
@@ -110,14 +111,13 @@ class Phases:
         self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        begun = 0.0
+        seconds = self._seconds
 
         def before(*_: Any) -> None:
-            nonlocal begun
-            begun = perf_counter()
+            seconds["optimizer_s"] -= perf_counter()
 
         def after(*_: Any) -> None:
-            self._seconds["optimizer_s"] += perf_counter() - begun
+            seconds["optimizer_s"] += perf_counter()
 
         self._undo.append(optimizer.register_step_pre_hook(before).remove)
         self._undo.append(optimizer.register_step_post_hook(after).remove)

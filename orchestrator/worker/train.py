@@ -60,7 +60,7 @@ class Training:
             facts.resumed_from = model.num_timesteps
             print(f"worker: resumed at {model.num_timesteps} env_steps", flush=True)
         facts.env_steps = model.num_timesteps
-        facts.ep_rew_mean_first = place.ep_rew_mean_first
+        facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
         self._iteration = place.iteration
         self._saved_at = facts.resumed_from
         self._iteration_began = time.monotonic()
@@ -111,13 +111,17 @@ class Training:
         now = time.monotonic()
         reporter.env_steps_per_s = (model.num_timesteps - facts.env_steps) / (now - self._iteration_began)
         self._iteration_began = now
-        mean = safe_mean([episode["r"] for episode in model.ep_info_buffer or ()])
         facts.env_steps = model.num_timesteps
-        facts.ep_rew_mean = None if math.isnan(mean) else float(mean)
+        facts.ep_rew_mean = self._mean_return()
         if facts.ep_rew_mean_first is None:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
         reporter.report("training", model.num_timesteps)
+
+    def _mean_return(self) -> float | None:
+        """``rollout/ep_rew_mean``: None before the first episode has ended."""
+        mean = safe_mean([episode["r"] for episode in self._model.ep_info_buffer or ()])
+        return None if math.isnan(mean) else float(mean)
 
     def _after_step(self) -> None:
         if self._facts.first_step_s is None:

@@ -1,0 +1,122 @@
+"""What the supervisor shows of its work, to a person or a program: events in words, and a view of everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from orchestrator import policy
+from orchestrator.contract import ExitRecord, Progress
+from orchestrator.executors.base import Handle
+from orchestrator.job import Cancelled, Failed, Job, Pending, State
+from orchestrator.machine import Slot
+from orchestrator.policy import Ending
+
+Facts: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """A running attempt, as the supervisor knows it. Times are monotonic seconds."""
+
+    job: Job
+    handle: Handle
+    slot: Slot
+    started: float
+    last_progress: float
+    progress: Progress | None = None
+    rss_mib: float = 0.0
+    max_rss_mib: float = 0.0
+    asked: Ending | None = None
+    """Why it was asked to leave, once it was."""
+    kill_at: float | None = None
+    recorded: Progress | None = None
+    """The progress that the ledger has."""
+
+    def watched(self) -> policy.Watched:
+        return policy.Watched(
+            resources=self.job.resources, started=self.started, last_progress=self.last_progress, rss_mib=self.rss_mib
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The whole experiment at one moment, for whoever shows it."""
+
+    elapsed_s: float
+    counts: Counter[str]
+    live: Sequence[Live]
+    lanes: int
+    steps_to_go: int
+    env_steps_per_s: float
+    now: float
+
+
+class Reporter(Protocol):
+    """Tells a person or a program what happens."""
+
+    def event(self, kind: str, message: str, **facts: Any) -> None: ...
+
+    def tick(self, view: Callable[[], View]) -> None:
+        """Called every turn of the loop; asks for the view only when it will show it."""
+        ...
+
+
+class UntilGone:
+    """A reporter whose listener may go away: a closed terminal or pipe ends the telling, not the experiment."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter: Reporter | None = reporter
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        if self._reporter is not None:
+            try:
+                self._reporter.event(kind, message, **facts)
+            except OSError:
+                self._reporter = None
+
+    def tick(self, view: Callable[[], View]) -> None:
+        if self._reporter is not None:
+            try:
+                self._reporter.tick(view)
+            except OSError:
+                self._reporter = None
+
+
+def told_launch(live: Live) -> tuple[str, str, Facts]:
+    """Kind, message and facts of the event."""
+    job_id, number, cpus = live.job.job_id, live.handle.number, live.slot.cpus
+    text = f"{job_id} launched on CPU {','.join(map(str, cpus))}" + (f", attempt {number}" if number else "")
+    return "launched", text, {"job_id": job_id, "number": number, "pid": live.handle.pid, "cpus": cpus}
+
+
+def told_end(live: Live, ending: Ending, new: State, record: ExitRecord | None, now: float) -> tuple[str, str, Facts]:
+    """Kind, message and facts of the event."""
+    facts: dict[str, Any] = {
+        "job_id": live.job.job_id,
+        "number": live.handle.number,
+        "state": new.name,
+        "cause": ending.cause,
+        "wall_s": round(now - live.started, 3),
+    }
+    if record is not None:
+        facts.update(env_steps=record.env_steps, ep_rew_mean=record.ep_rew_mean, eval_mean=record.eval_mean)
+    name = live.job.job_id
+    match new:
+        case Failed(message=message):
+            facts["reason"] = message
+            return "failed", f"{name} failed: {message}", facts
+        case Pending(not_before=None):
+            return "paused", f"{name} left to be resumed: {ending.message}", facts
+        case Pending(failures=failures, not_before=when):
+            wait = max(0.0, (when or 0.0) - now)
+            text = f"{name} {ending.message}; retry {failures} of {live.job.max_retries} in {wait:.0f} s"
+            return "retrying", text, facts
+        case Cancelled():
+            return "cancelled", f"{name} cancelled", facts
+        case _:
+            figure = record.eval_mean if record is not None else None
+            text = f"{name} succeeded" + (f": evaluated return {figure:.1f}" if figure is not None else "")
+            return "succeeded", text, facts

@@ -1,0 +1,134 @@
+"""Jobs made of nothing, and a supervisor over a fake executor whose clock is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.contract import RunPaths, WorkerSpec
+from orchestrator.executors.base import Executor, Launch
+from orchestrator.executors.fake import FakeExecutor, Fate
+from orchestrator.job import Job, Resources
+from orchestrator.ledger import Ledger
+from orchestrator.machine import Cpu, Gpu, Machine, SlotPool
+from orchestrator.supervisor import Supervisor, View
+
+RESOURCES = Resources(cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6)
+
+
+def make_spec(job_id: str, **changes: Any) -> WorkerSpec:
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "name": job_id,
+        "seed": 0,
+        "algo": "ppo",
+        "learner": "auto",
+        "total_timesteps": 1000,
+        "n_envs": 1,
+        "normalize": False,
+        "checkpoint_every": 100,
+        "eval_episodes": 0,
+        "env": "CartPole-v1",
+    }
+    return WorkerSpec(**values | changes)
+
+
+def make_job(job_id: str = "a-s0", *, max_retries: int = 0, spec: dict[str, Any] | None = None, **resources: Any) -> Job:
+    return Job(
+        job_id=job_id,
+        where="jobs[0]",
+        spec=make_spec(job_id, **spec or {}),
+        resources=replace(RESOURCES, **resources),
+        max_retries=max_retries,
+        xml_source=None,
+    )
+
+
+def make_machine(cpus: int, gpus: int = 0) -> Machine:
+    return Machine(
+        cpus=tuple(Cpu(index=index, core=index, package=0, numa_node=0) for index in range(cpus)),
+        quota=None,
+        memory_total_mib=1 << 20,
+        gpus=tuple(Gpu(index=str(index), name="fake", memory_mib=1000) for index in range(gpus)),
+    )
+
+
+class Told:
+    """A reporter that remembers, and may do something at every turn."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.each_turn: Callable[[View], None] = lambda view: None
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self.events.append((kind, message, facts))
+
+    def tick(self, view: Callable[[], View]) -> None:
+        self.each_turn(view())
+
+    def kinds(self, job_id: str | None = None) -> list[str]:
+        return [kind for kind, _, facts in self.events if job_id is None or facts.get("job_id") == job_id]
+
+    def messages(self) -> str:
+        return "\n".join(message for _, message, _ in self.events)
+
+
+class Experiment:
+    """A run directory with a ledger, a supervisor over it, and what it told."""
+
+    def __init__(
+        self,
+        root: Path,
+        jobs: Iterable[Job],
+        behave: Callable[[Launch], Fate] | None = None,
+        *,
+        cpus: int = 2,
+        gpus: int = 0,
+        max_parallel: int | None = None,
+        executor: Executor | None = None,
+        **settings: Any,
+    ) -> None:
+        self.jobs = list(jobs)
+        self.paths = RunPaths(root)
+        self.told = Told()
+        self.fake = FakeExecutor(behave=behave or (lambda launch: Fate()))
+        if self.paths.ledger.exists():
+            self.ledger = Ledger.open(self.paths.ledger)
+        else:
+            self.ledger = Ledger.create(self.paths.ledger)
+            self.ledger.put_jobs((index, job, None) for index, job in enumerate(self.jobs))
+            self.ledger.commit()
+        if executor is None:
+            settings = {"now": self.fake.now, "available_memory_mib": lambda: 1 << 20} | settings
+        self.supervisor = Supervisor(
+            paths=self.paths,
+            rows=self.ledger.jobs(),
+            ledger=self.ledger,
+            executor=executor or self.fake,
+            slots=SlotPool(make_machine(cpus, gpus), max_parallel),
+            reporter=self.told,
+            **settings,
+        )
+
+    def run(self) -> dict[str, str]:
+        """States by job, once no more is done."""
+        return {job_id: state.name for job_id, state in self.supervisor.run().items()}
+
+    @property
+    def order(self) -> list[str]:
+        return [launch.job_id for launch in self.fake.launches]
+
+    def close(self) -> None:
+        self.ledger.abandon()
+
+
+def fates(table: dict[str, Fate | list[Fate]]) -> Callable[[Launch], Fate]:
+    """Behaviour by job; a list has one fate for each attempt."""
+
+    def behave(launch: Launch) -> Fate:
+        fate = table.get(launch.job_id, Fate())
+        return fate[launch.number] if isinstance(fate, list) else fate
+
+    return behave
