@@ -38,7 +38,8 @@ def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed
 
 def backoff_s(failures: int) -> float:
     """Seconds to wait after the ``failures``-th failure: 1, 2, 4 … 60."""
-    return float(min(BACKOFF_FIRST_S * 2 ** max(failures - 1, 0), BACKOFF_LIMIT_S))
+    doublings = min(max(failures - 1, 0), 10)  # whoever allows a thousand retries would overflow a float
+    return min(BACKOFF_FIRST_S * 2.0**doublings, BACKOFF_LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,15 @@ def not_an_env(xml=None, seed=0):
 '''
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """A job file and its run directory, in ``cwd``."""
+
+    cwd: Path
+    jobs: Path
+    run_dir: Path
+
+
 def odd(name: str, deed: str, **more: Any) -> dict[str, Any]:
     """A job whose environment does ``deed`` early in its training."""
     return {"name": name, "entry_point": "odd:make", "env_kwargs": {"deed": deed}, **more}
@@ -180,6 +190,8 @@ class Run:
     def __init__(self, *arguments: str | Path, cwd: Path, **added: str) -> None:
         self.cwd = cwd
         self.events: list[dict[str, Any]] = []
+        self.said = ""
+        """Standard error, once it has ended."""
         self.popen = subprocess.Popen(
             command("run", *arguments, "--json"),
             cwd=cwd,
@@ -197,7 +209,10 @@ class Run:
     def __exit__(self, *_: object) -> None:
         if self.popen.poll() is None:
             self.popen.kill()
-        self.popen.communicate()
+            self.popen.wait()
+        for pipe in (self.popen.stdout, self.popen.stderr):
+            if pipe is not None:
+                pipe.close()
 
     def until(self, kind: str, job_id: str | None = None) -> dict[str, Any]:
         """The next event of that kind (and job)."""
@@ -217,10 +232,11 @@ class Run:
 
     def end(self) -> int:
         """Its exit code, all events read."""
-        out, err = self.popen.communicate(timeout=PATIENCE_S)
-        assert "Traceback" not in err, err
-        self.events += map(json.loads, out.splitlines())
-        return self.popen.returncode
+        assert self.popen.stdout is not None
+        self.events += map(json.loads, self.popen.stdout)
+        self.said = self.stderr()
+        assert "Traceback" not in self.said, self.said
+        return self.popen.wait(PATIENCE_S)
 
     def kinds(self, job_id: str) -> list[str]:
         return [event["event"] for event in self.events if event.get("job_id") == job_id]
@@ -239,25 +255,21 @@ def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in json.loads((run_dir / "summary.json").read_text())}
 
 
-def token_carriers() -> list[int]:
-    """Pids of all processes that a supervisor of ours started, or that those started."""
+def token_of(pid: int) -> bytes:
+    """What marks every process below the supervisor that started ``pid``."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    token = next(variable for variable in variables if variable.startswith(b"ORCHESTRATOR_TOKEN="))
+    return token.split(b"/")[0]
+
+
+def carriers(token: bytes) -> list[int]:
+    """Pids of the processes with that token."""
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if b"ORCHESTRATOR_TOKEN=" in (entry / "environ").read_bytes():
+                if token in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
-    return found
-
-
-def carriers_below(run_dir: Path) -> list[int]:
-    """Those of them whose command line names ``run_dir``, or whose ancestors' token tells that they belong to it."""
-    mark = str(run_dir).encode()
-    found = []
-    for pid in token_carriers():
-        with contextlib.suppress(OSError):
-            if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import command_helpers as commands  # noqa: E402 - after the path is set
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A job file and its run directory, relative to ``cwd``."""
-
-    cwd: Path
-    jobs: Path
-    run_dir: Path
+from command_helpers import Experiment  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,9 @@ def make_spec(job_id: str, **changes: Any) -> WorkerSpec:
     return WorkerSpec(**values | changes)
 
 
-def make_job(job_id: str = "a-s0", *, max_retries: int = 0, spec: dict[str, Any] | None = None, **resources: Any) -> Job:
+def make_job(
+    job_id: str = "a-s0", *, max_retries: int = 0, spec: dict[str, Any] | None = None, **resources: Any
+) -> Job:
     return Job(
         job_id=job_id,
         where="jobs[0]",

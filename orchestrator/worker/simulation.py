@@ -32,7 +32,7 @@ _WARNING_MEANINGS = {
 }
 
 
-class PhysicsDiverged(OrchestratorError):  # noqa: N818 - what happened, as IllegalTransition
+class PhysicsDiverged(OrchestratorError):
     """A simulation left the finite numbers; it would again. The message names robot, time and joint."""
 
 

@@ -71,8 +71,8 @@ class Balance:
 
     def reward_and_terminated(
         self,
-        before: States,  # noqa: ARG002 - every task has the same signature
-        action: Floats,  # noqa: ARG002
+        before: States,
+        action: Floats,
         after: States,
     ) -> tuple[Floats, NDArray[np.bool_]]:
         tilts = np.abs(after.qpos[:, self.poles] - self.pose[self.poles])

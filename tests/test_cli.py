@@ -1,0 +1,521 @@
+"""The command line: what is printed where, and with which exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import Experiment, Run, give, odd, write_experiment
+
+from orchestrator import tables
+from orchestrator.spec import json_schema
+
+RUN_OPTIONS = (
+    "--run-dir",
+    "--max-parallel",
+    "--learner",
+    "--executor",
+    "--fresh",
+    "--on-change",
+    "--set",
+    "--rebuild-ledger",
+    "--grace",
+    "--dry-run",
+    "--json",
+    "--help",
+)
+HELP = {
+    (): ("run", "status", "logs", "stop", "retry", "doctor", "schema"),
+    ("run",): RUN_OPTIONS,
+    ("status",): ("RUN_DIR", "--watch", "--json"),
+    ("logs",): ("RUN_DIR", "JOB", "--follow", "-f", "--lines", "-n", "--attempt"),
+    ("stop",): ("RUN_DIR", "[JOB]"),
+    ("retry",): ("RUN_DIR", "[JOB]"),
+    ("doctor",): ("--json",),
+    ("schema",): ("--help",),
+}
+HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
+
+
+@pytest.mark.parametrize("path", HELP, ids=lambda path: " ".join(path) or "orchestrator")
+def test_help_names_every_option(path: tuple[str, ...], tmp_path: Path) -> None:
+    done = give(*path, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for name in HELP[path]:
+        assert name in done.stdout
+    assert "SpecError" not in done.stdout
+
+
+def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
+    modules = "cli, api, session, views, control, doctor, display, preflight, executors.local"
+    code = "import sys\n" + "\n".join(f"import orchestrator.{name}" for name in modules.split(", "))
+    code += f"\nprint([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=commands.environment(), capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_path: Path) -> None:
+    code = "import sys, orchestrator.cli; print([n for n in ('pydantic', 'orchestrator.supervisor') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=commands.environment(), capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
+    done = give("schema", cwd=tmp_path)
+    assert json.loads(done.stdout) == json_schema()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (("run",), "Missing argument"),
+        (("run", "jobs.toml", "--max-paralel", "2"), "--max-parallel"),
+        (("run", "jobs.toml", "--max-parallel", "0"), "greater than or equal to"),
+        (("run", "jobs.toml", "--on-change", "perhaps"), "restart"),
+        (("frobnicate",), "No such command"),
+        (("run", "job.toml"), 'did you mean "jobs.toml"?'),
+        (("run", "jobs.toml", "--executor", "slrm"), "valid: local"),
+        (("run", "jobs.toml", "--set", "n_envs"), "expected key=value"),
+        (("run", "jobs.toml", "--set", "n_evs=3"), 'did you mean "n_envs"?'),
+        (("run", "jobs.toml", "--learner", "fsat"), "--set learner"),
+        (("status", "nowhere"), "no such run directory"),
+        (("logs", "nowhere", "job"), "no such run directory"),
+        (("stop", "nowhere"), "no such run directory"),
+        (("retry", "."), "is not a run directory"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_told_on_standard_error_and_ends_with_2(
+    arguments: tuple[str, ...], fragment: str, tmp_path: Path
+) -> None:
+    write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
+    before = sorted(tmp_path.rglob("*"))
+    done = give(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert fragment in " ".join(done.stderr.replace("│", " ").split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_run_ends_with_0_and_a_table_from_first_to_last_return(finished: Experiment) -> None:
+    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "2 jobs were finished before" in done.stdout
+    rows = commands.summary(finished.run_dir)
+    for job_id, row in rows.items():
+        first, last = f"{row['ep_rew_mean_first']:,.1f}", f"{row['ep_rew_mean']:,.1f}"
+        assert re.search(rf"^{job_id} +SUCCEEDED +{re.escape(first)} → +{re.escape(last)} ", done.stdout, re.MULTILINE)
+    assert not re.search(" $", done.stdout, re.MULTILINE), "blanks at the end of a line"
+
+
+def test_everything_named_in_the_design_lies_in_the_run_directory(finished: Experiment) -> None:
+    for name in ("experiment.toml", "provenance.json", "ledger.sqlite3", "summary.json", "summary.csv"):
+        assert (finished.run_dir / name).is_file(), name
+    assert (finished.run_dir / "experiment.toml").read_bytes() == finished.jobs.read_bytes()
+    job = finished.run_dir / "jobs/balancer-s0"
+    for name in (
+        "spec.json",
+        "robot/balancer.xml",
+        "attempts/0/worker.log",
+        "attempts/0/exit.json",
+        "progress.csv",
+        "timings.csv",
+        "model.zip",
+        "vecnormalize.pkl",
+        "eval.json",
+    ):
+        assert (job / name).is_file(), name
+    assert not list(finished.run_dir.rglob("*.tmp"))
+    assert not (finished.run_dir / ".staging").exists()
+    with (finished.run_dir / "summary.csv").open(newline="") as file:
+        assert [row["job_id"] for row in csv.DictReader(file)] == ["hopper-s0", "balancer-s0"]
+
+
+def test_status_json_is_the_rows_of_summary_json(finished: Experiment) -> None:
+    done = give("status", "run", "--json", cwd=finished.cwd)
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == json.loads((finished.run_dir / "summary.json").read_text())
+
+
+def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
+    done = give("status", "run", "--watch", cwd=finished.cwd)
+    assert done.returncode == 0
+    assert "2 succeeded; no supervisor at work" in done.stdout
+
+
+def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        assert run.end() == 1
+        assert run.said == ""
+    assert run.kinds("good-s0") == ["launched", "succeeded"]
+    assert run.kinds("bad-s0") == ["launched", "failed"]
+    assert all(event.keys() >= {"time", "event", "message"} for event in run.events)
+    failed = next(event for event in run.events if event["event"] == "failed")
+    assert (failed["state"], failed["cause"], failed["number"]) == ("FAILED", "error", 0)
+
+
+def test_failed_jobs_are_explained_and_end_with_1(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("bad", "fail"), head="")
+    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "bad-s0  ValueError: the knee fell off" in done.stdout
+    assert "odd.py:" in done.stdout
+    assert "bad-s0  ValueError: the knee fell off" in give("status", "run", cwd=tmp_path).stdout
+    again = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "not run again until `retry` puts them back: bad-s0" in again.stdout
+
+
+def test_retry_puts_failed_jobs_back(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("bad", "fail"))
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
+    assert "nothing to stop" in give("stop", "run", cwd=tmp_path).stdout
+    assert "1 job (bad-s0): put back" in give("retry", "run", cwd=tmp_path).stdout
+    rows = commands.summary(tmp_path / "run")
+    assert rows["bad-s0"]["state"] == "PENDING"
+    assert json.loads(give("status", "run", "--json", cwd=tmp_path).stdout) == list(rows.values())
+    (tmp_path / "odd.py").write_text((tmp_path / "odd.py").read_text().replace('"fail": fail', '"fail": lambda o: o'))
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    refused = give("retry", "run", "bad-s0", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "bad-s0 is SUCCEEDED" in refused.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_path: Path) -> None:
+    head = "max_parallel = 1"
+    short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 128}
+    jobs = write_experiment(tmp_path / "work", short, {"name": "long", "xml": commands.HOPPER}, head=head)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    done = give("run", jobs, "--dry-run", *["--json"] * as_json, cwd=tmp_path, TMPDIR=str(scratch))
+    assert done.returncode == 0, done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    if as_json:
+        plan = json.loads(done.stdout)
+        assert [job["job_id"] for job in plan["jobs"]] == ["long-s0", "short-s0"]
+        assert plan["jobs_at_once"] == 1
+        assert plan["jobs"][0]["ppo"]["n_steps"] == 64
+    else:
+        assert "tiny: 2 jobs, 1 at once, in this order, into runs/tiny" in done.stdout
+        assert done.stdout.index("long-s0") < done.stdout.index("short-s0")
+
+
+def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
+    arguments = ("--dry-run", "--json", "--set", "ppo.n_epochs=3", "--set", "total_timesteps=256", "--max-parallel", "1")
+    plan = json.loads(give("run", jobs, *arguments, cwd=tmp_path).stdout)
+    assert plan["jobs_at_once"] == 1
+    assert plan["jobs"][0]["total_timesteps"] == 256
+    assert plan["jobs"][0]["ppo"]["n_epochs"] == 3
+
+
+def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment) -> None:
+    log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
+    log.write_text("".join(f"line {number} é\n" for number in range(100_000)))
+    assert give("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout == "line 99998 é\nline 99999 é\n"
+    assert give("logs", "run", "hopper-s0", "-n", "0", cwd=finished.cwd).stdout == log.read_text()
+    assert give("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (("logs", "run", "hoper-s0"), "no such job: hopper-s0"),
+        (("logs", "run", "hopper", "--attempt", "3"), "there is no attempt 3"),
+        (("stop", "run", "hopper"), "hopper-s0 is SUCCEEDED"),
+        (("retry", "run", "nobody"), "no such job"),
+    ],
+    ids=" ".join,
+)
+def test_a_job_that_is_not_there_or_not_fit_is_named(
+    arguments: tuple[str, ...], fragment: str, finished_once: Experiment
+) -> None:
+    done = give(*arguments, cwd=finished_once.cwd)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert fragment in done.stderr
+
+
+def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "wait"), odd("two", "wait"), odd("three", "wait"))
+    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", "--grace", "0.2", cwd=tmp_path) as run:
+        run.until("launched", "two-s0")
+        held = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+        assert held.returncode == 2
+        assert f"held by another supervisor (process {run.popen.pid} on " in held.stderr
+        shown = give("status", "run", cwd=tmp_path)
+        assert f"supervised by process {run.popen.pid}" in shown.stdout
+        assert "asked its supervisor to cancel" in give("stop", "run", "one", cwd=tmp_path).stdout
+        run.until("cancelled", "one-s0")
+        run.until("launched", "three-s0")
+        assert "asked its supervisor to try again" in give("retry", "run", "one", cwd=tmp_path).stdout
+        run.until("retrying", "one-s0")
+        assert "to stop; workers checkpoint and leave" in give("stop", "run", cwd=tmp_path).stdout
+        assert run.end() == 130
+    states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
+    assert set(states.values()) == {"PENDING"}
+
+
+def test_interrupted_run_says_how_it_goes_on_and_does(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    process = subprocess.Popen(
+        commands.command("run", jobs, "--run-dir", "run"),
+        cwd=tmp_path,
+        env=commands.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    checkpoints = tmp_path / "run/jobs/hopper-s0/checkpoints"
+    commands.wait_until(lambda: list(checkpoints.glob("checkpoint-*.pt")), "a checkpoint")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=commands.PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "stopping (SIGINT): workers checkpoint and leave" in out
+    assert re.search("^hopper-s0 +INTERRUPTED ", out, re.MULTILINE)
+    assert "The same command goes on where it was." in out
+    resumed = give("run", jobs, "--run-dir", "run", "--set", "total_timesteps=512", cwd=tmp_path)
+    assert resumed.returncode == 2, "its own total_timesteps still wins over --set, so nothing changed"
+
+
+def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> None:
+    text = finished.jobs.read_text()
+    finished.jobs.write_text(text.replace("n_epochs = 1", "n_epochs = 2\nlearning_rate = 1e-3"))
+    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 jobs that have run here are declared differently now" in done.stderr
+    assert "  hopper-s0, balancer-s0\n" in done.stderr
+    assert "ppo.n_epochs: 1 → 2" in done.stderr
+    assert "ppo.learning_rate: not set → 0.001" in done.stderr
+    assert "--on-change=restart" in done.stderr
+
+    kept = give("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
+    assert kept.returncode == 0
+    assert "kept as before: hopper-s0, balancer-s0" in kept.stdout
+    assert "launched" not in kept.stdout
+
+    restarted = give("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
+    assert restarted.returncode == 0
+    assert restarted.stdout.count("launched") == 2
+    aside = sorted(path.name.split(".")[0] for path in (finished.run_dir / "replaced").iterdir())
+    assert aside == ["balancer-s0", "hopper-s0"]
+
+
+def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
+    robot = finished.cwd / "robot.xml"
+    robot.write_text(commands.HOPPER.read_text().replace("</mujoco>", "<!-- new --></mujoco>"))
+    finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "robot.xml"))
+    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert done.returncode == 2
+    assert f"robot: the contents of {robot} changed" in done.stderr
+    assert "balancer-s0" not in done.stderr
+
+
+def test_limits_may_change_without_a_question(finished: Experiment) -> None:
+    finished.jobs.write_text(finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"'))
+    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert done.returncode == 0, done.stderr
+    assert "launched" not in done.stdout
+
+
+def test_fresh_starts_over_and_keeps_what_was(finished: Experiment) -> None:
+    done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
+    assert done.returncode == 0
+    assert done.stdout.count("launched") == 2
+    assert len(list(finished.cwd.glob("run.*/ledger.sqlite3"))) == 1
+
+
+def test_provenance_tells_versions_and_machine_but_no_secrets(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("job", "nothing"))
+    secret = "swordfish-4711"
+    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path, WANDB_API_KEY=secret, OMP_NUM_THREADS="7")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "run/provenance.json").read_text()
+    (session,) = json.loads(text)
+    assert secret not in text
+    assert session["versions"]["stable-baselines3"]
+    assert session["thread_variables"]["OMP_NUM_THREADS"] == "7"
+    assert session["cpus"]
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_files_have_the_modes_of_the_users_umask(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "balancer", "xml": commands.BALANCER, "task": "balance"})
+    shell = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*shell, *commands.command("run", jobs, "--run-dir", "run")],
+        cwd=tmp_path,
+        env=commands.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    made = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    wrong = [path for path in made if path.stat().st_mode & 0o077]
+    assert len(made) > 20
+    assert not wrong
+
+
+# -- what a terminal shows
+
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "job_id": job_id,
+        "state": state,
+        "cause": None,
+        "message": None,
+        "env_steps": 204_800,
+        "total_timesteps": 204_800,
+        "ep_rew_mean_first": 12.3,
+        "ep_rew_mean": 1234.5,
+        "eval_mean": 1300.1,
+        "env_steps_per_s": 4321.0,
+        "wall_s": 3725.0,
+        "attempts": 1,
+    }
+    for job_id, state in [("hopper-s0", "SUCCEEDED"), ("a-name-" * 9 + "s0", "RUNNING"), ("脚-s0", "FAILED")]
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_table_fits_the_terminal_and_keeps_the_returns(width: int) -> None:
+    from rich.console import Console
+
+    console = Console(width=width, force_terminal=True, no_color=True)
+    with console.capture() as capture:
+        console.print(tables.summary(ROWS, width, alive=True))
+    lines = capture.get().splitlines()
+    assert len(lines) == 1 + len(ROWS), "a row was wrapped"
+    assert all("12.3 → 1,234.5" in line for line in lines[1:])
+    assert all(row["state"] in line for row, line in zip(ROWS, lines[1:], strict=True))
+    assert ("attempts" in lines[0]) == (width >= 140)
+
+
+IN_A_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """The command in a terminal of its own, 80 columns wide."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
+        import fcntl
+        import struct
+        import termios
+
+        self._ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", IN_A_TERMINAL, *commands.command(*arguments)[1:]],
+            cwd=cwd,
+            env=commands.environment(TERM="xterm", NO_COLOR="1"),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def until(self, text: str) -> None:
+        while text not in self.shown:
+            self.shown += os.read(self._ours, 65536).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def close(self) -> None:
+        """As the user does with the window."""
+        os.close(self._ours)
+
+
+def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    terminal.until("hopper-s0  training")
+    for name in ("jobs done", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "try"):
+        assert name in terminal.shown
+    terminal.type("\x03")
+    terminal.until("The same command goes on where it was.")
+    assert "INTERRUPTED" in terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert terminal.popen.wait(commands.PATIENCE_S) == 130
+    terminal.close()
+
+
+def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
+    terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    terminal.until("hopper-s0  training")
+    terminal.close()
+    assert terminal.popen.wait(commands.PATIENCE_S) == 130
+    row = commands.summary(tmp_path / "run")["hopper-s0"]
+    assert (row["state"], row["cause"]) == ("PENDING", None)
+    record = json.loads((tmp_path / "run/jobs/hopper-s0/attempts/0/exit.json").read_text())
+    assert record["code"] == 11, "the worker had time to checkpoint"
+
+
+def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"))
+    process = subprocess.Popen(
+        commands.command("run", jobs, "--run-dir", "run", "--max-parallel", "1"),
+        cwd=tmp_path,
+        env=commands.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(commands.PATIENCE_S) == 0
+        assert process.stderr.read() == b""
+    assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
+
+
+def test_a_terminal_without_unicode_is_no_reason_to_fail(finished_once: Experiment) -> None:
+    done = give("status", "run", cwd=finished_once.cwd, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "hopper-s0" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("nohup") is None, reason="nohup is not installed")
+def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"))
+    process = subprocess.Popen(
+        ["nohup", *commands.command("run", jobs, "--run-dir", "run")],
+        cwd=tmp_path,
+        env=commands.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        process.stdout.read()
+    assert process.wait(commands.PATIENCE_S) == 0

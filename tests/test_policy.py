@@ -1,0 +1,174 @@
+"""Pure decisions, as tables of cases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from supervisor_helpers import RESOURCES, make_job
+
+from orchestrator import policy
+from orchestrator.contract import ExitCode, ExitRecord
+from orchestrator.job import Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.policy import Ending, Watched
+
+STOP = Ending(cause=Cause.INTERRUPTED, message="SIGINT")
+LATE = Ending(cause=Cause.TIMEOUT, message="late")
+GONE = Ending(cause=Cause.CANCELLED, message="cancelled")
+
+
+def record(code: int, message: str = "") -> ExitRecord:
+    return ExitRecord(code=code, message=message)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "said", "asked", "oom_killed", "cause", "message"),
+    [
+        (0, None, None, False, None, ""),
+        (0, record(0), STOP, False, None, ""),  # it was done before it heard of the stop
+        (0, None, LATE, False, None, ""),
+        (1, record(1, "ValueError: no"), None, False, Cause.ERROR, "ValueError: no"),
+        (1, None, None, False, Cause.ERROR, "exit code 1; see its worker.log"),
+        (2, None, None, False, Cause.ERROR, "exit code 2; see its worker.log"),
+        (1, record(1, "odd"), STOP, False, Cause.INTERRUPTED, "SIGINT"),
+        (1, record(1, "odd"), GONE, False, Cause.CANCELLED, "cancelled"),
+        (10, record(10, "hip: NaN"), None, False, Cause.DIVERGED, "hip: NaN"),
+        (10, None, None, False, Cause.DIVERGED, "values became non-finite"),
+        (11, record(11), STOP, False, Cause.INTERRUPTED, "SIGINT"),
+        (11, record(11), LATE, False, Cause.TIMEOUT, "late"),
+        (11, record(11), None, False, Cause.SIGNAL, "left at a signal that somebody else sent"),
+        (12, record(12, "disk"), None, False, Cause.DISK_FULL, "disk"),
+        (12, record(12, "disk"), STOP, False, Cause.DISK_FULL, "disk"),
+        (12, record(12, "disk"), GONE, False, Cause.CANCELLED, "cancelled"),
+        (13, None, None, False, Cause.SIGNAL, "lost the connection to its supervisor"),
+        (-9, None, None, False, Cause.SIGNAL, "killed by SIGKILL"),
+        (-11, None, None, False, Cause.SIGNAL, "killed by SIGSEGV"),
+        (-15, None, STOP, False, Cause.INTERRUPTED, "SIGINT"),
+        (-63, None, None, False, Cause.SIGNAL, "killed by signal 63"),
+        (-9, None, None, True, Cause.OUT_OF_MEMORY, "killed by SIGKILL: the machine ran out of memory"),
+        (-9, None, LATE, True, Cause.TIMEOUT, "late"),
+        (None, None, None, False, Cause.NODE_LOST, "the node it ran on was lost"),
+        (None, None, GONE, False, Cause.CANCELLED, "cancelled"),
+        (None, record(0), None, False, None, ""),  # nobody saw it end, but it had its say
+        (None, record(1, "ValueError: no"), None, False, Cause.ERROR, "ValueError: no"),
+    ],
+)
+def test_what_an_exit_means(
+    returncode: int | None,
+    said: ExitRecord | None,
+    asked: Ending | None,
+    oom_killed: bool,
+    cause: Cause | None,
+    message: str,
+) -> None:
+    assert policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == Ending(cause=cause, message=message)
+
+
+@pytest.mark.parametrize(
+    ("cause", "failures", "max_retries", "new"),
+    [
+        (None, 3, 0, Succeeded()),
+        (Cause.CANCELLED, 0, 2, Cancelled()),
+        (Cause.INTERRUPTED, 1, 2, Pending(failures=1)),
+        (Cause.SUPERVISOR_DIED, 2, 2, Pending(failures=2)),
+        (Cause.DISK_FULL, 0, 0, Pending(failures=0)),
+        (Cause.SIGNAL, 0, 2, Pending(failures=1, not_before=101.0)),
+        (Cause.OUT_OF_MEMORY, 1, 2, Pending(failures=2, not_before=102.0)),
+        (Cause.STALLED, 0, 1, Pending(failures=1, not_before=101.0)),
+        (Cause.NODE_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
+        (Cause.LAUNCH, 0, 1, Pending(failures=1, not_before=101.0)),
+        (Cause.SIGNAL, 2, 2, Failed(cause=Cause.SIGNAL, message="why (attempt 3 of 3)")),
+        (Cause.SIGNAL, 0, 0, Failed(cause=Cause.SIGNAL, message="why")),
+        (Cause.ERROR, 0, 9, Failed(cause=Cause.ERROR, message="why")),
+        (Cause.DIVERGED, 0, 9, Failed(cause=Cause.DIVERGED, message="why")),
+        (Cause.TIMEOUT, 0, 9, Failed(cause=Cause.TIMEOUT, message="why")),
+        (Cause.MEMORY, 0, 9, Failed(cause=Cause.MEMORY, message="why")),
+        (Cause.INVALID, 0, 9, Failed(cause=Cause.INVALID, message="why")),
+    ],
+)
+def test_where_a_job_goes_when_its_attempt_has_ended(
+    cause: Cause | None, failures: int, max_retries: int, new: State
+) -> None:
+    ending = Ending(cause=cause, message="why")
+    assert policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
+
+
+@given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50))
+def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
+    cause: Cause | None, failures: int, max_retries: int
+) -> None:
+    new = policy.next_state(Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0)
+    assert not isinstance(new, Running)
+    if isinstance(new, Pending) and cause not in policy.RESUMABLE:
+        assert new.failures == failures + 1 <= max_retries
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (10_000, 60)]
+)
+def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
+    assert policy.backoff_s(failures) == seconds
+
+
+def watched(**changes: float) -> Watched:
+    values = {"started": 0.0, "last_progress": 0.0, "rss_mib": 0.0} | changes
+    return Watched(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "now", "cause", "words"),
+    [
+        (watched(), 10.0, None, ()),
+        (watched(rss_mib=100.0), 1.0, None, ()),
+        (watched(rss_mib=150.4), 1.0, Cause.MEMORY, ("100 MiB", "150 MiB", "resources.memory")),
+        (watched(last_progress=50.0), 50.0, None, ()),
+        (watched(last_progress=50.0), 51.0, Cause.TIMEOUT, ("50 s", "51 s", "resources.timeout")),
+        (watched(last_progress=20.0), 31.0, Cause.STALLED, ("11 s", "10 s")),
+        (watched(rss_mib=200.0), 99.0, Cause.MEMORY, ()),
+    ],
+)
+def test_a_limit_that_is_passed_is_named_with_what_was_reached(
+    attempt: Watched, now: float, cause: Cause | None, words: tuple[str, ...]
+) -> None:
+    ending = policy.overstepped(attempt, now)
+    assert (ending.cause if ending else None) == cause
+    assert all(word in ending.message for word in words if ending)
+
+
+def growing(limit_mib: int, rss_mib: float) -> Watched:
+    return Watched(resources=make_job(memory_mib=limit_mib).resources, started=0, last_progress=0, rss_mib=rss_mib)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "running", "admitted"),
+    [
+        (500, 100, [], True),  # waiting would not make room
+        (500, 500, [growing(100, 100)], True),
+        (500, 499, [growing(100, 100)], False),
+        (500, 600, [growing(100, 0)], True),
+        (500, 599, [growing(100, 0)], False),
+        (500, 550, [growing(100, 40), growing(100, 95)], False),
+        (500, 565, [growing(100, 40), growing(100, 95)], True),
+        (500, 500, [growing(100, 300)], True),  # one beyond its limit promises nothing back
+    ],
+)
+def test_memory_that_running_jobs_may_still_claim_is_set_aside(
+    wanted: int, available: int, running: list[Watched], admitted: bool
+) -> None:
+    assert policy.memory_admits(wanted, available, running) is admitted
+
+
+@given(st.lists(st.integers(1, 5)))
+def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
+    jobs = [make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)]
+    ordered = policy.launch_order(jobs, "longest-first")
+    assert [(-job.spec.total_timesteps, jobs.index(job)) for job in ordered] == sorted(
+        (-job.spec.total_timesteps, index) for index, job in enumerate(jobs)
+    )
+    assert policy.launch_order(jobs, "as-listed") == jobs
+
+
+def test_resumable_and_retryable_ends_are_different_ends() -> None:
+    assert not policy.RESUMABLE & policy.RETRYABLE
+    assert RESOURCES.cores == 1
+    assert {int(code) for code in ExitCode} == {0, 1, 10, 11, 12, 13}

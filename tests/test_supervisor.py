@@ -1,0 +1,709 @@
+"""The loop, over a fake executor and a simulated clock: hours pass in milliseconds, and nothing is left to chance."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import Experiment, fates, make_job
+
+from orchestrator import summary, supervisor
+from orchestrator.contract import ExitCode, ExitRecord, Progress
+from orchestrator.errors import DiskFullError
+from orchestrator.executors.base import Event, Handle, Launch
+from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.job import Failed, Pending, Running
+from orchestrator.ledger import Ledger, Request
+from orchestrator.supervisor import View, exit_code
+
+FOREVER = Fate(after_s=NEVER)
+
+
+def names(count: int) -> list[str]:
+    return [f"j{number:04}" for number in range(count)]
+
+
+def ask(root: Path, *requests: tuple[Any, str | None]) -> None:
+    """As ``stop`` and ``retry`` do, over a connection of their own."""
+    other = Ledger.open(root / "ledger.sqlite3")
+    other.add_requests([Request(verb=verb, job_id=job_id) for verb, job_id in requests])
+    other.abandon()
+
+
+def once(condition: Callable[[View], bool], action: Callable[[], None]) -> Callable[[View], None]:
+    """At the first turn at which ``condition`` holds."""
+    done: list[bool] = []
+
+    def each_turn(view: View) -> None:
+        if not done and condition(view):
+            done.append(True)
+            action()
+
+    return each_turn
+
+
+def rows(root: Path) -> dict[str, dict[str, Any]]:
+    return {row["job_id"]: row for row in json.loads((root / "summary.json").read_text())}
+
+
+# -- launching
+
+
+def test_jobs_are_launched_in_order_and_never_more_than_there_are_lanes(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(20)], cpus=3)
+    most = []
+    experiment.told.each_turn = lambda view: most.append(experiment.fake.running)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert experiment.order == names(20)
+    assert max(most) == 3
+    assert experiment.fake.time_s == pytest.approx(7.0)
+
+
+def test_max_parallel_caps(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], cpus=8, max_parallel=1)
+    experiment.run()
+    assert experiment.fake.time_s == pytest.approx(4.0)
+
+
+def test_running_jobs_have_cpus_and_gpus_of_their_own(tmp_path: Path) -> None:
+    jobs = [make_job(name, cores=2, gpus=1, threads=2) for name in names(6)]
+    experiment = Experiment(tmp_path, jobs, cpus=4, gpus=2)
+    experiment.run()
+    for one, other in pairwise(experiment.fake.launches[:2]):
+        assert not set(one.cpus) & set(other.cpus)
+        assert not set(one.gpus) & set(other.gpus)
+        assert one.threads == 2
+
+
+def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> None:
+    small = names(200)
+    table = {name: Fate(after_s=1.0 + 0.01 * index) for index, name in enumerate(small)}
+    jobs = [make_job(small[0]), make_job("big", cores=4), *(make_job(name) for name in small[1:])]
+    experiment = Experiment(tmp_path, jobs, fates(table), cpus=4)
+    experiment.run()
+    assert 1 < experiment.order.index("big") < 40
+
+
+def test_jobs_without_gpu_use_the_cores_while_others_wait_for_the_gpu(tmp_path: Path) -> None:
+    jobs = [*(make_job(f"gpu{number}", gpus=1) for number in range(2)), *(make_job(name) for name in names(50))]
+    table = {"gpu0": Fate(after_s=100.0)}
+    experiment = Experiment(tmp_path, jobs, fates(table), cpus=2, gpus=1)
+    experiment.run()
+    assert experiment.order.index("gpu1") == 51
+    assert experiment.fake.time_s == pytest.approx(101.0)
+
+
+def test_a_job_that_no_idle_machine_can_hold_fails_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("big", cores=99), make_job("a")])
+    assert experiment.run() == {"big": "FAILED", "a": "SUCCEEDED"}
+    assert "99 cores" in rows(tmp_path)["big"]["message"]
+
+
+def test_memory_delays_a_launch_until_there_is_room(tmp_path: Path) -> None:
+    free = {"mib": 1000}
+    jobs = [make_job(name, memory_mib=700) for name in names(3)]
+    experiment = Experiment(tmp_path, jobs, cpus=3, available_memory_mib=lambda: free["mib"])
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert experiment.fake.time_s == pytest.approx(3.0)  # one after the other
+
+
+def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path: Path) -> None:
+    jobs = [make_job(name, memory_mib=700) for name in names(2)]
+    table = {"j0000": Fate(after_s=10.0, rss_mib=[(2.0, 690.0)])}
+    experiment = Experiment(tmp_path, jobs, fates(table), available_memory_mib=lambda: 1000)
+    experiment.run()
+    assert experiment.fake.time_s == pytest.approx(10.0)
+    assert rows(tmp_path)["j0000"]["max_rss_mib"] == 690.0
+
+
+# -- limits
+
+
+def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path: Path) -> None:
+    hog = Fate(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], leaves_within_s=NEVER)
+    experiment = Experiment(tmp_path, [make_job("hog", max_retries=3)], fates({"hog": hog}))
+    assert experiment.run() == {"hog": "FAILED"}
+    assert experiment.fake.time_s == pytest.approx(3.0)
+    assert rows(tmp_path)["hog"]["cause"] == "memory-limit"
+    assert "100 MiB, reached 333 MiB" in rows(tmp_path)["hog"]["message"]
+    assert len(experiment.order) == 1
+
+
+def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
+    late = Fate(after_s=NEVER, progress_every_s=0.5, leaves_within_s=2.0)
+    experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], fates({"late": late}), grace_s=5.0)
+    assert experiment.run() == {"late": "FAILED"}
+    assert experiment.fake.time_s == pytest.approx(62.0, abs=1.0)
+    assert rows(tmp_path)["late"]["cause"] == "timeout"
+
+
+def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], fates({"deaf": deaf}), grace_s=5.0)
+    assert experiment.run() == {"deaf": "FAILED"}
+    assert experiment.fake.time_s == pytest.approx(65.0, abs=1.0)
+
+
+def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
+    hung = Fate(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, leaves_within_s=NEVER)
+    jobs = [make_job("hung", stall_timeout_s=20.0, max_retries=1)]
+    experiment = Experiment(tmp_path, jobs, fates({"hung": [hung, Fate()]}))
+    assert experiment.run() == {"hung": "SUCCEEDED"}
+    assert 50.0 < experiment.fake.time_s < 54.0
+    assert "no progress for 20 s" in experiment.told.messages()
+
+
+def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
+    slow = Fate(after_s=1000.0, progress_every_s=19.0)
+    experiment = Experiment(tmp_path, [make_job("slow", stall_timeout_s=20.0)], fates({"slow": slow}))
+    assert experiment.run() == {"slow": "SUCCEEDED"}
+
+
+# -- retries
+
+
+def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path: Path) -> None:
+    killed = Fate(after_s=1.0, returncode=-9)
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=3)], fates({"k": killed}))
+    assert experiment.run() == {"k": "FAILED"}
+    assert [launch.number for launch in experiment.fake.launches] == [0, 1, 2, 3]
+    assert experiment.fake.time_s == pytest.approx(4 * 1.0 + 1.0 + 2.0 + 4.0, abs=0.01)
+    assert experiment.told.kinds("k").count("retrying") == 3
+    assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (attempt 4 of 4)"
+    assert rows(tmp_path)["k"]["attempts"] == 4
+
+
+def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
+    table = {"k": [Fate(after_s=0.1, returncode=-9), Fate(after_s=0.1)]}
+    jobs = [make_job("k", max_retries=1), *(make_job(name) for name in names(5))]
+    experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
+    experiment.run()
+    assert experiment.order[:3] == ["k", "j0000", "k"]  # due after the first, and then first in line
+
+
+def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:
+    table = {"bad": Fate(returncode=1), "nan": Fate(returncode=int(ExitCode.DIVERGED))}
+    jobs = [make_job("bad", max_retries=5), make_job("nan", max_retries=5), make_job("good")]
+    experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
+    assert experiment.run() == {"bad": "FAILED", "nan": "FAILED", "good": "SUCCEEDED"}
+    assert experiment.order == ["bad", "nan", "good"]
+    assert experiment.told.kinds("bad") == ["launched", "failed"]
+
+
+def test_a_worker_that_always_leaves_unasked_does_not_go_round_for_ever(tmp_path: Path) -> None:
+    leaver = Fate(returncode=int(ExitCode.INTERRUPTED))
+    experiment = Experiment(tmp_path, [make_job("l", max_retries=2)], fates({"l": leaver}))
+    assert experiment.run() == {"l": "FAILED"}
+    assert len(experiment.order) == 3
+
+
+def test_a_launch_that_fails_is_retried_and_its_slot_given_back(tmp_path: Path) -> None:
+    def behave(launch: Launch) -> Fate:
+        if launch.number < 2:
+            raise OSError(11, "Resource temporarily unavailable")
+        return Fate()
+
+    experiment = Experiment(tmp_path, [make_job("a", max_retries=2)], behave, cpus=1)
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert [launch.number for launch in experiment.fake.launches] == [2]
+    assert "could not be launched" in experiment.told.messages()
+
+
+def test_ten_thousand_failing_launches_do_not_keep_a_stop_waiting(tmp_path: Path) -> None:
+    def behave(launch: Launch) -> Fate:
+        if launch.job_id == "j0010":
+            experiment.supervisor.request_stop("SIGINT")
+        raise OSError(2, "No such file or directory")
+
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(200)], behave)
+    states = experiment.run()
+    assert list(states.values()).count("PENDING") > 180
+    assert experiment.supervisor.interrupted
+
+
+def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
+    def behave(launch: Launch) -> Fate:
+        record = ExitRecord(code=1, message="ValueError: no", env_steps=77, ep_rew_mean=1.5, learner="sb3")
+        (launch.job_dir / "attempts/0/exit.json").write_text(record.to_json())
+        return Fate(returncode=1)
+
+    experiment = Experiment(tmp_path, [make_job("a")], behave)
+    experiment.run()
+    row = rows(tmp_path)["a"]
+    assert (row["message"], row["env_steps"], row["ep_rew_mean"], row["learner"]) == ("ValueError: no", 77, 1.5, "sb3")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"code": "x", "message": ""}', '{"message": "y"}'])
+def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path, text: str) -> None:
+    def behave(launch: Launch) -> Fate:
+        (launch.job_dir / "attempts/0/exit.json").write_text(text)
+        return Fate(returncode=3)
+
+    experiment = Experiment(tmp_path, [make_job("a")], behave)
+    assert experiment.run() == {"a": "FAILED"}
+    assert "warning" in experiment.told.kinds("a")
+    assert "exit code 3" in rows(tmp_path)["a"]["message"]
+
+
+# -- stopping
+
+
+def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(5)], lambda launch: FOREVER)
+    experiment.told.each_turn = once(
+        lambda view: view.elapsed_s > 10, lambda: experiment.supervisor.request_stop("SIGINT")
+    )
+    assert set(experiment.run().values()) == {"PENDING"}
+    assert experiment.supervisor.interrupted
+    assert experiment.told.kinds("j0000") == ["launched", "paused"]
+    experiment.ledger.close()
+
+    again = Experiment(tmp_path, [])
+    assert set(again.run().values()) == {"SUCCEEDED"}
+    assert again.fake.launches[0].number == 1
+    assert not again.supervisor.interrupted
+
+
+def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
+    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0)
+    experiment.told.each_turn = once(
+        lambda view: view.elapsed_s >= 10, lambda: experiment.supervisor.request_stop("SIGTERM")
+    )
+    assert set(experiment.run().values()) == {"PENDING"}
+    assert experiment.fake.time_s == pytest.approx(17.0, abs=0.6)
+
+
+def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
+    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
+
+    def each_turn(view: View) -> None:
+        if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._stops_asked]:
+            experiment.supervisor.request_stop("SIGINT")
+
+    experiment.told.each_turn = each_turn
+    assert set(experiment.run().values()) == {"PENDING"}
+    assert experiment.fake.time_s == pytest.approx(20.0, abs=1.0)
+
+
+def test_a_closed_terminal_is_told_twice_and_still_leaves_time(tmp_path: Path) -> None:
+    slow = Fate(after_s=NEVER, leaves_within_s=5.0)
+    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: slow)
+
+    def hang_up() -> None:
+        experiment.supervisor.request_stop("SIGHUP")
+        experiment.supervisor.request_stop("SIGHUP")
+
+    experiment.told.each_turn = once(lambda view: view.elapsed_s >= 1, hang_up)
+    experiment.run()
+    assert experiment.fake.time_s == pytest.approx(6.0, abs=0.6)
+
+
+def test_a_stop_before_the_first_launch_launches_nothing(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.supervisor.request_stop("SIGINT")
+    assert experiment.run() == {"a": "PENDING"}
+    assert experiment.order == []
+
+
+def test_a_stop_is_obeyed_while_all_jobs_are_held_back(tmp_path: Path) -> None:
+    killed = Fate(after_s=0.1, returncode=-9)
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], fates({"k": killed}))
+    experiment.told.each_turn = once(
+        lambda view: view.elapsed_s > 200 and not view.live, lambda: experiment.supervisor.request_stop("SIGINT")
+    )
+    assert experiment.run() == {"k": "PENDING"}
+    assert experiment.fake.time_s < 261
+
+
+def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(tmp_path: Path) -> None:
+    """Batch systems signal every process at once; a worker that was still importing dies of it."""
+
+    class Both(FakeExecutor):
+        def poll(self, timeout_s: float) -> Sequence[Event]:
+            events = FakeExecutor.poll(self, timeout_s)
+            if events:
+                experiment.supervisor.request_stop("SIGTERM")
+            return events
+
+    experiment = Experiment(tmp_path, [make_job("a")], executor=Both(behave=lambda launch: Fate(returncode=-15)))
+    assert experiment.run() == {"a": "PENDING"}
+
+
+def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.told.each_turn = once(
+        lambda view: not view.live and view.elapsed_s > 0, lambda: experiment.supervisor.request_stop("SIGINT")
+    )
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert not experiment.supervisor.interrupted
+
+
+# -- requests of other processes
+
+
+def test_stop_can_be_asked_for_from_another_process(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: FOREVER)
+    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("stop", None)))
+    assert experiment.run() == {"a": "PENDING"}
+    assert experiment.fake.time_s < 5
+
+
+def test_running_and_waiting_jobs_can_be_cancelled(tmp_path: Path) -> None:
+    jobs = [make_job(name) for name in names(3)]
+    experiment = Experiment(tmp_path, jobs, fates({"j0000": FOREVER}), cpus=1)
+    cancels = lambda: ask(tmp_path, ("cancel", "j0000"), ("cancel", "j0002"), ("cancel", "nobody"))  # noqa: E731
+    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, cancels)
+    assert experiment.run() == {"j0000": "CANCELLED", "j0001": "SUCCEEDED", "j0002": "CANCELLED"}
+    assert experiment.order == ["j0000", "j0001"]
+
+
+def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -> None:
+    slow = Fate(after_s=NEVER, leaves_within_s=5.0)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
+
+    def each_turn(view: View) -> None:
+        if view.elapsed_s > 1 and not experiment.supervisor._stops_asked:
+            experiment.supervisor.request_stop("SIGINT")
+            ask(tmp_path, ("cancel", "j0000"))
+
+    experiment.told.each_turn = each_turn
+    assert experiment.run() == {"j0000": "CANCELLED", "j0001": "PENDING"}
+
+
+def test_failed_and_cancelled_jobs_can_be_tried_again(tmp_path: Path) -> None:
+    jobs = [make_job("bad"), make_job("long")]
+    table = {"bad": [Fate(returncode=1), Fate()], "long": Fate(after_s=20.0)}
+    experiment = Experiment(tmp_path, jobs, fates(table))
+    retries = lambda: ask(tmp_path, ("retry", "bad"), ("retry", "long"))  # noqa: E731
+    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, retries)
+    assert experiment.run() == {"bad": "SUCCEEDED", "long": "SUCCEEDED"}
+    assert experiment.order == ["bad", "long", "bad"]
+
+
+def test_a_retry_asked_for_at_the_last_moment_is_heard(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("bad")], fates({"bad": [Fate(returncode=1), Fate()]}))
+    experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "bad")))
+    assert experiment.run() == {"bad": "SUCCEEDED"}
+
+
+def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], fates({"bad": Fate(returncode=1)}))
+    experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None)))
+    experiment.run()
+    experiment.ledger.close()
+    ask(tmp_path, ("retry", "bad"))
+    again = Experiment(tmp_path, [])
+    assert again.run() == {"bad": "SUCCEEDED", "b": "SUCCEEDED"}
+
+
+def test_a_job_cancelled_and_retried_keeps_its_place_once(tmp_path: Path) -> None:
+    jobs = [make_job(name) for name in names(3)]
+    experiment = Experiment(tmp_path, jobs, fates({"j0000": Fate(after_s=9.0)}), cpus=1)
+    both = lambda: ask(tmp_path, ("cancel", "j0001"), ("retry", "j0001"), ("cancel", "j0001"), ("retry", "j0001"))  # noqa: E731
+    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, both)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert experiment.order == ["j0000", "j0002", "j0001"]
+
+
+# -- disk full
+
+
+def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: Path) -> None:
+    table = {"j0000": Fate(after_s=5.0, returncode=int(ExitCode.DISK_FULL))}
+    jobs = [make_job(name) for name in names(4)]
+    experiment = Experiment(tmp_path, jobs, lambda launch: table.get(launch.job_id, FOREVER))
+    with pytest.raises(DiskFullError, match=r"no space left.*same command again"):
+        experiment.run()
+    experiment.ledger.close()
+    again = Experiment(tmp_path, [])
+    assert set(again.run().values()) == {"SUCCEEDED"}
+
+
+def test_a_full_disk_after_a_stop_does_not_count_as_the_second_stop(tmp_path: Path) -> None:
+    full = Fate(after_s=NEVER, leaves_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
+    slow = Fate(after_s=NEVER, leaves_within_s=9.0)
+    experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], fates({"full": full, "slow": slow}))
+    experiment.told.each_turn = once(
+        lambda view: view.elapsed_s >= 1, lambda: experiment.supervisor.request_stop("SIGINT")
+    )
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert experiment.fake.time_s == pytest.approx(10.0, abs=0.6)
+
+
+class FullLedger:
+    """A ledger that finds the disk full at the given call of the given method, and from then on."""
+
+    def __init__(self, ledger: Ledger, method: str, call: int) -> None:
+        self._ledger, self._method, self._left, self._full = ledger, method, call, False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ledger, name)
+        if not callable(found):
+            return found
+
+        def wrapped(*values: Any, **named: Any) -> Any:
+            if name == self._method:
+                self._left -= 1
+            if self._left <= 0 or self._full:
+                self._full = True
+                raise DiskFullError("no space left on the disk")
+            return found(*values, **named)
+
+        return wrapped
+
+
+@pytest.mark.parametrize("method", ["end_attempt", "set_state", "start_attempt", "commit", "summary", "take_requests"])
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(tmp_path: Path, method: str, call: int) -> None:
+    jobs = [make_job(name) for name in names(40)]
+    # Several end at the same instant: none may be waited for in vain.
+    experiment = Experiment(tmp_path, jobs, lambda launch: Fate(after_s=2.0, leaves_within_s=NEVER), cpus=8, grace_s=5)
+    experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = FullLedger(  # type: ignore[assignment]
+        experiment.ledger, method, call
+    )
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert experiment.fake.running == 0
+    experiment.ledger.abandon()
+    assert {row.state.name for row in Ledger.open(tmp_path / "ledger.sqlite3").jobs()} <= {
+        "PENDING",
+        "RUNNING",
+        "SUCCEEDED",
+    }
+
+
+def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=6.0)
+    full = FullLedger(experiment.ledger, "set_progress", 1)
+    experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = full  # type: ignore[assignment]
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert experiment.fake.time_s == pytest.approx(7.0, abs=1.0)
+
+
+def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
+    class Impatient(FakeExecutor):
+        def poll(self, timeout_s: float) -> Sequence[Event]:
+            if self.time_s > 20 and experiment.supervisor._stops_asked < 2:
+                experiment.supervisor.request_stop("SIGINT")
+            return FakeExecutor.poll(self, timeout_s)
+
+    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    fake = Impatient(behave=lambda launch: deaf)
+    experiment = Experiment(tmp_path, [make_job("a")], executor=fake, now=fake.now, grace_s=1e4)
+    full = FullLedger(experiment.ledger, "set_progress", 1)
+    experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = full  # type: ignore[assignment]
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert fake.time_s < 22
+
+
+def test_a_launch_onto_a_full_disk_stops_everything(tmp_path: Path) -> None:
+    def behave(launch: Launch) -> Fate:
+        if launch.job_id == "j0001":
+            raise OSError(28, "No space left on device")
+        return FOREVER
+
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)], behave)
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    experiment.ledger.close()
+    assert set(Experiment(tmp_path, []).run().values()) == {"SUCCEEDED"}
+
+
+# -- whatever else goes wrong
+
+
+class Broken(Exception):
+    """Something nobody thought of."""
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+def test_an_error_in_the_loop_ends_all_workers_and_leaves_a_resumable_ledger(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    class Failing(FakeExecutor):
+        closed = False
+
+        def poll(self, timeout_s: float) -> Sequence[Event]:
+            if self.time_s > 5:
+                raise error
+            return FakeExecutor.poll(self, timeout_s)
+
+        def close(self) -> None:
+            FakeExecutor.close(self)
+            Failing.closed = True
+
+    fake = Failing(behave=fates({"j0000": Fate(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now)
+    with pytest.raises(error):
+        experiment.run()
+    assert Failing.closed
+    assert fake.running == 0
+    experiment.ledger.abandon()
+    states = {row.job.job_id: row.state for row in Ledger.open(tmp_path / "ledger.sqlite3").jobs()}
+    assert states["j0000"].name == "SUCCEEDED"
+    assert all(isinstance(state, Pending | Running) for name, state in states.items() if name != "j0000")
+
+
+def test_a_reporter_whose_terminal_is_closed_ends_nothing(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(5)])
+
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    experiment.told.event = gone  # type: ignore[method-assign]
+    experiment.told.tick = gone  # type: ignore[method-assign]
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+
+
+def test_a_summary_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").mkdir()
+    experiment = Experiment(tmp_path, [make_job("a")])
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert "summary.json" in experiment.told.messages()
+
+
+def test_events_of_strangers_are_ignored(tmp_path: Path) -> None:
+    from orchestrator.executors.base import Exited, Progressed, Sampled
+
+    stranger = Handle("nobody", 7)
+
+    class Strange(FakeExecutor):
+        def poll(self, timeout_s: float) -> Sequence[Event]:
+            progress = Progressed(stranger, Progress(phase="training"))
+            return [progress, Sampled(stranger, 1e9), Exited(stranger, 1), *FakeExecutor.poll(self, timeout_s)]
+
+    fake = Strange()
+    experiment = Experiment(tmp_path, [make_job("a")], executor=fake, now=fake.now)
+    assert experiment.run() == {"a": "SUCCEEDED"}
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: (-1) ** next(jumps) * 1e9 + 2e9)
+    table = {"k": [Fate(returncode=-9), Fate()], "slow": Fate(after_s=50.0, progress_every_s=5.0)}
+    jobs = [make_job("k", max_retries=1), make_job("slow", timeout_s=60.0, stall_timeout_s=20.0)]
+    experiment = Experiment(tmp_path, jobs, fates(table))
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert experiment.fake.time_s == pytest.approx(50.0)
+    assert rows(tmp_path)["slow"]["wall_s"] == pytest.approx(50.0)
+
+
+# -- what is written
+
+
+def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
+    progress = Progress(phase="training", env_steps=640, ep_rew_mean=2.5, env_steps_per_s=99.0, learner="sb3")
+    table = {"a": Fate(after_s=10.0, progress_every_s=1.0, progress=progress), "bad": Fate(returncode=1)}
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("bad"), make_job("c")], fates(table))
+    experiment.run()
+    written = (tmp_path / "summary.json").read_text()
+    assert written == summary.to_json(experiment.ledger.summary())
+    row = rows(tmp_path)["a"]
+    assert (row["state"], row["env_steps"], row["ep_rew_mean"], row["attempts"]) == ("SUCCEEDED", 640, 2.5, 1)
+    assert len((tmp_path / "summary.csv").read_text().splitlines()) == 4
+
+
+def test_progress_reaches_the_ledger_within_about_a_second(tmp_path: Path) -> None:
+    progress = Progress(phase="training", env_steps=640)
+    talker = Fate(after_s=10.0, progress_every_s=0.5, progress=progress)
+    experiment = Experiment(tmp_path, [make_job("a")], fates({"a": talker}))
+    seen: list[int] = []
+
+    def look() -> None:
+        other = Ledger.open(tmp_path / "ledger.sqlite3", read_only=True)
+        seen.append(other.summary()[0]["env_steps"])
+        other.abandon()
+
+    experiment.told.each_turn = once(lambda view: view.elapsed_s >= 2.0, look)
+    experiment.run()
+    assert seen == [640]
+
+
+def test_the_view_adds_up(tmp_path: Path) -> None:
+    progress = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
+    jobs = [make_job(name) for name in names(5)]
+    experiment = Experiment(tmp_path, jobs, lambda launch: Fate(after_s=10.0, progress_every_s=1.0, progress=progress))
+    views: list[tuple[int, float, int]] = []
+    experiment.told.each_turn = lambda view: views.append((view.steps_to_go, view.env_steps_per_s, len(view.live)))
+    experiment.run()
+    assert (3 * 1000 + 2 * 600, 20.0, 2) in views
+    assert views[-1] == (0, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("states", "interrupted", "code"),
+    [
+        ([], False, 0),
+        (["S", "S"], False, 0),
+        (["S", "F"], False, 1),
+        (["S", "C"], False, 1),
+        (["S", "P"], True, 130),
+        (["F", "P"], True, 130),
+        (["S", "S"], True, 0),
+        (["S", "F"], True, 1),
+    ],
+)
+def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
+    from orchestrator.job import Cancelled, Cause, State, Succeeded
+
+    table: dict[str, State] = {
+        "S": Succeeded(),
+        "F": Failed(cause=Cause.ERROR, message=""),
+        "C": Cancelled(),
+        "P": Pending(),
+    }
+    assert exit_code({str(n): table[s] for n, s in enumerate(states)}, interrupted=interrupted) == code
+
+
+# -- ten thousand jobs
+
+
+@pytest.mark.parametrize("kind", ["alike", "head does not fit", "held back"])
+def test_a_turn_costs_the_same_however_many_jobs_wait(tmp_path: Path, kind: str) -> None:
+    """Counted in Python function calls of the loop, which a busy machine does not change."""
+    assert calls_for_100_ends(tmp_path / "many", 10_000, kind) < 1.2 * calls_for_100_ends(tmp_path / "few", 500, kind)
+
+
+def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
+    import cProfile
+    import pstats
+
+    root.mkdir()
+    sizes = {"head does not fit": 4}
+    first = [make_job(f"big{number}", cores=sizes[kind]) for number in range(50)] if kind in sizes else []
+    jobs = [make_job("long"), *first, *(make_job(name, max_retries=1) for name in names(count))]
+    table: dict[str, Fate | list[Fate]] = {"long": Fate(after_s=1e5)}
+    if kind == "held back":
+        table |= {name: [Fate(returncode=-9), Fate()] for name in names(count)}
+    experiment = Experiment(root, jobs, fates(table), cpus=4)
+    summary_written = supervisor.Recorder
+    profile = cProfile.Profile()
+    ends = 0
+
+    def each_turn(view: View) -> None:
+        nonlocal ends
+        ends = sum(view.counts[name] for name in ("SUCCEEDED", "FAILED")) + experiment.told.kinds().count("retrying")
+        if ends >= 150:
+            profile.disable()
+            experiment.supervisor.request_stop("enough")
+            experiment.supervisor.request_stop("enough")
+        elif ends >= 50:
+            profile.enable()
+
+    assert summary_written is not None
+    experiment.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
+    experiment.told.each_turn = each_turn
+    experiment.run()
+    profile.disable()
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
