@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import sys
@@ -105,11 +104,18 @@ def _run(experiment: Experiment, options: Options, given: bytes, warm: Child, *,
 
     with display.reporter(as_json=as_json) as reporter:
         finished = session.run(experiment, options, reporter, given=given, warm=warm)
-    if not as_json:
-        from orchestrator import views
+    try:
+        if as_json:
+            succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
+            text = f"{succeeded} of {len(finished.states)} jobs succeeded"
+            reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
+        else:
+            from orchestrator import views
 
-        with contextlib.suppress(OSError):  # nobody reads this any more
             views.show_end(finished)
+        sys.stdout.flush()
+    except OSError:
+        display.mute()  # the terminal was closed, the pipe's reader has ended
     return finished.exit_code
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.supervisor import Live, Reporter, View
+from orchestrator.reporting import Live, Reporter, UntilGone, View
 from orchestrator.tables import Column, duration, number, table
 
 if TYPE_CHECKING:
@@ -82,51 +82,24 @@ class LiveReporter(SilentReporter):
         self._live.stop()
 
 
-class Unheard:
-    """A reporter whose reader may go away: the training goes on without one.
-
-    When the terminal is closed or a pipe's reader ends, nothing more is shown, and standard output
-    leads nowhere from then on, so that nobody else stumbles over it.
-    """
-
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        with self._or_silence():
-            self._reporter.event(kind, message, **facts)
-
-    def tick(self, view: Callable[[], View]) -> None:
-        with self._or_silence():
-            self._reporter.tick(view)
-
-    @contextlib.contextmanager
-    def _or_silence(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            self._reporter = SilentReporter()
-            mute()
-
-
 @contextlib.contextmanager
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
-    """The one that fits standard output."""
+    """The one that fits standard output. When nobody reads that any more, the training goes on all the same."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        yield Unheard(JsonReporter() if as_json else LineReporter())
+        yield UntilGone(JsonReporter() if as_json else LineReporter())
         return
     from orchestrator import views
 
     live = LiveReporter(views.console())
     try:
-        yield Unheard(live)
+        yield UntilGone(live)
     finally:
         with contextlib.suppress(OSError):
             live.close()
 
 
 def mute() -> None:
-    """Let standard output lead nowhere; also what is still in its buffer."""
+    """Let standard output lead nowhere, also what is still in its buffer: nobody reads it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -27,7 +28,9 @@ from orchestrator.executors.local import package_path
 from orchestrator.job import Job
 
 TIME_LIMIT_S = 60.0
-"""For one robot alone; a chunk that takes longer is taken apart."""
+"""For one robot alone; a chunk that takes this long, and a second for each more, is taken apart."""
+CHUNK = 16
+"""Robots that one child examines in the time it takes to start another."""
 CHECK_EVERY_S = 0.1
 POLL_EVERY_S = 0.005
 """How often the end of a child is looked for where the kernel has no pidfd."""
@@ -110,7 +113,8 @@ class _Examination:
         """In the order of the requests: in a few chunks side by side, then what broke a chunk one by one."""
         requests, at_once = self.requests, self.at_once
         answers: dict[int, dict[str, Any]] = {}
-        chunks = [list(range(start, len(requests), at_once)) for start in range(min(at_once, len(requests)))]
+        count = min(at_once, math.ceil(len(requests) / CHUNK))
+        chunks = [list(range(start, len(requests), count)) for start in range(count)]
         self._ask(chunks, answers, warm)
         left = [[index] for index in range(len(requests)) if index not in answers]
         for start in range(0, len(left), at_once):

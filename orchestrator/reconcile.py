@@ -21,7 +21,7 @@ from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Ru
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.policy import Ending
 from orchestrator.preflight import Verdict
-from orchestrator.supervisor import Reporter
+from orchestrator.reporting import Reporter
 
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
 

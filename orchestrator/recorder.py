@@ -41,6 +41,7 @@ class Recorder:
     def ended(
         self, live: Live, returncode: int | None, ending: Ending, record: ExitRecord | None, *, wall_s: float
     ) -> None:
+        self._record_progress([live])  # also of one that ended within the second
         self.ledger.end_attempt(
             live.job.job_id,
             live.handle.number,
@@ -74,7 +75,7 @@ class Recorder:
             self._is_behind = False
             begun = time.monotonic()
             try:
-                summary.write(self.paths, self.ledger.summary())
+                summary.write(self.paths, self.ledger.summaries())
             except OSError as error:
                 self.reporter.event("warning", f"summary.json and summary.csv could not be written: {error}")
             self._next_summary = now + max(RECORD_EVERY_S, (time.monotonic() - begun) / SUMMARY_SHARE)

@@ -117,6 +117,11 @@ def told_end(live: Live, ending: Ending, new: State, record: ExitRecord | None, 
         case Cancelled():
             return "cancelled", f"{name} cancelled", facts
         case _:
-            figure = record.eval_mean if record is not None else None
-            text = f"{name} succeeded" + (f": evaluated return {figure:.1f}" if figure is not None else "")
-            return "succeeded", text, facts
+            return "succeeded", f"{name} succeeded{_returns(record)}", facts
+
+
+def _returns(record: ExitRecord | None) -> str:
+    if record is None or record.ep_rew_mean is None or record.ep_rew_mean_first is None:
+        return ""
+    evaluated = f", evaluated {record.eval_mean:.1f}" if record.eval_mean is not None else ""
+    return f": return {record.ep_rew_mean_first:.1f} → {record.ep_rew_mean:.1f}{evaluated}"

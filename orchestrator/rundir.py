@@ -49,16 +49,22 @@ def claim(root: Path, *, fresh: bool = False) -> Iterator[RunPaths]:
             with _locked(paths):
                 whole = root.absolute()
                 whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
-        new = not root.exists()
+        made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(parents=True, exist_ok=True)
-    with _locked(paths):
-        try:
-            yield paths
-        except BaseException:
-            # Only its holder may do this: a second supervisor, turned away, must not.
-            if new and not paths.jobs.exists():
-                shutil.rmtree(root, ignore_errors=True)
-            raise
+    try:
+        with _locked(paths):
+            try:
+                yield paths
+            except BaseException:
+                # Only its holder may do this: a second supervisor, turned away, must not.
+                if made and not paths.jobs.exists():
+                    shutil.rmtree(root, ignore_errors=True)
+                raise
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if it is empty
+        raise
 
 
 def _refuse_others(paths: RunPaths) -> None:
@@ -152,7 +158,11 @@ def _locked(paths: RunPaths) -> Iterator[None]:
                 "host": socket.gethostname(),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
-            file.write(json.dumps(me).encode())
+            try:
+                file.write(json.dumps(me).encode())
+            except OSError:
+                paths.lock.unlink()
+                raise
         yield
 
 

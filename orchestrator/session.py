@@ -25,9 +25,10 @@ from orchestrator.ledger import Ledger
 from orchestrator.machine import Machine, SlotPool
 from orchestrator.preflight import Verdict
 from orchestrator.reconcile import OnChange, rebuild, reconcile, take_late_requests
+from orchestrator.reporting import Reporter
 from orchestrator.signals import StopRequests
 from orchestrator.spec import Experiment
-from orchestrator.supervisor import Reporter, Supervisor, exit_code
+from orchestrator.supervisor import Supervisor, exit_code
 
 EXECUTORS = ("local",)
 

@@ -5,30 +5,45 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
 from orchestrator.errors import DiskFullError
 
 
-def write(paths: RunPaths, rows: Sequence[dict[str, Any]]) -> None:
-    """:raises DiskFullError: when the disk is full.
+def write(paths: RunPaths, rows: Iterable[Mapping[str, Any]]) -> None:
+    """:param rows: taken one by one: ten thousand of them are not kept.
+
+    :raises DiskFullError: when the disk is full.
     :raises OSError: whatever else the disk answers.
     """
-    text = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows({**row, "cpus": " ".join(map(str, row["cpus"] or ()))} for row in rows)
+    table = io.StringIO(newline="")
+    writer: csv.DictWriter[str] | None = None
+    lines = []
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(table, fieldnames=list(row))
+            writer.writeheader()
+        writer.writerow({**row, "cpus": " ".join(map(str, row["cpus"] or ()))})
+        lines.append(_line(row))
     try:
-        write_whole(paths.summary_json, to_json(rows), durable=False)
-        write_whole(paths.summary_csv, text.getvalue(), durable=False)
+        write_whole(paths.summary_json, _array(lines), durable=False)
+        write_whole(paths.summary_csv, table.getvalue(), durable=False)
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
             raise DiskFullError(f"{paths.root}: no space left on the disk") from error
         raise
 
 
-def to_json(rows: Sequence[dict[str, Any]]) -> str:
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A JSON array, one line a job."""
+    return _array(map(_line, rows))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _array(lines: Iterable[str]) -> str:
+    return "[\n" + ",\n".join(lines) + "\n]\n"

@@ -173,6 +173,7 @@ def give(*arguments: str | Path, cwd: Path, **added: str) -> subprocess.Complete
     """Give a command and wait for its end. Whatever the user did: never a traceback."""
     done = subprocess.run(
         command(*arguments),
+        check=False,
         cwd=cwd,
         env=environment(**added),
         stdin=subprocess.DEVNULL,

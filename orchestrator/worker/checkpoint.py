@@ -76,10 +76,14 @@ class CheckpointStore:
         """The newest checkpoint that is whole, or None. Damaged ones are removed, with a line in the log.
 
         :raises ValueError: when it belongs to another spec.
+        :raises OSError: when one cannot be read.
         """
         for path in reversed(self._paths()):
+            content = path.read_bytes()  # what the disk itself refuses is no damage: the file stays
             try:
-                state = _load(path)
+                state = _load(content)
+            except MemoryError:
+                raise
             except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
                 print(f"worker: checkpoint {path.name} is damaged and removed: {type(error).__name__}: {error}")
                 path.unlink()
@@ -96,12 +100,14 @@ class CheckpointStore:
         return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(path) as archive:  # torch itself does not compare checksums
+def _load(content: bytes) -> dict[str, Any]:
+    file = io.BytesIO(content)
+    with zipfile.ZipFile(file) as archive:  # torch itself does not compare checksums
         bad = archive.testzip()
     if bad is not None:
         raise zipfile.BadZipFile(f"wrong checksum of {bad}")
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    file.seek(0)
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
     return state
 
 

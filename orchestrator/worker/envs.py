@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from orchestrator.contract import WorkerSpec
+from orchestrator.worker import user_env
 from orchestrator.worker.outcome import Diverged
 
 
@@ -36,37 +36,23 @@ def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int) -> VecEnv:
 def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:
     """Rewards, and observations where they are numbers (no images, no discrete ones), divided by running statistics.
 
-    Rewards are scaled by the spread of the discounted return, with PPO's own ``gamma``.
+    Of a ``Dict`` observation the parts that are numbers. Rewards are scaled by the spread of the discounted
+    return, with PPO's own ``gamma``.
     """
-    space = venv.observation_space
-    parts = list(space.spaces.values()) if isinstance(space, spaces.Dict) else [space]
-    numbers = all(isinstance(part, spaces.Box) and not is_image_space(part) for part in parts)
-    return VecNormalize(venv, norm_obs=numbers, gamma=float(spec.hyperparameters.get("gamma", 0.99)))
+    space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
+    if isinstance(space, spaces.Dict):
+        keys = [key for key, part in space.spaces.items() if _is_numbers(part)]
+        return VecNormalize(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
+    return VecNormalize(venv, norm_obs=_is_numbers(space), gamma=gamma)
 
 
-def import_attribute(path: str) -> Any:
-    """``"package.module:name"`` → the object.
-
-    :raises ValueError: when ``path`` has another form; :raises ImportError: when there is no such thing.
-    """
-    module_name, _, name = path.partition(":")
-    if not (module_name and name):
-        raise ValueError(f"{path!r}: expected 'package.module:name'")
-    module = importlib.import_module(module_name)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise ImportError(f"{path!r}: module {module_name!r} ({module.__file__}) has no {name!r}") from None
+def _is_numbers(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and not is_image_space(space)
 
 
 def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasium.Env[Any, Any]]:
     def make_one() -> gymnasium.Env[Any, Any]:
-        if spec.entry_point is not None:
-            env = import_attribute(spec.entry_point)(xml=xml, seed=seed, **spec.env_kwargs)
-        else:
-            assert spec.env is not None
-            options: dict[str, Any] = {} if xml is None else {"xml_file": xml}
-            env = gymnasium.make(spec.env, **options, **spec.env_kwargs)
+        env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
         if _simulates_with_mujoco(env):
             env = PhysicsWatch(env, spec.xml or spec.env or str(spec.entry_point))
         return Monitor(env)
@@ -91,28 +77,38 @@ class PhysicsWatch(gymnasium.Wrapper[Any, Any, Any, Any]):
 
         super().__init__(env)
         self._robot = robot
-        # Views into the simulation's own memory: reading a counter costs 0.1 microseconds.
-        data: Any = env.unwrapped
-        warnings = data.data.warning
-        self._counters = {
-            "position": warnings[mujoco.mjtWarning.mjWARN_BADQPOS],
-            "velocity": warnings[mujoco.mjtWarning.mjWARN_BADQVEL],
-            "acceleration": warnings[mujoco.mjtWarning.mjWARN_BADQACC],
+        base: Any = env.unwrapped
+        self._simulation = base
+        self._kinds = {
+            mujoco.mjtWarning.mjWARN_BADQPOS: "position",
+            mujoco.mjtWarning.mjWARN_BADQVEL: "velocity",
+            mujoco.mjtWarning.mjWARN_BADQACC: "acceleration",
         }
-        self._watched = tuple(self._counters.values())
-        self._simulation = data
-        self._time_s = 0.0
+        self._watch(base.data)
+
+    def _watch(self, data: Any) -> None:
+        self._data = data
+        # Views into the simulation's own memory: reading a counter costs 0.1 microseconds.
+        self._counters = tuple(data.warning[kind] for kind in self._kinds)
+        self._time_s = data.time
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        positions, velocities, accelerations = self._watched
+        data = self._simulation.data
+        if data is not self._data:  # some environments make a new one at every reset
+            self._watch(data)
+        positions, velocities, accelerations = self._counters
         if positions.number or velocities.number or accelerations.number:
             self._raise()
-        self._time_s = self._simulation.data.time
+        self._time_s = data.time
         return result
 
     def _raise(self) -> None:
-        what, counter = next((name, counter) for name, counter in self._counters.items() if counter.number)
+        what, counter = next(
+            (name, counter)
+            for name, counter in zip(self._kinds.values(), self._counters, strict=True)
+            if counter.number
+        )
         raise Diverged(
             f"{self._robot}: physics diverged after {self._time_s:.4f} s of the episode: "
             f"{what} of degree of freedom {counter.lastinfo} is not finite or huge"

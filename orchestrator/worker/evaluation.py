@@ -14,6 +14,8 @@ from stable_baselines3 import PPO
 from orchestrator.contract import WorkerSpec
 from orchestrator.worker import envs
 
+LONGEST = 100_000
+"""Control steps after which an episode is cut off: a good policy may keep one up for ever where nothing limits it."""
 _SPAWN_KEY = 1
 """Sets the seeds of evaluation apart from those of training."""
 
@@ -24,6 +26,9 @@ class Evaluation:
     """Sums of the task's own rewards, in the order in which the episodes ended."""
     lengths: list[int]
     """Control steps."""
+    seed: int
+    """Environment *i* had ``seed + i`` (a built-in task's batch has ``seed`` as a whole)."""
+    n_envs: int
 
     @property
     def mean(self) -> float:
@@ -38,6 +43,8 @@ class Evaluation:
                     "returns": self.returns,
                     "lengths": self.lengths,
                     "deterministic": True,
+                    "seed": self.seed,
+                    "n_envs": self.n_envs,
                 },
                 indent=2,
             )
@@ -57,7 +64,8 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: PPO, each_step: Callable[[]
     try:
         venv.seed(seed)
         left = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
-        return _run(model, _prepared(spec, model, venv), left, each_step)
+        returns, lengths = _run(model, _prepared(spec, model, venv), left, each_step)
+        return Evaluation(returns, lengths, seed, n_envs)
     finally:
         venv.close()
 
@@ -74,17 +82,27 @@ def _prepared(spec: WorkerSpec, model: PPO, venv: Any) -> Any:
     return PPO._wrap_env(venv)
 
 
-def _run(model: PPO, venv: Any, left: np.ndarray, each_step: Callable[[], None]) -> Evaluation:
-    result = Evaluation([], [])
+def _run(model: PPO, venv: Any, left: np.ndarray, each_step: Callable[[], None]) -> tuple[list[float], list[int]]:
+    returns: list[float] = []
+    lengths: list[int] = []
+    so_far, steps = np.zeros(len(left)), np.zeros(len(left), int)
     observations = venv.reset()
     while left.any():
         actions, _ = model.predict(observations, deterministic=True)
-        observations, _, dones, infos = venv.step(actions)
-        for index in np.flatnonzero(dones):
-            if left[index]:
+        observations, rewards, dones, infos = venv.step(actions)
+        so_far += rewards
+        steps += 1
+        for index in np.flatnonzero((dones | (steps >= LONGEST)) & (left > 0)):
+            if dones[index]:
                 left[index] -= 1
                 episode = infos[index]["episode"]
-                result.returns.append(float(episode["r"]))
-                result.lengths.append(int(episode["l"]))
+                returns.append(float(episode["r"]))
+                lengths.append(int(episode["l"]))
+            else:
+                left[index] = 0
+                returns.append(float(so_far[index]))
+                lengths.append(int(steps[index]))
+                print(f"worker: evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
+        so_far[dones] = steps[dones] = 0
         each_step()
-    return result
+    return returns, lengths

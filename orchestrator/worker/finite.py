@@ -36,11 +36,11 @@ def check_policy(model: PPO, iteration: int) -> None:
 def blaming(model: PPO, iteration: int) -> Iterator[None]:
     """Where torch or numpy refuse a number that is not finite, say that this is what happened.
 
-    (Stable-Baselines3's distributions raise ``ValueError`` about their arguments then.)
+    (torch's distributions raise ``ValueError`` about their arguments then, its sampling ``RuntimeError``.)
     """
     try:
         yield
-    except (ValueError, FloatingPointError, AssertionError) as error:
+    except (ValueError, RuntimeError, FloatingPointError, AssertionError) as error:
         problem = _parameter_problem(model) or _observation_problem(model) or _rollout_problem(model)
         if problem is None:
             raise
@@ -59,19 +59,26 @@ def _rollout_problem(model: PPO) -> str | None:
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             place = np.argwhere(~np.isfinite(array))[0]
-            where = f" at step {place[0]} of environment {place[1]}" if len(place) > 1 else ""
-            return f"{name} are not finite: {array[tuple(place)]}{where}"
+            return f"{name} are not finite: {array[tuple(place)]} at step {place[0]}{_environment(array[place[0]])}"
     return None
 
 
 def _observation_problem(model: PPO) -> str | None:
-    latest = model._last_obs
+    normalization = model.get_vec_normalize_env()
+    # As the environments gave them: one that is not finite spoils the normalised ones of all.
+    given = None if normalization is None else getattr(normalization, "old_obs", None)
+    latest = model._last_obs if given is None else given
     arrays = latest if isinstance(latest, dict) else {"observations": latest}
     for name, array in arrays.items():
         if array is not None and np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            environment = int(np.argwhere(~np.isfinite(array))[0][0])
-            return f"{name} are not finite in environment {environment}"
+            return f"{name} are not finite{_environment(array)}"
     return None
+
+
+def _environment(row: np.ndarray) -> str:
+    """Which environment it is in ``(n_envs, …)``; nothing where it is in all, as normalisation spreads it."""
+    bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
+    return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
 
 
 def _loss_problem(model: PPO) -> str | None:

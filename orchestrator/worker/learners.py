@@ -6,7 +6,8 @@ where this package is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,6 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.contract import WorkerSpec, parse_schedule
-from orchestrator.worker.envs import import_attribute
 
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 """Hyperparameters of PPO that may be functions of the remaining progress."""
@@ -34,7 +34,15 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
     Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
     are set by PPO itself. ``optimizer_kwargs`` is not touched: only where it is absent does
     stable-baselines3 give Adam its ``eps=1e-5``.
+
+    :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
     """
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(
+            f"resources.gpus asks for a GPU, but PyTorch {torch.__version__} sees none here "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
+            "(python -m orchestrator doctor tells), or set resources.gpus = 0"
+        )
     model = PPO(
         spec.policy,
         venv,
@@ -74,24 +82,9 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with classes in the place of their names."""
-    lookups: dict[str, Callable[[str], Any]] = {
-        "activation_fn": lambda name: _named(torch.nn, torch.nn.Module, name),
-        "optimizer_class": lambda name: _named(torch.optim, torch.optim.Optimizer, name),
-        "features_extractor_class": import_attribute,
-    }
-    return {
-        key: lookups[key](value) if key in lookups and isinstance(value, str) else value for key, value in given.items()
-    }
-
-
-def _named(module: Any, base: type, name: str) -> type:
-    """The class of ``module`` with this name, letter case and underscores aside: ``"leaky_relu"`` → ``LeakyReLU``.
-
-    :raises ValueError: when there is none.
-    """
-    wanted = name.rpartition(".")[2].replace("_", "").lower()
-    for attribute, value in vars(module).items():
-        if attribute.lower() == wanted and isinstance(value, type) and issubclass(value, base):
-            return value
-    raise ValueError(f"{name!r} is not one of the classes of {module.__name__}")
+    """``given`` with the activation's class in the place of its name: ``"leaky_relu"`` → ``LeakyReLU``."""
+    if "activation_fn" not in given:
+        return dict(given)
+    wanted = given["activation_fn"].replace("_", "")
+    classes = {name.lower(): value for name, value in vars(torch.nn).items()}
+    return {**given, "activation_fn": classes[wanted]}

@@ -79,7 +79,15 @@ def judge(error: BaseException) -> tuple[ExitCode, str, str]:
         return ExitCode.DISK_FULL, f"no space left: {error}", trace
     if isinstance(error, Diverged) or _is_physics_diverged(error):
         return ExitCode.DIVERGED, str(error), trace
-    return ExitCode.ERROR, f"{_one_line(error)} ({_place(error)})", trace
+    return ExitCode.ERROR, describe(error), trace
+
+
+def describe(error: BaseException) -> str:
+    """Type, message and place of an error in one line: a place in the user's own code where there is one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -95,11 +103,6 @@ def _is_physics_diverged(error: BaseException) -> bool:
     # Looked up rather than imported: a job without built-in task need not load MuJoCo to fail.
     simulation = sys.modules.get("orchestrator.worker.simulation")
     return simulation is not None and isinstance(error, simulation.PhysicsDiverged)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _place(error: BaseException) -> str:

@@ -11,27 +11,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib
 import inspect
 import json
 import os
 import re
 import sys
 import tempfile
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.worker import lifeline
+from orchestrator.worker import lifeline, outcome, user_env
 from orchestrator.worker.bundle import Bundle, BundleError, collect
 
 if TYPE_CHECKING:
     import gymnasium
-
-TRAINABLE_ACTIONS = ("box", "discrete", "multidiscrete", "multibinary")
-TRAINABLE_OBSERVATIONS = (*TRAINABLE_ACTIONS, "dict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +41,10 @@ class Request:
     env: str | None = None
     entry_point: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
+    use_sde: bool = False
+    """Likewise."""
     search_path: str | None = None
     stage_to: str | None = None
     """Folder the robot's bundle is written to; None: checked in a temporary one."""
@@ -60,10 +59,6 @@ class Answer:
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
     """Of the bundle: SHA-256 over names and contents."""
-    action_space: str | None = None
-    """One of ``TRAINABLE_ACTIONS``."""
-    observation_space: str | None = None
-    """One of ``TRAINABLE_OBSERVATIONS``; ``dict`` needs ``MultiInputPolicy``."""
 
 
 class UnfitError(Exception):
@@ -80,7 +75,7 @@ def check(request: Request) -> Answer:
     except OSError as error:
         problem = f"{error.filename or request.xml}: {error.strerror or error}"
     except Exception as error:  # whoever's bug it is, the other requests want their answers
-        problem = describe_exception(error)
+        problem = outcome.describe(error)
     return Answer(where=request.where, problem=" ".join(problem.split()))
 
 
@@ -95,12 +90,12 @@ def _examine(request: Request, cleanup: contextlib.ExitStack) -> Answer:
     if request.env is not None or request.entry_point is not None:
         if xml is not None:
             _compile(xml, bundle)
-        actions, observations = _check_environment(request, xml)
-        return dataclasses.replace(answer, action_space=actions, observation_space=observations)
+        _check_environment(request, xml)
+        return answer
     if xml is None or request.task is None:
         raise UnfitError("needs a robot (xml) and a task, or an env or entry_point")
     _check_task(xml, bundle, request)
-    return dataclasses.replace(answer, action_space="box", observation_space="box")
+    return answer
 
 
 def _compile(xml: Path, bundle: Bundle) -> Any:
@@ -148,101 +143,108 @@ def _check_task(xml: Path, bundle: Bundle, request: Request) -> None:
         raise UnfitError(f"{name}: observation or reward is not finite after one step with zero action")
 
 
-def _check_environment(request: Request, xml: Path | None) -> tuple[str, str]:
-    """Make the environment and take one random step → kinds of action and observation space."""
+def _check_environment(request: Request, xml: Path | None) -> None:
+    """Make the environment and take one random step."""
+    import gymnasium  # before the user's folder comes first: its random.py is not for us
+
     if request.search_path and request.search_path not in sys.path:
         sys.path.insert(0, request.search_path)
     named = request.entry_point or request.env
     try:
-        env = _make_from_entry_point(request, xml) if request.entry_point else _make_from_id(request, xml)
-        return _try_out(env)
+        if request.entry_point is not None:
+            _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
+        env = user_env.make(
+            env=request.env,
+            entry_point=request.entry_point,
+            xml=None if xml is None else str(xml),
+            seed=0,
+            env_kwargs=request.env_kwargs,
+        )
+        if not isinstance(env, gymnasium.Env):
+            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
+        _try_out(env, request)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UnfitError(f"{named}: gymnasium has no such environment ({error}){hint}") from None
+    except user_env.EntryPointError as error:
+        looked = f" (looked in {request.search_path} too)" if request.search_path else ""
+        raise UnfitError(f"{named}: {error}{looked}") from None
     except UnfitError as error:
         raise UnfitError(f"{named}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise UnfitError(f"{named}: {describe_exception(error)}") from None
+        raise UnfitError(f"{named}: {outcome.describe(error)}") from None
 
 
-def _try_out(env: object) -> tuple[str, str]:
-    import gymnasium
-
-    if not isinstance(env, gymnasium.Env):
-        raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
+def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
     try:
-        actions = _space_kind(env.action_space, TRAINABLE_ACTIONS, "action")
-        observations = _space_kind(env.observation_space, TRAINABLE_OBSERVATIONS, "observation")
-        env.reset(seed=0)
-        env.action_space.seed(0)
-        env.step(env.action_space.sample())
-    finally:
-        env.close()
-    return actions, observations
-
-
-def _make_from_id(request: Request, xml: Path | None) -> gymnasium.Env[Any, Any]:
-    import gymnasium
-
-    assert request.env is not None
-    arguments = dict(request.env_kwargs)
-    if xml is not None:
-        arguments["xml_file"] = str(xml)
-    try:
-        return gymnasium.make(request.env, **arguments)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        near = difflib.get_close_matches(request.env, gymnasium.registry, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnfitError(f"gymnasium has no such environment ({error}){hint}") from None
-
-
-def _make_from_entry_point(request: Request, xml: Path | None) -> Any:
-    """Call ``package.module:make_env``."""
-    entry_point = request.entry_point
-    assert entry_point is not None
-    module_name, colon, attribute = entry_point.partition(":")
-    if not (module_name and colon and attribute):
-        raise UnfitError('expected "package.module:make_env"')
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            looked = f" (looked in {request.search_path} too)" if request.search_path else ""
-            raise UnfitError(f"there is no module {error.name!r}{looked}") from None
-        raise
-    make_env = getattr(module, attribute, None)
-    if not callable(make_env):
-        there = [name for name, value in vars(module).items() if callable(value)]
-        near = difflib.get_close_matches(attribute, there, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnfitError(f"module {module_name!r} has nothing to call named {attribute!r}{hint}")
-    arguments = {"xml": None if xml is None else str(xml), "seed": 0, **request.env_kwargs}
-    try:
-        inspect.signature(make_env).bind(**arguments)
+        inspect.signature(user_env.load(entry_point)).bind(**arguments)
     except TypeError as error:
         raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}") from None
     except ValueError:
         pass  # a signature is not to be had from every callable; the call itself will tell
-    return make_env(**arguments)
 
 
-def _space_kind(space: gymnasium.Space[Any], accepted: Sequence[str], role: str) -> str:
-    kind = type(space).__name__.lower()
-    if kind not in accepted:
-        raise UnfitError(f"its {role} space is {space}; Stable-Baselines3's PPO can use {', '.join(accepted)}")
-    return kind
+def _try_out(env: gymnasium.Env[Any, Any], request: Request) -> None:
+    try:
+        _check_spaces(env, request)
+        observation, _ = _of_length(env.reset(seed=0), 2, "reset", "observation, info")
+        _check_shape(observation, env.observation_space)
+        env.action_space.seed(0)
+        action = env.action_space.sample()
+        observation, *_ = _of_length(env.step(action), 5, "step", "observation, reward, terminated, truncated, info")
+        _check_shape(observation, env.observation_space)
+    finally:
+        env.close()
 
 
-def describe_exception(error: BaseException) -> str:
-    """Type and message, and the line of the user's own code it came from."""
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} ({error.filename}:{error.lineno})"
-    own = str(Path(__file__).parents[1])
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in frames
-        if not frame.filename.startswith((own, "<", sys.base_prefix)) and "site-packages" not in frame.filename
-    ]
-    place = f" ({places[-1]})" if places else ""
-    return f"{type(error).__name__}: {error}{place}"
+def _check_spaces(env: gymnasium.Env[Any, Any], request: Request) -> None:
+    """What Stable-Baselines3's PPO would refuse once it is launched."""
+    import numpy as np
+    from gymnasium import spaces
+
+    actions, observations = env.action_space, env.observation_space
+    parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+    for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
+        if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (" or a Dict" if role == "observation" else "")
+            raise UnfitError(f"its {role} space is {space}; Stable-Baselines3's PPO can use {can_use}")
+    if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+        raise UnfitError(f"its action space is {actions}; Stable-Baselines3's PPO needs finite bounds")
+    if request.use_sde and not isinstance(actions, spaces.Box):
+        raise UnfitError(f"its action space is {actions}; ppo.use_sde = true needs a Box")
+    if request.policy is None:
+        return
+    if isinstance(observations, spaces.Dict) != (request.policy == "MultiInputPolicy"):
+        expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
+        raise UnfitError(f"its observation space is {observations}: {request.policy} does not fit, use {expected}")
+    if request.policy == "CnnPolicy" and len(observations.shape or ()) != 3:
+        raise UnfitError(f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy")
+
+
+def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
+    if not isinstance(returned, tuple) or len(returned) != length:
+        found = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        raise UnfitError(f"its {method}() returns {found}, expected {length}: {expected} (gymnasium.Env)")
+    return returned
+
+
+def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
+    import numpy as np
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            if not isinstance(observation, Mapping) or key not in observation:
+                raise UnfitError(f"its observation lacks {key!r}, which its observation space has")
+            _check_shape(observation[key], part)
+        return
+    try:
+        np.broadcast_to(observation, space.shape or ())
+    except ValueError:
+        raise UnfitError(
+            f"its observation has the shape {np.shape(observation)}, its observation space {space.shape}"
+        ) from None
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -25,17 +26,15 @@ class RunDelay:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         try:
             for thread in os.listdir(_TASKS):
-                descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
-                try:
-                    self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
-                finally:
-                    os.close(descriptor)
-        except FileNotFoundError:
-            if not self._seen_ns:
-                return None  # no schedstat at all; otherwise a thread ended while we looked
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                    descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
+                    try:
+                        self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
+                    finally:
+                        os.close(descriptor)
         except (OSError, IndexError, ValueError):
             return None
-        return sum(self._seen_ns.values()) / 1e9
+        return sum(self._seen_ns.values()) / 1e9 if self._seen_ns else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class CsvTable:
         """Rows in the file, the header not counted."""
         rows: list[list[str]] = []
         if keep and path.exists():
-            with path.open(newline="") as file:
+            with path.open(newline="", errors="replace") as file:
                 lines = list(csv.reader(file))
             self._columns = lines[0] if lines else self._columns
             rows = lines[1 : keep + 1]

@@ -74,6 +74,8 @@ class Training:
         model._num_timesteps_at_start = 0  # time/fps is over all attempts, as time/time_elapsed
         assert model.env is not None
         self._env = WatchedEnv(model.env, self._after_step)
+        # A long update is progress too: without a word of it, it would be taken for a stall.
+        model.policy.optimizer.register_step_post_hook(lambda *_: self._tell())
         self._timings = timings.start(paths.timings_csv, model, self._env, keep=place.timings_rows)
 
     def train(self, leave: Callable[[], bool]) -> None:
@@ -116,7 +118,7 @@ class Training:
         if facts.ep_rew_mean_first is None:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
-        reporter.report("training", model.num_timesteps)
+        self._tell()
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""
@@ -126,6 +128,9 @@ class Training:
     def _after_step(self) -> None:
         if self._facts.first_step_s is None:
             self._facts.first_step_s = self._facts.age_s()
+        self._tell()
+
+    def _tell(self) -> None:
         self._reporter.report("training", self._model.num_timesteps)
 
     def _due(self, steps_before: int) -> bool:

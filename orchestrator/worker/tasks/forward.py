@@ -138,7 +138,7 @@ class Forward:
             healthy &= np.abs(qpos[:, root.pitch.address] - self.pose[root.pitch.address]) < self.options.max_tilt
         if root.quaternion is not None:
             cosine = world_up(qpos[:, root.quaternion]) @ self.start_up
-            healthy &= cosine > math.cos(self.options.max_tilt)
+            healthy &= cosine > math.cos(min(self.options.max_tilt, math.pi))
         return healthy
 
 
@@ -158,7 +158,7 @@ def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Forward:
     root = find_root(model, pose)
     unseen = [coordinate.address for coordinate in (root.x, root.y) if coordinate is not None]
     quaternion = pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
-    return Forward(
+    task = Forward(
         model=model,
         options=chosen,
         frame_skip=chosen.frame_skip_for(model, CONTROL_PERIOD_S),
@@ -167,6 +167,14 @@ def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Forward:
         observed=np.setdiff1d(np.arange(model.nq), unseen),
         start_up=world_up(quaternion[None])[0],
     )
+    if chosen.terminate_when_unhealthy and not task.healthy(States(pose[None], np.zeros((1, model.nv))))[0]:
+        raise ValueError(
+            f'task "forward": the starting pose is unhealthy already (root body at height {root.start_height:g} over '
+            f"z = 0, min_height = {chosen.min_height:g}, max_tilt = {chosen.max_tilt:g}), so every episode would end "
+            "at once; put the root body at its height over the ground, change these options, or set "
+            "terminate_when_unhealthy = false"
+        )
+    return task
 
 
 def find_root(model: mujoco.MjModel, pose: Floats) -> Root:

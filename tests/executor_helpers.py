@@ -1,0 +1,100 @@
+"""Launches of puppets (``puppet.py``) and waiting for what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.contract import Progress
+from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
+from orchestrator.executors.local import LocalExecutor
+
+PUPPET = (sys.executable, "-I", "-S", str(Path(__file__).with_name("puppet.py")))
+DEADLINE_S = 60.0
+"""Generous: it is only ever reached where something is wrong."""
+
+Order = tuple[str, Any]
+READY = Progress(phase="starting").to_line().decode()
+ASLEEP_FAMILY: list[Order] = [
+    ("when asked", None),
+    ("fork", "child"),
+    ("daemon", "daemon"),
+    ("say", READY),
+    ("sleep", None),
+]
+
+
+def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: int = 0, **changes: Any) -> Launch:
+    job_dir = root / job_id
+    (job_dir / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
+    (job_dir / "orders.json").write_text(json.dumps(list(orders)))
+    values: dict[str, Any] = {"cpus": tuple(os.sched_getaffinity(0)), "gpus": (), "threads": 1}
+    return Launch(job_id=job_id, number=number, job_dir=job_dir, **values | changes)
+
+
+def events_until(executor: Executor, condition: Callable[[list[Event]], bool]) -> list[Event]:
+    """Everything polled up to and with the event that makes ``condition`` true."""
+    deadline = time.monotonic() + DEADLINE_S
+    events: list[Event] = []
+    while not condition(events):
+        assert time.monotonic() < deadline, f"in vain; events so far: {events}"
+        events += executor.poll(1.0)
+    return events
+
+
+def until_exit(executor: Executor, *handles: Handle) -> dict[Handle, Exited]:
+    """The ends of ``handles``."""
+
+    def ends(events: list[Event]) -> dict[Handle, Exited]:
+        return {event.handle: event for event in events if isinstance(event, Exited)}
+
+    return ends(events_until(executor, lambda events: ends(events).keys() >= set(handles)))
+
+
+def until_heard(executor: Executor, *handles: Handle) -> list[Event]:
+    """Until each of ``handles`` has reported progress."""
+
+    def heard(events: list[Event]) -> bool:
+        return {event.handle for event in events if isinstance(event, Progressed)} >= set(handles)
+
+    return events_until(executor, heard)
+
+
+def await_files(*paths: Path) -> list[str]:
+    """Their contents, once they are there."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"in vain: {paths}"
+        time.sleep(0.002)
+    return [path.read_text() for path in paths]
+
+
+def await_gone(pids: Iterable[int]) -> None:
+    """Until none of them runs; awaits the event itself."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            ready, _, _ = select.select([descriptor], [], [], DEADLINE_S)
+        finally:
+            os.close(descriptor)
+        assert ready, f"process {pid} is still there: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}"
+
+
+@contextlib.contextmanager
+def local(**settings: Any) -> Iterator[LocalExecutor]:
+    """A local executor over puppets."""
+    executor = LocalExecutor(**{"worker_command": PUPPET} | settings)
+    try:
+        yield executor
+    finally:
+        executor.close()

@@ -1,0 +1,286 @@
+"""The command as functions: from scripts, threads, notebooks, and again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import psutil
+import pytest
+from command_helpers import BALANCER, HOPPER, Experiment, odd, write_experiment
+
+import orchestrator
+from orchestrator.executors.local import LocalExecutor
+
+SHORT: dict[str, Any] = {
+    "total_timesteps": 256,
+    "n_envs": 2,
+    "eval_episodes": 0,
+    "ppo": {"n_steps": 64, "batch_size": 64, "n_epochs": 1},
+}
+NO_ACTUATORS = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path) -> None:
+    (tmp_path / "still.xml").write_text(NO_ACTUATORS)
+    results = orchestrator.train([HOPPER, tmp_path / "still.xml", tmp_path / "gone.xml", HOPPER], seeds=[0, 1], **SHORT)
+    assert [(Path(str(one.xml)).name, one.seed) for one in results] == [
+        (name, seed) for name in ("hopper.xml", "still.xml", "gone.xml", "hopper.xml") for seed in (0, 1)
+    ]
+    assert [one.ok for one in results] == [True, True, False, False, False, False, True, True]
+    assert "has no actuators" in str(results[2].error)
+    assert "no such file" in str(results[4].error)
+    for one in results:
+        assert (one.error is None) == one.ok
+        if one.ok:
+            assert one.ep_rew_mean is not None
+            assert one.env_steps == 256
+            assert one.model is not None
+            assert one.model.is_absolute()
+            assert one.model.is_file()
+
+
+def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
+    write_experiment(tmp_path, odd("unused", "nothing"))
+    (result,) = orchestrator.train([BALANCER], entry_point="odd:make", **SHORT)
+    assert result.ok, result.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        ({"n_env": 3}, 'did you mean "n_envs"?'),
+        ({"seeds": [0, 0]}, "listed twice"),
+        ({"task": "fly"}, "forward"),
+        ({"matrix": {"n_envs": [1, 2]}}, "belongs in a job file"),
+        ({"ppo": {"batch_size": 60}}, "not divisible"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_with_all_of_them_is_raised(arguments: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
+        orchestrator.train([HOPPER], **{**SHORT, **arguments})
+
+
+def test_one_path_is_not_a_sequence_of_them() -> None:
+    with pytest.raises(orchestrator.UsageError, match="expected a sequence"):
+        orchestrator.train("robot.xml")  # type: ignore[arg-type]
+    assert orchestrator.train([]) == []
+
+
+def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
+    for _ in range(2):
+        done = orchestrator.run(jobs, max_parallel=2)
+        assert (done.exit_code, done.ok) == (1, False)
+        assert done.run_dir == tmp_path / "runs/tiny"
+        good, bad = done.results
+        assert good.ok
+        assert "the knee fell off" in str(bad.error)
+    with pytest.raises(orchestrator.SpecError) as caught:
+        orchestrator.run(jobs, overrides={"ppo.gama": 0.9})
+    assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(caught.value)
+
+
+def test_from_a_thread() -> None:
+    found: list[orchestrator.Result] = []
+    thread = threading.Thread(target=lambda: found.extend(orchestrator.train([HOPPER], **SHORT)))
+    thread.start()
+    thread.join()
+    assert [one.ok for one in found] == [True]
+
+
+def test_inside_a_running_event_loop() -> None:
+    async def search() -> list[bool]:
+        here = orchestrator.train([HOPPER], **SHORT)
+        there = await asyncio.to_thread(orchestrator.train, [HOPPER], **SHORT)
+        return [one.ok for one in here + there]
+
+    assert asyncio.run(search()) == [True, True]
+
+
+INSTANT = """
+import json, pathlib, sys
+job, number = pathlib.Path(sys.argv[1]), sys.argv[2]
+record = {"code": 0, "message": "", "env_steps": 1, "ep_rew_mean": 1.0}
+(job / "attempts" / number / "exit.json").write_text(json.dumps(record))
+"""
+
+
+def leftovers() -> tuple[int, int, int]:
+    """Children, descriptors and threads of this process."""
+    return len(psutil.Process().children(recursive=True)), len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"))
+    program = tmp_path / "instant.py"
+    program.write_text(INSTANT)
+    instant = (sys.executable, "-I", "-S", str(program))
+    monkeypatch.setattr("orchestrator.session._executor", lambda _: LocalExecutor(worker_command=instant))
+    monkeypatch.setattr("orchestrator.preflight.examine", no_examination)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    def call(number: int) -> None:
+        done = orchestrator.run(jobs, run_dir=tmp_path / f"runs/{number}")
+        assert done.ok
+
+    for number in range(20):  # what is loaded and cached once
+        call(number)
+    gc.collect()
+    before, memory = leftovers(), psutil.Process().memory_info().rss
+    for number in range(20, 220):
+        call(number)
+    gc.collect()
+    assert leftovers() == before
+    assert psutil.Process().memory_info().rss - memory < 8 * 2**20
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
+    from orchestrator.preflight import Verdict
+
+    return {job.job_id: Verdict(problem=None) for job in jobs}
+
+
+def test_real_calls_leak_nothing() -> None:
+    orchestrator.train([HOPPER], **SHORT)
+    before = leftovers()
+    for _ in range(2):
+        assert orchestrator.train([HOPPER], **SHORT)[0].ok
+    assert leftovers() == before
+
+
+SCRIPT = """
+import sys, orchestrator
+try:
+    orchestrator.run(sys.argv[1], show=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(7)
+"""
+
+
+def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(jobs)],
+        env=commands.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    commands.wait_until(lambda: list(tmp_path.glob("runs/tiny/jobs/*/checkpoints/*.pt")), "a checkpoint")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=commands.PATIENCE_S)
+    assert process.returncode == 7, err
+    assert out.endswith("interrupted\n")
+    assert commands.summary(tmp_path / "runs/tiny")["hopper-s0"]["state"] == "PENDING"
+
+
+def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000})
+
+    def ask() -> None:
+        commands.wait_until(lambda: list(tmp_path.glob("here/jobs/*/checkpoints/*.pt")), "a checkpoint")
+        commands.give("stop", "here", cwd=tmp_path)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    done = orchestrator.run(jobs, run_dir="here")
+    thread.join()
+    assert done.exit_code == 130
+    assert (done.results[0].ok, done.results[0].state) == (False, "PENDING")
+    assert "stopped before it was finished" in str(done.results[0].error)
+
+
+# -- what a finished job leaves
+
+
+ACT = """
+import pickle, sys
+import gymnasium
+from stable_baselines3 import PPO
+
+model = PPO.load(sys.argv[1])
+with open(sys.argv[2], "rb") as file:
+    statistics = pickle.load(file)
+env = gymnasium.make("Pendulum-v1")
+observation, _ = env.reset(seed=0)
+for _ in range(20):
+    action, _ = model.predict(statistics.normalize_obs(observation), deterministic=True)
+    observation, *_ = env.step(action)
+assert not any(name.split(".")[0] == "orchestrator" for name in sys.modules), "it needs this package"
+print(action.shape)
+"""
+
+
+def test_a_model_acts_where_this_package_is_not_installed(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "pendulum", "env": "Pendulum-v1"})
+    assert orchestrator.run(jobs, run_dir="run").ok
+    job = tmp_path / "run/jobs/pendulum-s0"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ACT, job / "model.zip", job / "vecnormalize.pkl"],
+        check=False,
+        cwd="/",
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "(1,)\n", done.stderr
+
+
+def test_a_model_of_a_built_in_task_loads_without_this_package(finished_once: Experiment) -> None:
+    code = "import sys; from stable_baselines3 import PPO; print(PPO.load(sys.argv[1]).observation_space.shape[0] > 2)"
+    model = finished_once.run_dir / "jobs/hopper-s0/model.zip"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, model], check=False, cwd="/", capture_output=True, text=True
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_progress_and_timings_have_a_full_row_an_iteration(tmp_path: Path) -> None:
+    jobs = write_experiment(
+        tmp_path,
+        {"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "ppo": {"n_steps": 256, "n_epochs": 4}},
+        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 4096, "ppo": {"n_steps": 256}},
+    )
+    assert orchestrator.run(jobs, run_dir="run").ok
+    for name in ("hopper-s0", "pendulum-s0"):
+        job = tmp_path / "run/jobs" / name
+        progress, timings = (read_rows(job / f"{table}.csv") for table in ("progress", "timings"))
+        assert len(progress) == len(timings) == 4096 // (256 * 2)
+        assert [int(row["iteration"]) for row in timings] == list(range(1, len(timings) + 1))
+        assert [row["env_steps"] for row in timings] == [row["time/total_timesteps"] for row in progress]
+        optional = () if Path("/sys/fs/cgroup/cpu.stat").exists() else ("throttled_s",)
+        assert not [
+            (row, column) for row in timings for column, cell in row.items() if not cell and column not in optional
+        ]
+        total = {column: sum(float(row[column] or 0) for row in timings) for column in timings[0]}
+        assert total["rollout_s"] + total["train_s"] == pytest.approx(total["wall_s"], rel=0.03)
+        assert total["env_s"] + total["policy_s"] <= total["rollout_s"]
+        assert total["backward_s"] + total["optimizer_s"] <= total["train_s"]
+        assert 0 < total["cpu_s"] <= total["wall_s"] * 1.5
+    row = json.loads((tmp_path / "run/summary.json").read_text())[0]
+    for figure in ("queue_s", "import_s", "first_step_s", "checkpoint_s", "wall_s", "cpu_s", "env_steps_per_s"):
+        assert row[figure] is not None, figure
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

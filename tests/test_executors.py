@@ -1,0 +1,206 @@
+"""What every executor keeps to. A further one joins with a :class:`Stage` and a line in ``STAGES``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from executor_helpers import PUPPET, Order, events_until, make_launch, until_exit, until_heard
+
+from orchestrator.contract import Progress
+from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
+from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.local import LocalExecutor
+
+SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What a worker does: says something, then ends, or runs until it is ended."""
+
+    says: tuple[bytes, ...] = ()
+    exits: int | None = None
+    dies: int | None = None
+    when_asked: int | None = None
+    """Exit code once it is asked to leave; None: it does not listen."""
+
+
+class Stage(Protocol):
+    """An executor, and how a script becomes a launch on it."""
+
+    executor: Executor
+
+    def launch(self, job_id: str, script: Script) -> Launch: ...
+
+
+class LocalStage:
+    def __init__(self, root: Path) -> None:
+        self.executor = LocalExecutor(worker_command=PUPPET)
+        self._root = root
+
+    def launch(self, job_id: str, script: Script) -> Launch:
+        orders: list[Order] = [("when asked", script.when_asked)]
+        orders += [("say", line.decode("latin-1")) for line in (*script.says, SAID.to_line())]
+        if script.exits is not None:
+            orders.append(("exit", script.exits))
+        orders += [("die", script.dies)] if script.dies is not None else []
+        return make_launch(self._root, job_id, [*orders, ("sleep", None)])
+
+
+class FakeStage:
+    def __init__(self, root: Path) -> None:
+        self.executor = FakeExecutor(behave=lambda launch: self._fates[launch.job_id])
+        self._root = root
+        self._fates: dict[str, Fate] = {}
+
+    def launch(self, job_id: str, script: Script) -> Launch:
+        ends = script.exits if script.exits is not None else -script.dies if script.dies is not None else None
+        self._fates[job_id] = Fate(
+            after_s=NEVER if ends is None else 1.0,
+            returncode=ends,
+            progress_every_s=0.5,
+            progress=SAID,
+            leaves_within_s=NEVER if script.when_asked is None else 0.1,
+            returncode_asked=script.when_asked or 0,
+        )
+        return make_launch(self._root, job_id)
+
+
+STAGES = {"local": LocalStage, "fake": FakeStage}
+
+
+@pytest.fixture(params=STAGES)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    stage: Stage = STAGES[request.param](tmp_path)
+    yield stage
+    stage.executor.close()
+
+
+def start(stage: Stage, script: Script, job_id: str = "a") -> Handle:
+    return stage.executor.submit(stage.launch(job_id, script))
+
+
+@pytest.mark.parametrize("code", [0, 1, 10, 11, 12, 255])
+def test_the_exit_code_arrives(stage: Stage, code: int) -> None:
+    handle = start(stage, Script(exits=code))
+    assert until_exit(stage.executor, handle)[handle].returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_death_by_a_signal_is_a_negative_code(stage: Stage, number: int) -> None:
+    handle = start(stage, Script(dies=number))
+    assert until_exit(stage.executor, handle)[handle] == Exited(handle, -number)
+
+
+def test_a_handle_names_job_and_attempt(stage: Stage) -> None:
+    launch = dataclasses.replace(stage.launch("a", Script(exits=0)), number=7)
+    (launch.job_dir / "attempts" / "7").mkdir()
+    handle = stage.executor.submit(launch)
+    assert (handle.job_id, handle.number) == ("a", 7)
+
+
+def test_ends_of_many_attempts_arrive_once_each(stage: Stage) -> None:
+    handles = {start(stage, Script(exits=number), f"j{number}"): number for number in range(8)}
+    ended = until_exit(stage.executor, *handles)
+    assert {handle: event.returncode for handle, event in ended.items()} == handles
+    assert not [event for event in stage.executor.poll(0.0) if isinstance(event, Exited)]
+
+
+def test_progress_arrives_before_the_end(stage: Stage) -> None:
+    handle = start(stage, Script(exits=0))
+    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    kinds = [type(event) for event in events if event.handle == handle]
+    assert Progressed(handle, SAID) in events
+    assert kinds.index(Progressed) < kinds.index(Exited) == len(kinds) - 1
+
+
+def test_progress_arrives_while_it_runs(stage: Stage) -> None:
+    handle = start(stage, Script())
+    assert Progressed(handle, SAID) in until_heard(stage.executor, handle)
+
+
+GARBAGE = [
+    b"\n",
+    b"hello\n",
+    b"{}\n",
+    b"[]\n",
+    b"null\n",
+    b"\xff\xfe\x00\n",
+    b"[" * 50_000 + b"\n",
+    b"x" * 100_000 + b"\n",
+    b'{"phase": "dancing"}\n',
+    b'{"phase": "training", "env_steps": "many"}\n',
+    b'{"phase": "training", "env_steps": [1]}\n',
+    b'{"phase": "training", "env_steps": 1e400}\n',
+    b'{"phase": "training", "env_steps": %d}\n' % 10**30,
+    b'{"phase": "training", "unknown": 1}\n',
+    b'{"env_steps": 1}\n',
+    json.dumps({"phase": 5}).encode() + b"\n",
+]
+
+
+def test_garbage_on_the_channel_is_ignored(stage: Stage) -> None:
+    handle = start(stage, Script(says=tuple(GARBAGE), exits=0))
+
+    def both(events: list[Event]) -> bool:
+        return any(isinstance(event, Exited) for event in events)
+
+    events = events_until(stage.executor, both)
+    assert {event.progress for event in events if isinstance(event, Progressed)} == {SAID}
+    assert Exited(handle, 0) in events
+
+
+def test_asked_politely_it_leaves_with_a_code_of_its_own(stage: Stage) -> None:
+    handle = start(stage, Script(when_asked=11))
+    until_heard(stage.executor, handle)
+    stage.executor.cancel(handle, kill=False)
+    assert until_exit(stage.executor, handle)[handle].returncode == 11
+
+
+def test_one_that_does_not_listen_can_be_killed(stage: Stage) -> None:
+    handle = start(stage, Script())
+    until_heard(stage.executor, handle)
+    stage.executor.cancel(handle, kill=False)
+    assert not [event for event in stage.executor.poll(0.6) if isinstance(event, Exited)]
+    stage.executor.cancel(handle, kill=True)
+    stage.executor.cancel(handle, kill=True)
+    assert until_exit(stage.executor, handle)[handle].returncode == -signal.SIGKILL
+
+
+def test_killing_one_leaves_the_others_alone(stage: Stage) -> None:
+    one, other = start(stage, Script(), "one"), start(stage, Script(), "other")
+    until_heard(stage.executor, other)
+    stage.executor.cancel(one, kill=True)
+    assert until_exit(stage.executor, one).keys() == {one}
+    stage.executor.cancel(other, kill=True)
+    assert until_exit(stage.executor, other).keys() == {other}
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_unknown_and_finished_handles_are_ignored(stage: Stage, kill: bool) -> None:
+    handle = start(stage, Script(exits=0))
+    stage.executor.cancel(Handle("nobody", 3, 1, 1.0), kill=kill)
+    stage.executor.cancel(dataclasses.replace(handle, number=99), kill=kill)
+    assert until_exit(stage.executor, handle)[handle].returncode == 0
+    stage.executor.cancel(handle, kill=kill)
+    assert not stage.executor.poll(0.0)
+
+
+def test_poll_without_attempts_returns_nothing(stage: Stage) -> None:
+    assert list(stage.executor.poll(0.0)) == []
+    assert list(stage.executor.poll(0.01)) == []
+
+
+def test_close_ends_everything_and_may_be_called_again(stage: Stage) -> None:
+    for number in range(3):
+        start(stage, Script(), f"j{number}")
+    stage.executor.close()
+    stage.executor.close()
+    assert list(stage.executor.poll(0.0)) == []

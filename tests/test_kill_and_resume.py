@@ -1,0 +1,151 @@
+"""SIGKILL at any instant: nothing survives, nothing is lost, and not one bit differs in the end.
+
+Twenty kills of an experiment of all six robots, as the README promises it:
+``python -m pytest -m slow tests/test_kill_and_resume.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+import worker_helpers as worker
+from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
+
+ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
+GONE_WITHIN_S = 2.0
+START_S = 1.0
+"""About what a worker needs before it trains: no attempt gets further when it is always killed earlier."""
+
+
+def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> Path:
+    jobs = [
+        {
+            "name": name,
+            "xml": REPOSITORY / f"mjcf/{name}.xml",
+            "task": "balance" if name == "balancer" else "forward",
+            "total_timesteps": total_timesteps,
+            "checkpoint_every": 256,
+            "eval_episodes": 1,
+        }
+        for name in robots
+    ]
+    return write_experiment(cwd, *jobs)
+
+
+def kill_and_look(run: Run, *, worker_too: bool = False) -> None:
+    """SIGKILL the supervisor (and a worker at once); within two seconds no process of it is left."""
+    run.signal(signal.SIGSTOP)  # so that it launches nothing between our look and its end
+    workers = workers_of(run.popen.pid)
+    tokens = set(workers.values())
+    run.signal(signal.SIGKILL)
+    if worker_too and workers:
+        commands.kill(next(iter(workers)))
+    wait_until(lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S)
+    run.popen.wait()
+
+
+def workers_of(supervisor: int) -> dict[int, bytes]:
+    """Pids and token of the workers under ``supervisor``."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):  # it has ended by itself
+        for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+            with contextlib.suppress(OSError, StopIteration):  # gone meanwhile; or no worker
+                found[int(pid)] = token_of(int(pid))
+    return found
+
+
+def finish(jobs: Path, cwd: Path) -> None:
+    done = give("run", jobs, "--run-dir", "run", cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["state"] for row in commands.summary(cwd / "run").values()} == {"SUCCEEDED"}
+
+
+def assert_same_bits(one: Path, other: Path, robots: tuple[str, ...]) -> None:
+    for name in robots:
+        mine, theirs = (cwd / f"run/jobs/{name}-s0" for cwd in (one, other))
+        assert worker.same_bits(worker.parameters(mine / "model.zip"), worker.parameters(theirs / "model.zip")), name
+        assert worker.normalization(mine / "vecnormalize.pkl") == worker.normalization(theirs / "vecnormalize.pkl"), (
+            name
+        )
+        assert (mine / "eval.json").read_bytes() == (theirs / "eval.json").read_bytes(), name
+
+
+def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, took_s: float) -> None:
+    """Kill at ``kills`` random instants, spread so that about all of them come before the end; then let it finish."""
+    jobs = experiment(cwd, robots, total_timesteps)
+    dice = random.Random(os.urandom(8))
+    for count in range(kills):
+        with Run(jobs, "--run-dir", "run", cwd=cwd) as run:
+            if count:  # the first may strike during start-up, the others after a launch, if there still is one
+                with contextlib.suppress(AssertionError):
+                    run.until("launched")
+            time.sleep(dice.uniform(0.0, START_S + 1.5 * took_s / kills))
+            kill_and_look(run, worker_too=count % 2 == 1)
+    finish(jobs, cwd)
+
+
+def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    jobs = experiment(undisturbed, robots, total_timesteps)
+    begun = time.monotonic()
+    finish(jobs, undisturbed)
+    took_s = time.monotonic() - begun
+    disturb(tmp_path / "disturbed", robots, total_timesteps, kills, took_s)
+    assert_same_bits(undisturbed, tmp_path / "disturbed", robots)
+
+
+def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> None:
+    check_kills(tmp_path, ("hopper", "balancer", "hexapod"), 2048, kills=5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_supervisor_killed_twenty_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
+    check_kills(tmp_path, ROBOTS, 16_384, kills=20)
+
+
+def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> None:
+    dice = random.Random(os.urandom(8))
+    jobs = experiment(tmp_path, ("hopper",), 256)
+    for _ in range(5):
+        with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+            time.sleep(dice.uniform(0.1, 0.6))
+            run.signal(signal.SIGKILL)
+    finish(jobs, tmp_path)
+
+
+def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "slow", "entry_point": "slow:make"})
+    (tmp_path / "slow.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it is examined")
+        run.signal(signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "no process survives", patience_s=GONE_WITHIN_S)
+
+
+def test_trained_alone_and_beside_neighbours_is_the_same(tmp_path: Path) -> None:
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    finish(experiment(alone, ("walker",), 512), alone)
+    finish(experiment(beside, ("hopper", "walker", "runner", "quadruped"), 512), beside)
+    assert_same_bits(alone, beside, ("walker",))
+
+
+def test_stopped_and_resumed_by_the_same_command_is_the_same(tmp_path: Path) -> None:
+    robots, steps = ("hopper",), 4096
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    finish(experiment(undisturbed, robots, steps), undisturbed)
+    jobs = experiment(stopped, robots, steps)
+    with Run(jobs, "--run-dir", "run", cwd=stopped) as run:
+        run.until("launched")
+        wait_until(lambda: list(stopped.glob("run/jobs/*/checkpoints/*.pt")), "a checkpoint")
+        run.signal(signal.SIGINT)
+        assert run.end() == 130
+    finish(jobs, stopped)
+    assert_same_bits(undisturbed, stopped, robots)
