@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 import worker_helpers as helpers
 from gymnasium.wrappers import FrameStackObservation, RescaleAction
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker import env_state, envs
+from orchestrator.worker.outcome import Diverged
 
 IDS = (
     "Ant-v5",
@@ -138,3 +141,46 @@ def test_attributes_that_share_an_object_share_it_again() -> None:
     env_state.restore([fresh], env_state.save([original]))
     fresh.one.append(3)  # type: ignore[attr-defined]
     assert fresh.other == [1, 2, 3]  # type: ignore[attr-defined]
+
+
+class NewDataAtEveryReset(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A slider on a spring that pushes: beyond all numbers within seconds."""
+
+    def __init__(self) -> None:
+        self.model = mujoco.MjModel.from_xml_string(
+            "<mujoco><worldbody><body><joint type='slide' stiffness='-9e6'/><geom size='1' mass='1'/></body></worldbody>"
+            "</mujoco>"
+        )
+        self.data = mujoco.MjData(self.model)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.data = mujoco.MjData(self.model)
+        self.data.qpos[:] = 1
+        return self.data.qpos.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        mujoco.mj_step(self.model, self.data)
+        return self.data.qpos.copy(), 0.0, False, False, {}
+
+
+def test_unstable_physics_is_noticed_in_a_simulation_made_anew_at_reset() -> None:
+    mujoco.set_mju_user_warning(lambda _: None)
+    env = envs.PhysicsWatch(NewDataAtEveryReset(), "slider.xml")
+    env.reset()
+    with pytest.raises(Diverged, match="slider.xml: physics diverged"):
+        for _ in range(1000):
+            env.step(None)
+
+
+def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> None:
+    parts = {
+        "joints": gymnasium.spaces.Box(-1, 1, (2,)),
+        "camera": gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        "mode": gymnasium.spaces.Discrete(3),
+    }
+    venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
+    normalized = envs.normalized(helpers.spec(normalize=True), venv)
+    assert (normalized.norm_obs, normalized.norm_obs_keys) == (True, ["joints"])
+    del parts["joints"]
+    venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
+    assert not envs.normalized(helpers.spec(normalize=True), venv).norm_obs

@@ -274,7 +274,7 @@ class Env(gymnasium.Env):
 
     def step(self, action):
         if self.mode == "broken":
-            raise KeyError("speed")  # line 40
+            raise KeyError("speed")  # line 36
         if self.mode == "old_step":
             return self.observe(), 0.0, False, {}
         return self.observe(), 0.0, False, False, {}
@@ -311,7 +311,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("entry_point", "kwargs", "message"),
     [
         ("my_envs:Env", {}, None),
-        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:40"),
+        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:36"),
         ("my_envs:Env", {"mode": "exit"}, "SystemExit: 3"),
         (
             "my_envs:Env",

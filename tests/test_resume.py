@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import worker_helpers as helpers
 
 from orchestrator.contract import ExitCode, JobPaths
+from orchestrator.worker.checkpoint import CheckpointStore
 
 ROBOT = """
 <mujoco><option timestep="0.01"/>
@@ -117,6 +120,25 @@ def flip_a_bit(path: Path) -> None:
 
 def empty(path: Path) -> None:
     path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.EIO, "Input/output error"), MemoryError()], ids=["disk", "memory"])
+def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
+    trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, "f")
+    store.save(128, {})
+
+    def refuse(*_: object) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse) if isinstance(trouble, OSError) else patch.setattr(
+            torch, "load", lambda *_, **__: refuse()
+        )
+        with pytest.raises(type(trouble)):
+            store.newest()
+    assert store.newest() == {"fingerprint": "f"}
 
 
 def test_killed_after_the_last_iteration_needs_no_more_training(tmp_path: Path) -> None:

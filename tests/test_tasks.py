@@ -95,6 +95,25 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
     assert terminated.tolist() == [not healthy]
 
 
+@pytest.mark.parametrize(
+    "trunk", ["<freejoint/>", '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>']
+)
+def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
+    with pytest.raises(ValueError, match="the starting pose is unhealthy already .root body at height 0 over z = 0"):
+        make_task("forward", model)
+    make_task("forward", model, {"terminate_when_unhealthy": False})
+
+
+def test_a_tilt_beyond_half_a_turn_is_no_limit() -> None:
+    model = model_of("quadruped")
+    qpos = np.array(model.qpos0)
+    mujoco.mju_axisAngle2Quat(qpos[3:7], np.array([1.0, 0.0, 0.0]), 3.0)
+    states = States(qpos[None], np.zeros((1, model.nv)))
+    task = make_task("forward", model, {"max_tilt": 4.0, "min_height": 0.0})
+    assert not task.reward_and_terminated(states, np.zeros((1, model.nu)), states)[1].any()
+
+
 @pytest.mark.parametrize("axis", [(1, 0, 0), (0, 1, 0), (0.6, 0.8, 0)])
 @pytest.mark.parametrize("angle", [0.95, 1.05])
 def test_a_free_root_may_turn_about_the_vertical_but_not_tilt(axis: tuple[float, float, float], angle: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_run_delay_of_threads_that_ended_is_kept() -> None:
     torch.ones(1000).sum()
     after = meter.total_s()
     assert before is None or (after is not None and after >= before >= 0)
+
+
+def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = RunDelay()
+    if meter.total_s() is None:
+        pytest.skip("the kernel keeps no scheduler statistics")
+    threads = ["999999999", str(os.getpid())]
+    monkeypatch.setattr(os, "listdir", lambda _: threads)
+    assert RunDelay().total_s() is not None
 
 
 def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import psutil
@@ -23,7 +23,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.contract import ExitCode, Progress, WorkerSpec
-from orchestrator.worker import learners, lifeline, startup
+from orchestrator.spec.models import PolicyKwargs
+from orchestrator.worker import evaluation, learners, lifeline, startup
 from orchestrator.worker.checkpoint import CheckpointStore
 
 OWN_ENV = """
@@ -131,14 +132,19 @@ def test_model_loads_where_this_package_is_not_installed(tmp_path: Path) -> None
     )
 
 
-def test_names_in_policy_kwargs_become_classes_of_torch() -> None:
-    assert learners._policy_kwargs({"activation_fn": "leaky_relu", "net_arch": [8]}) == {
-        "activation_fn": torch.nn.LeakyReLU,
-        "net_arch": [8],
-    }
-    assert learners._policy_kwargs({"optimizer_class": "AdamW"}) == {"optimizer_class": torch.optim.AdamW}
-    with pytest.raises(ValueError, match="'rleu' is not one of the classes of torch"):
-        learners._policy_kwargs({"activation_fn": "rleu"})
+def test_names_of_activations_become_classes_of_torch() -> None:
+    names = get_args(PolicyKwargs.model_fields["activation_fn"].annotation)
+    classes = {name: learners._policy_kwargs({"activation_fn": name, "net_arch": [8]}) for name in names}
+    assert classes["leaky_relu"] == {"activation_fn": torch.nn.LeakyReLU, "net_arch": [8]}
+    assert classes["silu"]["activation_fn"] is torch.nn.SiLU
+    assert all(issubclass(given["activation_fn"], torch.nn.Module) for given in classes.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_an_error_not_a_training_on_the_cpu(tmp_path: Path) -> None:
+    record, _ = helpers.run(helpers.job(tmp_path, helpers.spec(device="cuda")))
+    assert record.code == ExitCode.ERROR
+    assert "resources.gpus asks for a GPU, but PyTorch" in record.message
 
 
 def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
@@ -177,6 +183,47 @@ def test_evaluation_is_deterministic_and_leaves_the_weights_alone(tmp_path: Path
     assert found[0] == found[1]
 
 
+def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
+    spec = helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3)
+    paths = helpers.job(tmp_path / "job", spec)
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    program = (
+        "import json, sys; sys.modules['orchestrator'] = None\n"
+        "import gymnasium\n"
+        "from stable_baselines3 import PPO\n"
+        "from stable_baselines3.common.monitor import Monitor\n"
+        "from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize\n"
+        "facts = json.load(open(sys.argv[3]))\n"
+        "venv = DummyVecEnv([lambda: Monitor(gymnasium.make('Hopper-v5'))] * facts['n_envs'])\n"
+        "venv = VecNormalize.load(sys.argv[2], venv)\n"
+        "venv.training = False\n"
+        "venv.seed(facts['seed'])\n"
+        "model, observations, returns = PPO.load(sys.argv[1], device='cpu'), venv.reset(), []\n"
+        "while len(returns) < 3:\n"
+        "    observations, _, _, infos = venv.step(model.predict(observations, deterministic=True)[0])\n"
+        "    returns += [float(info['episode']['r']) for info in infos if 'episode' in info]\n"
+        "print(json.dumps(returns))"
+    )
+    files = map(str, (paths.model, paths.vecnormalize, paths.eval))
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    expected = json.loads(paths.eval.read_text())["returns"]
+    # Dealt out beforehand: one episode to the first environment, two to the second.
+    assert answer.stdout, answer.stderr
+    assert set(expected[:2]) <= set(json.loads(answer.stdout))
+
+
+def test_an_episode_that_does_not_end_is_cut_off_in_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "LONGEST", 20)
+    spec = helpers.spec(env="Pendulum-v1", env_kwargs={"max_episode_steps": 10**6}, eval_episodes=5)
+    model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
+    result = evaluation.evaluate(spec, tmp_path, model, lambda: None)
+    assert result.lengths == [20, 20]
+    assert max(result.returns) < 0
+
+
 def test_no_compiler_is_loaded_and_no_thread_too_many(tmp_path: Path) -> None:
     report = (
         "import os, sys\n"
@@ -207,24 +254,29 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     assert record.traceback.splitlines()[-1] in log
 
 
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalised"])
 @pytest.mark.parametrize(
     ("after_step", "message"),
     [
-        ("reward = float('nan')", "rewards are not finite: nan at step 21 of environment 1"),
-        ("reward = float('inf')", "rewards are not finite: inf at step 21 of environment 1"),
-        ("observation = np.full(3, np.nan, np.float32)", "observations are not finite in environment"),
+        ("reward = float('nan')", "rewards are not finite: nan at step 21"),
+        ("reward = float('inf')", "rewards are not finite: "),
+        ("observation = np.full(3, np.nan, np.float32)", "observations are not finite in environment 1"),
     ],
     ids=["nan reward", "inf reward", "nan observation"],
 )
-def test_numbers_that_are_not_finite_end_as_diverged(tmp_path: Path, after_step: str, message: str) -> None:
+def test_numbers_that_are_not_finite_end_as_diverged(
+    tmp_path: Path, after_step: str, message: str, normalize: bool
+) -> None:
     module(tmp_path, "STEPS = 300", after_step=after_step)
-    paths = helpers.job(tmp_path / "job", own(tmp_path))
+    paths = helpers.job(tmp_path / "job", own(tmp_path, normalize=normalize))
     record, log = helpers.run(paths)
     assert record.code == ExitCode.DIVERGED, log
     assert record.message.startswith("iteration 3 (env_steps ")
     assert message in record.message
+    if not normalize:  # otherwise one spoils the numbers of all
+        assert record.message.endswith("in environment 1")
     # The checkpoint from before stands and is sound.
-    state = CheckpointStore(paths.checkpoints, own(tmp_path).fingerprint()).newest()
+    state = CheckpointStore(paths.checkpoints, own(tmp_path, normalize=normalize).fingerprint()).newest()
     assert state is not None
     assert state["counters"]["num_timesteps"] == 256
     assert all(torch.isfinite(tensor).all() for tensor in state["policy"].values())
@@ -338,6 +390,16 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
     assert 0 < (training[-1].cpu_share or 0) < 1.2
 
 
+def test_a_long_update_is_told_of_too(tmp_path: Path) -> None:
+    hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": 150}
+    paths = helpers.job(tmp_path, helpers.spec(hyperparameters=hyperparameters))
+    with helpers.Worker(paths, channel=True) as worker, worker.channel.makefile("rb", buffering=0) as lines:
+        told = [Progress.from_line(line) for line in lines]
+    # One iteration: until it ends, only the update can have told that its rollout is complete.
+    during = [record for record in told if record.phase == "training" and record.iteration == 0]
+    assert sum(record.env_steps == 512 for record in during) >= 2
+
+
 def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -361,7 +423,7 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(entry_point="json:make_env"))
     record, _ = helpers.run(paths)
     assert record.code == ExitCode.ERROR
-    assert record.message.startswith("ImportError: 'json:make_env': module 'json'")
+    assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")
 
 
 def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded() -> None:
