@@ -269,6 +269,7 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             executor=executor,
             slots=SlotPool(machine.detect()),
             reporter=SilentReporter(),
+            last_word_expected=False,
             now=executor.now if isinstance(executor, FakeExecutor) else time.monotonic,
         )
         if made is not None:

@@ -50,16 +50,24 @@ class Ending:
     message: str = ""
 
 
-def judge(returncode: int | None, record: ExitRecord | None, *, asked: Ending | None, oom_killed: bool) -> Ending:
+def judge(
+    returncode: int | None,
+    record: ExitRecord | None,
+    *,
+    asked: Ending | None,
+    oom_killed: bool,
+    silent: bool = False,
+) -> Ending:
     """What an exit means.
 
     :param returncode: as in :mod:`subprocess`; None where it could not be had (node lost).
     :param record: the worker's own last word, when it had time for one.
     :param asked: why we ended it ourselves, if we did.
+    :param silent: whether it should have left a record and did not: then exit code 0 is not its own.
     """
     if returncode is None and record is not None:
         returncode = record.code  # nobody saw it end, but it had its say
-    if returncode == ExitCode.SUCCEEDED:
+    if returncode == ExitCode.SUCCEEDED and not silent:
         return Ending(cause=None)
     said = record.message if record is not None else ""
     if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
@@ -80,6 +88,9 @@ def judge(returncode: int | None, record: ExitRecord | None, *, asked: Ending | 
         if oom_killed:
             return Ending(cause=Cause.OUT_OF_MEMORY, message=f"killed by {name}: the machine ran out of memory")
         return Ending(cause=Cause.SIGNAL, message=f"killed by {name}")
+    if returncode == ExitCode.SUCCEEDED:
+        text = "ended with exit code 0 before the training was done: something in its environment leaves the process"
+        return Ending(cause=Cause.ERROR, message=text)
     return Ending(cause=Cause.ERROR, message=said or f"exit code {returncode}; see its worker.log")
 
 

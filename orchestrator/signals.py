@@ -20,6 +20,7 @@ class StopRequests:
     """
 
     count: int = 0
+    _handed_on: int = 0
     _reason: str = ""
     _receiver: Callable[[str], None] | None = None
 
@@ -29,7 +30,7 @@ class StopRequests:
         self._reason = signal.Signals(number).name
         self.count += 1
         if self._receiver is not None:
-            self._receiver(self._reason)
+            self._hand_on(self._receiver)
         elif self.count > 1:
             raise KeyboardInterrupt
 
@@ -41,8 +42,12 @@ class StopRequests:
     def deliver_to(self, receiver: Callable[[str], None]) -> None:
         """From now on ``receiver`` is called, also for what came before."""
         self._receiver = receiver
-        if self.count:
-            receiver(self._reason)
+        while self._handed_on < self.count:  # a signal may come at any moment, also at this one
+            self._hand_on(receiver)
+
+    def _hand_on(self, receiver: Callable[[str], None]) -> None:
+        self._handed_on += 1
+        receiver(self._reason)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ the ledger.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -46,6 +45,8 @@ class Supervisor:
     reporter: Reporter
     grace_s: float = 30.0
     """How long workers that were asked to leave may take, all together."""
+    last_word_expected: bool = True
+    """Whether a worker that ended well has left an ``exit.json``; False for other programs in its place."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -94,8 +95,6 @@ class Supervisor:
 
     def request_stop(self, reason: str) -> None:
         """Safe in a signal handler. The first call lets workers checkpoint and leave, the second kills."""
-        if reason == signal.SIGHUP.name and self._stops_asked:
-            return  # a closed terminal is told by kernel and shell: twice means nothing
         self._stops_asked += 1
         self._stop_reason = reason
 
@@ -178,7 +177,8 @@ class Supervisor:
         now = self.now()
         job_id = live.job.job_id
         record = self._recorder.last_word(live.handle)
-        ending = policy.judge(returncode, record, asked=live.asked, oom_killed=oom_killed)
+        silent = record is None and self.last_word_expected
+        ending = policy.judge(returncode, record, asked=live.asked, oom_killed=oom_killed, silent=silent)
         self._recorder.ended(live, returncode, ending, record, wall_s=now - live.started)
         state = self.states[job_id]
         failures = state.failures if isinstance(state, Running) else 0

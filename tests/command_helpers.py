@@ -103,6 +103,7 @@ DEEDS = {
     "talk": talk,
     "fail": fail,
     "leave": leave,
+    "vanish": lambda observation: os._exit(0),
     "segfault": lambda observation: os.kill(os.getpid(), signal.SIGSEGV),
     "wait": lambda observation: time.sleep(600),
     "go_deaf": go_deaf,

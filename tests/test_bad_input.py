@@ -329,11 +329,12 @@ def test_non_finite_numbers_fail_as_diverged(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_users_code_are_told_with_their_place_and_not_retried(tmp_path: Path) -> None:
-    rows = run_beside_a_good_one(tmp_path, odd("fail", "fail"), odd("leave", "leave"))
+    rows = run_beside_a_good_one(tmp_path, odd("fail", "fail"), odd("leave", "leave"), odd("vanish", "vanish"))
     assert rows["fail-s0"]["message"].startswith("ValueError: the knee fell off (")
     assert "odd.py:" in rows["fail-s0"]["message"]
     assert rows["leave-s0"]["message"].startswith("SystemExit: 3")
-    assert all(rows[name]["attempts"] == 1 for name in ("fail-s0", "leave-s0"))
+    assert "before the training was done" in rows["vanish-s0"]["message"], "exit code 0 alone is no success"
+    assert all(rows[name]["attempts"] == 1 for name in ("fail-s0", "leave-s0", "vanish-s0"))
 
 
 def test_a_crash_is_retried_as_often_as_asked(tmp_path: Path) -> None:

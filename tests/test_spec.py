@@ -133,7 +133,7 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
         hyperparameters={"n_steps": 256},
         policy_kwargs={"net_arch": [64, 64]},
         threads=1,
-        search_path=str(path.parent),
+        search_path=None,
     )
     assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)
@@ -206,6 +206,11 @@ def test_set_reads_values_as_toml_and_else_as_text(text: str, expected: tuple[st
 def test_set_without_key_or_value_is_answered_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="key=value, for example"):
         parse_override(text)
+
+
+def test_only_environments_of_the_users_own_are_looked_for_beside_the_job_file(place: Path) -> None:
+    task, env = resolve(place, HOPPER, {"name": "ant", "env": "my_envs:Ant-v9"}).jobs
+    assert (task.spec.search_path, env.spec.search_path) == (None, str(place / "jobs"))
 
 
 def test_env_and_entry_point_replace_the_default_task(place: Path) -> None:

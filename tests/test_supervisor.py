@@ -293,17 +293,10 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
     assert experiment.fake.time_s == pytest.approx(20.0, abs=1.0)
 
 
-def test_a_closed_terminal_is_told_twice_and_still_leaves_time(tmp_path: Path) -> None:
-    slow = Fate(after_s=NEVER, leaves_within_s=5.0)
-    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: slow)
-
-    def hang_up() -> None:
-        experiment.supervisor.request_stop("SIGHUP")
-        experiment.supervisor.request_stop("SIGHUP")
-
-    experiment.told.each_turn = once(lambda view: view.elapsed_s >= 1, hang_up)
-    experiment.run()
-    assert experiment.fake.time_s == pytest.approx(6.0, abs=0.6)
+def test_an_exit_code_of_zero_without_a_last_word_is_no_success(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], last_word_expected=True)
+    assert experiment.run() == {"a": "FAILED"}
+    assert "before the training was done" in experiment.told.messages()
 
 
 def test_a_stop_before_the_first_launch_launches_nothing(tmp_path: Path) -> None:

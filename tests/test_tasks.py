@@ -100,7 +100,7 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
 )
 def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
-    with pytest.raises(ValueError, match="the starting pose is unhealthy already .root body at height 0 over z = 0"):
+    with pytest.raises(ValueError, match=r"the starting pose is unhealthy already .root body at height 0 over z = 0"):
         make_task("forward", model)
     make_task("forward", model, {"terminate_when_unhealthy": False})
 

@@ -258,7 +258,7 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("after_step", "message"),
     [
-        ("reward = float('nan')", "rewards are not finite: nan at step 21"),
+        ("reward = float('nan')", "rewards are not finite: nan at step 23"),
         ("reward = float('inf')", "rewards are not finite: "),
         ("observation = np.full(3, np.nan, np.float32)", "observations are not finite in environment 1"),
     ],
@@ -267,7 +267,7 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_end_as_diverged(
     tmp_path: Path, after_step: str, message: str, normalize: bool
 ) -> None:
-    module(tmp_path, "STEPS = 300", after_step=after_step)
+    module(tmp_path, "STEPS = 304", after_step=after_step)
     paths = helpers.job(tmp_path / "job", own(tmp_path, normalize=normalize))
     record, log = helpers.run(paths)
     assert record.code == ExitCode.DIVERGED, log
