@@ -1,24 +1,30 @@
 """What running experiments costs: the figures of docs/performance.md, printed as one table.
 
-    python benchmarks/experiment.py [--repeats 5] [--only scaling,startup] [--json FILE]
+    python -m benchmarks.experiment [--repeats 5] [--only scaling,startup]
 
 Everything runs through the real program. A and B of a ratio are measured interleaved in the same
-run, and ratios are given as medians with their range. Run it on an otherwise idle machine.
+run, now A first and now B, and given as medians with their range. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
+import contextlib
 import csv
+import fcntl
 import json
 import os
 import platform
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +41,6 @@ from orchestrator.job import Job, Pending, Resources
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import SlotPool
 from orchestrator.supervisor import Supervisor
-from orchestrator.worker.timings import OFF_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "orchestrator"]
@@ -52,33 +57,62 @@ class Line:
     good: bool
 
 
-def job_file(folder: Path, robots: Iterable[str], *, timesteps: int, copies: int = 1) -> Path:
-    """A job file that trains each robot for ``timesteps`` env_steps, ``copies`` times with different seeds."""
+def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1) -> Path:
+    """A job file of ``copies`` jobs that are the same to the bit: each trains ``robot`` for ``timesteps`` env_steps."""
     lines = [
         'name = "benchmark"',
         "[defaults]",
         f"total_timesteps = {timesteps}",
         "n_envs = 8",
-        f"seeds = {list(range(copies))}",
         "eval_episodes = 0",
         "checkpoint_every = 1_000_000_000",
         "[defaults.ppo]",
         "n_steps = 256",
         "batch_size = 256",
     ]
-    for robot in robots:
-        lines += ["[[jobs]]", f'name = "{robot}"', f"xml = {json.dumps(str(ROOT / 'mjcf' / f'{robot}.xml'))}"]
+    for copy in range(copies):
+        lines += ["[[jobs]]", f'name = "{robot}-{copy}"', f"xml = {json.dumps(str(ROOT / 'mjcf' / f'{robot}.xml'))}"]
     path = folder / "benchmark.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def steady_rate(job_dir: Path) -> float:
-    """env_steps/s of a job over its iterations without the first two, which warm caches up."""
-    with (job_dir / "timings.csv").open() as file:
-        rows = list(csv.DictReader(file))[2:]
-    steps = int(rows[-1]["env_steps"]) - int(rows[0]["env_steps"])
-    return steps / sum(float(row["wall_s"]) for row in rows[1:])
+def course(run_dir: Path, row: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """A job's iterations without the first two, which warm caches up: when each ended, and env_steps by then."""
+    job_dir = RunPaths(run_dir).job(row["job_id"])
+    with job_dir.timings_csv.open() as file:
+        iterations = list(csv.DictReader(file))
+    # The first iteration begins with the first environment step, known to some milliseconds.
+    now = row["started_at"] + row["first_step_s"]
+    ends, steps = [], []
+    for iteration in iterations:
+        now += float(iteration["wall_s"])
+        ends.append(now)
+        steps.append(int(iteration["env_steps"]))
+    return ends[2:], steps[2:]
+
+
+def rate_together(run_dir: Path) -> float:
+    """env_steps/s summed over the jobs of a run, over the time in which all of them were in steady training."""
+    rows = json.loads(RunPaths(run_dir).summary_json.read_text())
+    courses = [course(run_dir, row) for row in rows]
+    begin, end = max(ends[0] for ends, _ in courses), min(ends[-1] for ends, _ in courses)
+    assert end - begin > 0.8 * max(ends[-1] - ends[0] for ends, _ in courses), "the jobs hardly overlapped"
+    return sum(steps_at(end, *one) - steps_at(begin, *one) for one in courses) / (end - begin)
+
+
+def steps_at(moment: float, ends: Sequence[float], steps: Sequence[int]) -> float:
+    """env_steps done by then, in a straight line within an iteration."""
+    after = min(bisect.bisect_left(ends, moment), len(ends) - 1)
+    if after == 0:
+        return steps[0]
+    part = (moment - ends[after - 1]) / (ends[after] - ends[after - 1])
+    return steps[after - 1] + part * (steps[after] - steps[after - 1])
+
+
+def both_ways(number: int, a: Any, b: Any) -> tuple[Any, Any]:
+    """A before B in every other repeat: a machine that gets slower with time then favours neither."""
+    return (a, b) if number % 2 == 0 else (b, a)
 
 
 def scaling(repeats: int) -> list[Line]:
@@ -87,13 +121,13 @@ def scaling(repeats: int) -> list[Line]:
     lines = []
     for robot in ROBOTS:
         ratios, alone_rates = [], []
-        for _ in range(repeats):
+        for number in range(repeats):
             rates = {}
-            for copies in (1, n):
+            for copies in both_ways(number, 1, n):
                 with tempfile.TemporaryDirectory() as name:
-                    path = job_file(Path(name), [robot], timesteps=65_536, copies=copies)
-                    result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=copies)
-                    rates[copies] = sum(steady_rate(one.job_dir) for one in result.results if one.job_dir is not None)
+                    path = job_file(Path(name), robot, timesteps=65_536, copies=copies)
+                    assert orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=copies).ok
+                    rates[copies] = rate_together(Path(name) / "run")
             alone_rates.append(rates[1])
             ratios.append(rates[n] / (n * rates[1]))
         lines.append(
@@ -113,7 +147,7 @@ def startup(repeats: int) -> list[Line]:
     first, imports = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as name:
-            path = job_file(Path(name), ["hopper"], timesteps=2048)
+            path = job_file(Path(name), "hopper", timesteps=2048)
             result = orchestrator.run(path, run_dir=Path(name) / "run")
             assert result.results[0].job_dir is not None
             record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
@@ -127,7 +161,7 @@ def answers(repeats: int) -> list[Line]:
     """How soon commands answer, and how soon ``run`` has launched its first worker."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        good = job_file(folder, ["hopper"], timesteps=2048)
+        good = job_file(folder, "hopper", timesteps=2048)
         orchestrator.run(good, run_dir=folder / "done")
         wrong = folder / "wrong.toml"
         wrong.write_text(good.read_text().replace("n_steps", "n_step"))
@@ -175,14 +209,15 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 
 
 def supervisor_load(_: int) -> list[Line]:
-    """CPU and memory of the supervisor, and of its sentinel, while every slot is busy."""
-    with tempfile.TemporaryDirectory() as name:
-        path = job_file(Path(name), ["runner"], timesteps=10_000_000, copies=machine.detect().capacity)
+    """CPU and memory of the supervisor, and of its sentinel, while every slot is busy and others wait."""
+    with tempfile.TemporaryDirectory() as name, terminal() as out:
+        path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + machine.detect().capacity)
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
+        with subprocess.Popen(command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}) as process:
             time.sleep(8)  # past start-up
             watched = psutil.Process(process.pid)
             sentinels = [child for child in watched.children() if any("sentinel" in part for part in child.cmdline())]
+            assert len(sentinels) == 1
             before = sum(cpu_seconds(one) for one in [watched, *sentinels])
             begun = time.perf_counter()
             time.sleep(30)
@@ -192,7 +227,7 @@ def supervisor_load(_: int) -> list[Line]:
             process.terminate()
     return [
         Line(
-            what="supervisor with its sentinel, all slots busy: share of one core",
+            what="supervisor with its sentinel, all slots busy, table in a terminal: share of one core",
             measured=f"{share:.2%}",
             wanted="< 1 %",
             good=share < 0.01,
@@ -204,6 +239,27 @@ def supervisor_load(_: int) -> list[Line]:
             good=mib[0] < 80,
         ),
     ]
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[int]:
+    """A terminal of 120 × 40 that somebody looks at."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def look() -> None:
+        with contextlib.suppress(OSError):  # closed at the other end
+            while os.read(ours, 65536):
+                pass
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
 
 
 def cpu_seconds(process: psutil.Process) -> float:
@@ -225,8 +281,8 @@ def instant_jobs(repeats: int) -> list[Line]:
 def many_pending(repeats: int) -> list[Line]:
     """CPU per event with 10,000 jobs pending against 1,000, over the first 500 ends."""
     ratios = []
-    for _ in range(repeats):
-        cost = {count: seconds_for_500(count) for count in (1_000, 10_000)}
+    for number in range(repeats):
+        cost = {count: seconds_for_500(count) for count in both_ways(number, 1_000, 10_000)}
         ratios.append(cost[10_000] / cost[1_000])
     what = "supervisor CPU per event, 10,000 pending / 1,000 pending"
     return [Line(what=what, measured=spread(ratios), wanted="≤ 1.2", good=median_below(ratios, 1.2))]
@@ -298,14 +354,16 @@ def tiny_job(number: int) -> Job:
 
 def timings_cost(repeats: int) -> list[Line]:
     """Throughput with the recording of timings against without."""
+    from orchestrator.worker.timings import OFF_VARIABLE  # with all that a worker imports: only here
+
     ratios = []
-    for _ in range(repeats):
+    for number in range(repeats):
         rates = {}
-        for off in ("1", ""):
+        for off in both_ways(number, "1", ""):
             os.environ[OFF_VARIABLE] = off
             try:
                 with tempfile.TemporaryDirectory() as name:
-                    path = job_file(Path(name), ["runner"], timesteps=98_304)
+                    path = job_file(Path(name), "runner", timesteps=98_304)
                     result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
                     assert result.results[0].job_dir is not None
                     record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
@@ -347,6 +405,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {','.join(PARTS)}")
     arguments = parser.parse_args()
+    parts = arguments.only.split(",")
+    if unknown := set(parts) - PARTS.keys():
+        parser.error(f"--only {','.join(unknown)}: unknown; valid: {','.join(PARTS)}")
     here = machine.detect()
     print(
         f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
@@ -354,7 +415,7 @@ def main() -> None:
         f"{arguments.repeats} repeats: median (least – most)\n"
     )
     print("| what | measured | wanted | |\n|---|---|---|---|")
-    for name in arguments.only.split(","):
+    for name in parts:
         for line in PARTS[name](arguments.repeats):
             print(
                 f"| {line.what} | {line.measured} | {line.wanted} | {'met' if line.good else '**not met**'} |",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import time
 from enum import StrEnum
@@ -221,6 +222,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 def main() -> None:
     """Entry point: every :class:`OrchestratorError` becomes its message and its exit code."""
+    os.umask(os.umask(0o077) | 0o002)  # the user's own, but what we make is never writable by everybody
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to fail

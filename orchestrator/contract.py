@@ -35,6 +35,11 @@ THREAD_VARIABLES = (
 )
 
 
+def worker_thread_settings(threads: int) -> dict[str, str]:
+    """The environment variables that give a process ``threads`` threads, waiting without spinning."""
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+
+
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 

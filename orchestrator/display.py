@@ -7,17 +7,22 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.contract import Progress
 from orchestrator.reporting import Live, Reporter, UntilGone, View
-from orchestrator.tables import Column, duration, number, table
+from orchestrator.tables import STATE_STYLE, Column, duration, number, table
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 REFRESH_EVERY_S = 1.0
-"""Drawing a table costs milliseconds; more often, and the supervisor would be felt by its workers."""
+DRAWING_SHARE = 0.005
+"""Of our time at most, for drawing: with large tables, more would be felt by the workers."""
 EVENT_STYLE = {
     "failed": "red",
     "warning": "yellow",
@@ -75,8 +80,8 @@ class LiveReporter(SilentReporter):
     def tick(self, view: Callable[[], View]) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + REFRESH_EVERY_S
             self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
+            self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
     def close(self) -> None:
         self._live.stop()
@@ -106,18 +111,25 @@ def mute() -> None:
 
 
 def live_view(view: View, width: int, height: int) -> Group:
-    """Totals, and the running jobs that fit on the screen."""
+    """Totals, the running jobs that fit on the screen, and in what room is left the last ones before and the next."""
     from rich.console import Group
     from rich.text import Text
 
-    shown = view.live[: max(1, height - 6)]
-    parts = [Text(), _totals(view), _running(shown, width)]
-    if len(shown) < len(view.live):
-        parts.append(Text(f"… and {len(view.live) - len(shown)} more running", style="dim"))
+    room = max(1, height - 6)
+    live = view.live[:room]
+    room -= len(live)
+    after = view.next_up[: room // 2]
+    before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
+    lines = [_over(one, state.name) for one, state in before]
+    lines += [_running(one) for one in live]
+    lines += [Line(job_id=job.job_id, state="pending", style="dim") for job in after]
+    parts: list[RenderableType] = [Text(), _totals(view), _table(lines, width)]
+    if len(live) < len(view.live):
+        parts.append(Text(f"… and {len(view.live) - len(live)} more running", style="dim"))
     return Group(*parts)
 
 
-def _totals(view: View) -> Any:
+def _totals(view: View) -> Text:
     from rich.text import Text
 
     counts = view.counts
@@ -137,39 +149,71 @@ def _totals(view: View) -> Any:
     return text.append("\n" + " · ".join(figures), style="not bold")
 
 
-def _running(live: list[Live] | Any, width: int) -> Any:
-    shares = [_share(one) for one in live]
-    rates = [one.progress.env_steps_per_s if one.progress else None for one in live]
-    left = [
-        max(0, one.job.spec.total_timesteps - one.progress.env_steps) / rate if one.progress and rate else None
-        for one, rate in zip(live, rates, strict=True)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the live table shows of one job."""
 
-    def figures(read: Callable[[Any], float | None], form: str) -> list[str]:
-        return [number(read(one.progress) if one.progress else None, form) for one in live]
+    job_id: str
+    state: str
+    style: str
+    share: float = 0.0
+    """Of its training that is done."""
+    env_steps_per_s: float | None = None
+    ep_rew_mean: float | None = None
+    left_s: float | None = None
+    cpu_share: float | None = None
+    run_delay_share: float | None = None
+    attempt: str = ""
+    cpus: str = ""
 
-    narrow = width < 100
+
+def _running(one: Live) -> Line:
+    said, total = one.progress or Progress(phase="starting"), one.job.spec.total_timesteps
+    rate = said.env_steps_per_s
+    return Line(
+        job_id=one.job.job_id,
+        state="leaving" if one.asked is not None else said.phase,
+        style="cyan",
+        share=said.env_steps / total,
+        env_steps_per_s=rate,
+        ep_rew_mean=said.ep_rew_mean,
+        left_s=max(0, total - said.env_steps) / rate if rate else None,
+        cpu_share=said.cpu_share,
+        run_delay_share=said.run_delay_share,
+        attempt=str(one.handle.number + 1),
+        cpus=",".join(map(str, one.slot.cpus)),
+    )
+
+
+def _over(one: Live, state: str) -> Line:
+    line = _running(one)
+    return Line(
+        job_id=line.job_id,
+        state=state.lower(),
+        style=STATE_STYLE[state],
+        share=1.0 if state == "SUCCEEDED" else line.share,
+        ep_rew_mean=line.ep_rew_mean,
+        attempt=line.attempt,
+    )
+
+
+def _table(lines: Sequence[Line], width: int) -> Table:
+    shares = [line.share for line in lines]
+
+    def figures(name: str, form: str) -> list[str]:
+        return [number(getattr(line, name), form) for line in lines]
+
     columns = [
-        Column(name="job", cells=[one.job.job_id for one in live]),
-        Column(name="state", cells=[_phase(one) for one in live], styles=["cyan"] * len(live), rank=2),
-        Column(name="progress", cells=[""] * len(live), bars=shares, bar_width=8 if narrow else 20, rank=3),
+        Column(name="job", cells=[line.job_id for line in lines]),
+        Column(name="state", cells=[line.state for line in lines], styles=[line.style for line in lines], rank=2),
+        Column(name="progress", cells=[""] * len(lines), bars=shares, bar_width=8 if width < 100 else 20, rank=3),
         Column(name="", cells=[f"{share:.0%}" for share in shares], justify="right"),
-        Column(name="env_steps/s", cells=[number(rate, ",.0f") for rate in rates], justify="right", rank=1),
-        Column(name="return", cells=figures(lambda progress: progress.ep_rew_mean, ",.1f"), justify="right"),
-        Column(name="ETA", cells=[duration(seconds) for seconds in left], justify="right", rank=1),
-        Column(name="CPU", cells=figures(lambda progress: progress.cpu_share, ".0%"), justify="right", rank=4),
-        Column(name="wait", cells=figures(lambda progress: progress.run_delay_share, ".0%"), justify="right", rank=4),
-        Column(name="try", cells=[str(one.handle.number + 1) for one in live], justify="right", rank=5),
-        Column(name="on CPU", cells=[",".join(map(str, one.slot.cpus)) for one in live], justify="right", rank=6),
+        Column(name="env_steps/s", cells=figures("env_steps_per_s", ",.0f"), justify="right", rank=1),
+        Column(name="return", cells=figures("ep_rew_mean", ",.1f"), justify="right"),
+        Column(name="ETA", cells=[duration(line.left_s) for line in lines], justify="right", rank=1),
+        Column(name="CPU", cells=figures("cpu_share", ".0%"), justify="right", rank=4),
+        Column(name="wait", cells=figures("run_delay_share", ".0%"), justify="right", rank=4),
+        Column(name="try", cells=[line.attempt for line in lines], justify="right", rank=5),
+        Column(name="on CPU", cells=[line.cpus for line in lines], justify="right", rank=6),
     ]
     return table(columns, width)
-
-
-def _share(one: Live) -> float:
-    return one.progress.env_steps / one.job.spec.total_timesteps if one.progress else 0.0
-
-
-def _phase(one: Live) -> str:
-    if one.asked is not None:
-        return "leaving"
-    return one.progress.phase if one.progress else "starting"

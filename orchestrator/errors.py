@@ -8,6 +8,8 @@
     │   └── LedgerError          the ledger is damaged or from another version
     ├── DiskFullError            no space left: resumable once there is
     └── IllegalTransition        a job was moved where it may not go (a bug of ours)
+
+The text of each is for the user: what, where, what was expected, what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 
 
 class OrchestratorError(Exception):
-    """Root of the tree above. ``str()`` of it is the message for the user."""
+    """Root of the tree above."""
 
 
 class UsageError(OrchestratorError):

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from orchestrator.contract import DISK_FULL_ERRNOS, THREAD_VARIABLES
 from orchestrator.errors import DiskFullError, Problem
-from orchestrator.executors.local import package_path
+from orchestrator.executors.process import package_path
 from orchestrator.job import Job
 
 TIME_LIMIT_S = 60.0

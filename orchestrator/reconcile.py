@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from orchestrator import machine as machines
 from orchestrator import policy, rundir
-from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, RunPaths, write_whole
-from orchestrator.errors import ChangedError
-from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, Succeeded, move
+from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, RunPaths, WorkerSpec, write_whole
+from orchestrator.errors import ChangedError, RunDirError
+from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, Succeeded, move
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.policy import Ending
 from orchestrator.preflight import Verdict
@@ -31,15 +31,37 @@ JOB_FILE_KEYS = {"hyperparameters": "ppo", "threads": "resources.threads", "devi
 """Fields of a spec whose key in the job file is another."""
 
 
-def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[Job]) -> None:
-    """Take finished and begun jobs back into an empty ledger, from what their directories say."""
+RecordedJob: TypeAlias = tuple[int, Job, str | None]
+"""Place in the job file, the job as it was trained, hash of its robot."""
+
+
+def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
+    """Those of ``jobs`` that have begun, as their directories tell.
+
+    :raises RunDirError: naming what cannot be read; nothing was changed.
+    """
+    found: list[RecordedJob] = []
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
-        if not directory.spec.exists() or not directory.robot_hash.exists():
-            continue
-        recorded = dataclasses.replace(job, spec=type(job.spec).from_json(directory.spec.read_text()))
-        ledger.put_jobs([(position, recorded, directory.robot_hash.read_text() or None)])
-        numbers = sorted(int(entry.name) for entry in directory.attempts.glob("[0-9]*"))
+        if directory.spec.exists() and directory.robot_hash.exists():
+            try:
+                spec = WorkerSpec.from_json(directory.spec.read_text())
+                robot_hash = directory.robot_hash.read_text() or None
+            except (OSError, ValueError, TypeError) as error:
+                raise RunDirError(
+                    f"{directory.spec}: cannot be read ({error}); move {directory.root} away to train that job anew,"
+                    " and give the same command again"
+                ) from error
+            found.append((position, dataclasses.replace(job, spec=spec), robot_hash))
+    return found
+
+
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
+    """Take finished and begun jobs back into an empty ledger."""
+    ledger.put_jobs(jobs)
+    for _, job, _ in jobs:
+        directory = paths.job(job.job_id)
+        numbers = sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal())
         last: ExitRecord | None = None
         for number in numbers:
             attempt = directory.attempt(number)
@@ -68,14 +90,25 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[Job]) -> None:
 
 
 def take_late_requests(ledger: Ledger) -> None:
-    """Requests that came when the supervisor before was already leaving: only ``retry`` still means something.
+    """Requests that the supervisor before did not live to read. A ``stop`` was meant for that one, and has come true.
 
     To be called before anybody can have asked the new supervisor for anything.
     """
-    wanted = {request.job_id for request in ledger.take_requests() if request.verb == "retry"}
-    for row in ledger.jobs() if wanted else ():
-        if row.job.job_id in wanted and row.state.name in ("FAILED", "CANCELLED"):
-            ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, Pending()))
+    requests = ledger.take_requests()
+    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
+    for request in requests:
+        job_id = request.job_id or ""
+        state = states.get(job_id)
+        new: State
+        match request.verb, state:
+            case "retry", Failed() | Cancelled():
+                new = Pending()
+            case "cancel", Pending() | Running():
+                new = Cancelled()
+            case _:
+                continue
+        states[job_id] = move(job_id, state, new)
+        ledger.set_state(job_id, new)
     ledger.commit()
 
 
@@ -83,7 +116,7 @@ def read_exit_record(path: Path) -> ExitRecord | None:
     """The worker's last word, if it left one that can be read."""
     try:
         return ExitRecord.from_json(path.read_text())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -121,7 +154,7 @@ def reconcile(
         row = known.get(job_id)
         verdict = verdicts[job_id]
         if row is not None and row.attempts > 0 and not (job_id in changed and on_change == "restart"):
-            if job_id not in changed:
+            if job_id not in changed and verdict.problem is None:
                 ledger.update_limits(position[job_id], job)
             continue
         if row is not None and isinstance(row.state, Cancelled) and row.fingerprint == job.spec.fingerprint():
@@ -253,7 +286,16 @@ def _end_leftover(pid: int, pid_start: float) -> None:
     while machines.same_process(pid, pid_start) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
+        if _is_zombie(pid):
+            return  # in a container whose first process waits for nobody it stays one
         time.sleep(0.01)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _tell_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:

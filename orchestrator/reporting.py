@@ -48,10 +48,12 @@ class View:
     elapsed_s: float
     counts: Counter[str]
     live: Sequence[Live]
-    lanes: int
+    ended: Sequence[tuple[Live, State]]
+    """The last few jobs that are over, the latest last."""
+    next_up: Sequence[Job]
+    """The first few that wait."""
     steps_to_go: int
     env_steps_per_s: float
-    now: float
 
 
 class Reporter(Protocol):

@@ -33,22 +33,41 @@ class Holder:
 
 
 @contextlib.contextmanager
-def claim(root: Path, *, fresh: bool = False) -> Iterator[RunPaths]:
+def put_aside(root: Path) -> Iterator[Path | None]:
+    """Move an existing run directory of ours to ``<name>.<time>``; yields where it went, None when there was none.
+
+    When the block ends with an exception and nothing has taken its place, it is moved back.
+
+    :raises RunDirError: not ours, not writable, or held by another supervisor.
+    """
+    paths, aside = RunPaths(root), None
+    with _explained(root):
+        _refuse_others(paths)
+        if is_ours(paths):
+            with _locked(paths):
+                whole = root.absolute()
+                aside = whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
+    try:
+        yield aside
+    except BaseException:
+        if aside is not None and not root.exists():
+            with contextlib.suppress(OSError):
+                aside.rename(root)
+        raise
+
+
+@contextlib.contextmanager
+def claim(root: Path) -> Iterator[RunPaths]:
     """Hold ``root`` for as long as the block lasts, creating it where it is missing.
 
     A directory made here is removed again when the block ends with an exception before it holds jobs.
 
-    :param fresh: move an existing run directory of ours aside first (``<name>.<time>``).
     :raises RunDirError: not ours, not writable, or held by another supervisor.
     :raises DiskFullError: when its disk has no room for the first files.
     """
     paths = RunPaths(root)
     with _explained(root):
         _refuse_others(paths)
-        if fresh and is_ours(paths):
-            with _locked(paths):
-                whole = root.absolute()
-                whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(parents=True, exist_ok=True)
     try:

@@ -24,7 +24,7 @@ from orchestrator.job import Job, State
 from orchestrator.ledger import Ledger
 from orchestrator.machine import Machine, SlotPool
 from orchestrator.preflight import Verdict
-from orchestrator.reconcile import OnChange, rebuild, reconcile, take_late_requests
+from orchestrator.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
 from orchestrator.reporting import Reporter
 from orchestrator.signals import StopRequests
 from orchestrator.spec import Experiment
@@ -152,37 +152,36 @@ def run(
     stops = StopRequests()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())
-        paths = stack.enter_context(rundir.claim(options.run_dir, fresh=options.fresh))
+        aside = stack.enter_context(rundir.put_aside(options.run_dir)) if options.fresh else None
+        paths = stack.enter_context(rundir.claim(options.run_dir))
         stack.enter_context(_disk_explained(paths))
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
-        ledger = _existing_ledger(paths, options, experiment.jobs)
-        try:
-            todo = _staged_plan(experiment, options, paths, stack, stops, warm)
-            ledger = ledger or Ledger.create(paths.ledger)
-            position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
-            rows = reconcile(todo.jobs, todo.verdicts, position, options.on_change, paths, ledger, reporter)
-            if given is not None:
-                write_whole(paths.experiment, given)
-            for warning in todo.warnings:
-                reporter.event("warning", warning)
-            supervisor = Supervisor(
-                paths=paths,
-                rows=rows,
-                ledger=ledger,
-                executor=_executor(options),
-                slots=todo.slots,
-                reporter=reporter,
-                grace_s=options.grace_s,
-            )
-            provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, repository=repository)
-            stops.deliver_to(supervisor.request_stop)
-            states = supervisor.run()
-            found = ledger.summary()
-        except BaseException:
-            if ledger is not None:
-                ledger.abandon()
-            raise
+        ledger = _existing_ledger(paths, options, experiment.jobs, stack)
+        todo = _staged_plan(experiment, options, paths, stack, stops, warm)
+        if ledger is None:
+            ledger = _held(Ledger.create(paths.ledger), stack)
+        position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
+        rows = reconcile(todo.jobs, todo.verdicts, position, options.on_change, paths, ledger, reporter)
+        if given is not None:
+            write_whole(paths.experiment, given)
+        if aside is not None:
+            reporter.event("fresh", f"starts over; what was there is in {aside}", aside=str(aside))
+        for warning in todo.warnings:
+            reporter.event("warning", warning)
+        supervisor = Supervisor(
+            paths=paths,
+            rows=rows,
+            ledger=ledger,
+            executor=_executor(options),
+            slots=todo.slots,
+            reporter=reporter,
+            grace_s=options.grace_s,
+        )
+        provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, repository=repository)
+        stops.deliver_to(supervisor.request_stop)
+        states = supervisor.run()
+        found = ledger.summary()
         ledger.close()
     mine = {job.job_id: states[job.job_id] for job in todo.jobs}
     return Finished(
@@ -233,17 +232,26 @@ def _staged_plan(
     return plan(experiment, options, paths.staging, stops=stops, warm=warm)
 
 
-def _existing_ledger(paths: RunPaths, options: Options, jobs: Sequence[Job]) -> Ledger | None:
+def _held(ledger: Ledger, stack: contextlib.ExitStack) -> Ledger:
+    """Given up when ``stack`` unwinds, unless it was closed in good order before."""
+    stack.callback(ledger.abandon)
+    return ledger
+
+
+def _existing_ledger(
+    paths: RunPaths, options: Options, jobs: Sequence[Job], stack: contextlib.ExitStack
+) -> Ledger | None:
     """The ledger of an earlier session, or one rebuilt; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
+        known = recorded_jobs(paths, jobs)
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():
                 rundir.set_aside(paths.root / name, paths.replaced)
-        ledger = Ledger.create(paths.ledger)
-        rebuild(ledger, paths, jobs)
+        ledger = _held(Ledger.create(paths.ledger), stack)
+        rebuild(ledger, paths, known)
         return ledger
     if paths.ledger.exists():
-        ledger = Ledger.open(paths.ledger)
+        ledger = _held(Ledger.open(paths.ledger), stack)
         take_late_requests(ledger)
         return ledger
     if paths.jobs.exists() and any(paths.jobs.iterdir()):

@@ -24,10 +24,10 @@ from orchestrator.recorder import Recorder
 from orchestrator.reporting import Live, Reporter, UntilGone, View
 from orchestrator.waiting import Lack, WaitingLine
 
-__all__ = ["Live", "Reporter", "Supervisor", "View", "exit_code"]
-
 IDLE_S = 0.25
 """Longest wait for an event: how late a signal, a request or a limit may be noticed."""
+VIEWED = 5
+"""Of the jobs that are over, and of those that wait, so many are part of the view."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class Supervisor:
     counts: Counter[str] = field(default_factory=Counter, init=False)
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
+    _steps_done: dict[str, int] = field(default_factory=dict, init=False)
+    """As of the last end of an attempt."""
     _waiting: WaitingLine = field(default_factory=WaitingLine, init=False)
     _live: dict[Handle, Live] = field(default_factory=dict, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
@@ -63,6 +65,7 @@ class Supervisor:
     """0: going on; 1: workers may checkpoint and leave; 2: they are killed."""
     _stop_reason: str = field(default="", init=False)
     _disk_full: DiskFullError | None = field(default=None, init=False)
+    _ended: deque[tuple[Live, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _steps_waiting: int = field(default=0, init=False)
     _started: float = field(default=0.0, init=False)
     _recorder: Recorder = field(init=False)
@@ -135,6 +138,7 @@ class Supervisor:
             job_id = row.job.job_id
             self._jobs[job_id] = row.job
             self._attempts[job_id] = row.attempts
+            self._steps_done[job_id] = row.env_steps
             self.states[job_id] = row.state
             self.counts[row.state.name] += 1
             if isinstance(row.state, Pending):
@@ -142,8 +146,11 @@ class Supervisor:
 
     def _enqueue(self, job_id: str, state: Pending, now: float) -> None:
         job = self._jobs[job_id]
-        self._steps_waiting += job.spec.total_timesteps
+        self._steps_waiting += self._steps_to_go(job)
         self._waiting.add(job_id, job.resources, now=now, not_before=state.not_before)
+
+    def _steps_to_go(self, job: Job) -> int:
+        return max(0, job.spec.total_timesteps - self._steps_done[job.job_id])
 
     def _move(self, job_id: str, new: State) -> None:
         old = self.states[job_id]
@@ -151,7 +158,7 @@ class Supervisor:
         self.counts[old.name] -= 1
         self.counts[new.name] += 1
         if isinstance(old, Pending):
-            self._steps_waiting -= self._jobs[job_id].spec.total_timesteps
+            self._steps_waiting -= self._steps_to_go(self._jobs[job_id])
             self._waiting.remove(job_id)
         if isinstance(new, Pending):
             self._enqueue(job_id, new, self.now())
@@ -182,8 +189,12 @@ class Supervisor:
         self._recorder.ended(live, returncode, ending, record, wall_s=now - live.started)
         state = self.states[job_id]
         failures = state.failures if isinstance(state, Running) else 0
+        if live.progress is not None:
+            self._steps_done[job_id] = max(self._steps_done[job_id], live.progress.env_steps)
         new = policy.next_state(ending, failures=failures, max_retries=live.job.max_retries, now=now)
         self._move(job_id, new)
+        if new.name in TERMINAL:
+            self._ended.append((live, new))
         self._tell(reporting.told_end(live, ending, new, record, now))
         if ending.cause is Cause.DISK_FULL:
             self._stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
@@ -365,19 +376,20 @@ class Supervisor:
                 return
             self._unhandled.extend(self.executor.poll(IDLE_S))
 
+    # -- show
+
     def _view(self) -> View:
-        now = self.now()
         live = list(self._live.values())
-        said = [one.progress for one in live if one.progress is not None]
-        total = sum(one.job.spec.total_timesteps for one in live)
+        said = [one.progress.env_steps if one.progress is not None else 0 for one in live]
+        to_go = [max(0, one.job.spec.total_timesteps - steps) for one, steps in zip(live, said, strict=True)]
         return View(
-            elapsed_s=now - self._started,
+            elapsed_s=self.now() - self._started,
             counts=self.counts,
             live=live,
-            lanes=self.slots.lanes,
-            steps_to_go=max(0, total - sum(progress.env_steps for progress in said)) + self._steps_waiting,
-            env_steps_per_s=sum(progress.env_steps_per_s or 0.0 for progress in said),
-            now=now,
+            ended=list(self._ended),
+            next_up=[self._jobs[job_id] for job_id in self._waiting.first(VIEWED)],
+            steps_to_go=sum(to_go) + self._steps_waiting,
+            env_steps_per_s=sum(one.progress.env_steps_per_s or 0.0 for one in live if one.progress is not None),
         )
 
 

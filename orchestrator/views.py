@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from orchestrator import control, tables
 from orchestrator.control import Snapshot
+from orchestrator.job import Job
 from orchestrator.session import Finished, Plan
 from orchestrator.spec import Experiment
 from orchestrator.tables import Column
@@ -52,12 +54,15 @@ def show_end(finished: Finished) -> None:
 
 
 def show_plan(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
+    from orchestrator.checks import cpu_text
+
     on = console()
     for warning in plan.warnings:
         show(on, Text(f"warning: {warning}", style="yellow"))
     jobs = plan.jobs
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    show(on, f"{experiment.name}: {count}, {plan.slots.lanes} at once, in this order, into {run_dir}", "")
+    where = cpu_text(cpu.index for cpu in plan.machine.cpus)
+    show(on, f"{experiment.name}: {count}, {plan.slots.lanes} at once on {where}, in this order, into {run_dir}", "")
     columns = [
         Column(name="job", cells=[job.job_id for job in jobs]),
         Column(name="robot", cells=[job.xml_source.name if job.xml_source else "–" for job in jobs], rank=1),
@@ -80,25 +85,16 @@ def plan_facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, A
         "jobs_at_once": plan.slots.lanes,
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": list(plan.warnings),
-        "jobs": [
-            {
-                "job_id": job.job_id,
-                "name": job.spec.name,
-                "xml": None if job.xml_source is None else str(job.xml_source),
-                "task": job.spec.task or job.spec.env or job.spec.entry_point,
-                "seed": job.spec.seed,
-                "total_timesteps": job.spec.total_timesteps,
-                "n_envs": job.spec.n_envs,
-                "cores": job.resources.cores,
-                "threads": job.resources.threads,
-                "memory_mib": job.resources.memory_mib,
-                "gpus": job.resources.gpus,
-                "ppo": dict(job.spec.hyperparameters),
-                "policy_kwargs": dict(job.spec.policy_kwargs),
-            }
-            for job in plan.jobs
-        ],
+        "jobs": [_job_facts(job) for job in plan.jobs],
     }
+
+
+def _job_facts(job: Job) -> dict[str, Any]:
+    """Under the job file's own words."""
+    facts = asdict(job.spec)
+    facts["ppo"] = facts.pop("hyperparameters")
+    facts["xml"] = None if job.xml_source is None else str(job.xml_source)
+    return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries}
 
 
 def show_status(run_dir: Path, *, watch: bool) -> None:

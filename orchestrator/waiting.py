@@ -63,6 +63,10 @@ class WaitingLine:
         """When ``job_id`` began to wait."""
         return self._entries[job_id].since
 
+    def first(self, count: int) -> list[str]:
+        """The first ``count`` of all that wait, in order of arrival."""
+        return list(itertools.islice(self._entries, count))
+
     def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
         """Wait from ``now`` on, and with ``not_before`` at least until then."""
         demand = resources.cores, resources.gpus, resources.memory_mib

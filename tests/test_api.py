@@ -21,6 +21,7 @@ from command_helpers import BALANCER, HOPPER, Experiment, odd, write_experiment
 
 import orchestrator
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.ledger import Ledger
 
 SHORT: dict[str, Any] = {
     "total_timesteps": 256,
@@ -95,6 +96,20 @@ def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(orchestrator.SpecError) as caught:
         orchestrator.run(jobs, overrides={"ppo.gama": 0.9})
     assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(caught.value)
+
+
+def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_path: Path) -> None:
+    (tmp_path / "common.xml").write_text("<mujocoinclude><size memory='1M'/></mujocoinclude>")
+    robot = tmp_path / "bodies/robot.xml"
+    robot.parent.mkdir()
+    robot.write_text(HOPPER.read_text().replace("</mujoco>", '<include file="../common.xml"/></mujoco>'))
+    for _ in range(2):
+        (result,) = orchestrator.train([robot], run_dir="run", **SHORT)
+        assert result.ok, result.error
+        robot.write_text(NO_ACTUATORS)
+    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3", read_only=True)
+    assert ledger.jobs()[0].job.spec.xml == "robot/bodies/robot.xml"
+    ledger.abandon()
 
 
 def test_from_a_thread() -> None:

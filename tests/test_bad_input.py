@@ -302,6 +302,15 @@ def test_a_damaged_ledger_is_refused_and_rebuilt_on_request(how: str, finished: 
             assert row[key] == rows[job_id][key], key
 
 
+def test_a_ledger_is_not_rebuilt_from_what_cannot_be_read(finished: Experiment) -> None:
+    (finished.run_dir / "jobs/hopper-s0/spec.json").write_text("{")
+    before = (finished.run_dir / "ledger.sqlite3").read_bytes()
+    done = give("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hopper-s0/spec.json: cannot be read" in done.stderr
+    assert (finished.run_dir / "ledger.sqlite3").read_bytes() == before
+
+
 # -- workers that misbehave: the others go on
 
 

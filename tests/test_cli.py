@@ -10,14 +10,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
 import pytest
 from command_helpers import Experiment, Run, give, odd, write_experiment
+from supervisor_helpers import make_job
 
-from orchestrator import tables
+from orchestrator import display, provenance, tables
+from orchestrator.executors.base import Handle
+from orchestrator.job import Cause, Failed, Succeeded
+from orchestrator.machine import Slot
+from orchestrator.reporting import Live, View
 from orchestrator.spec import json_schema
 
 RUN_OPTIONS = (
@@ -218,7 +224,7 @@ def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_p
         assert plan["jobs_at_once"] == 1
         assert plan["jobs"][0]["ppo"]["n_steps"] == 64
     else:
-        assert "tiny: 2 jobs, 1 at once, in this order, into runs/tiny" in done.stdout
+        assert re.search("^tiny: 2 jobs, 1 at once on CPU.*, in this order, into runs/tiny$", done.stdout, re.M)
         assert done.stdout.index("long-s0") < done.stdout.index("short-s0")
 
 
@@ -233,11 +239,15 @@ def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
         "total_timesteps=256",
         "--max-parallel",
         "1",
+        "--learner",
+        "sb3",
     )
     plan = json.loads(give("run", jobs, *arguments, cwd=tmp_path).stdout)
     assert plan["jobs_at_once"] == 1
     assert plan["jobs"][0]["total_timesteps"] == 256
     assert plan["jobs"][0]["ppo"]["n_epochs"] == 3
+    assert plan["jobs"][0]["learner"] == "sb3"
+    assert plan["jobs"][0]["resources"]["memory_mib"] == 2048
 
 
 def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment) -> None:
@@ -246,6 +256,33 @@ def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment)
     assert give("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout == "line 99998 é\nline 99999 é\n"
     assert give("logs", "run", "hopper-s0", "-n", "0", cwd=finished.cwd).stdout == log.read_text()
     assert give("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
+
+
+def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
+    with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path) as run:
+        run.until("launched")
+        followers = [
+            subprocess.Popen(
+                commands.command(*arguments),
+                cwd=tmp_path,
+                env=commands.environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for arguments in (("logs", "run", "deaf", "-f"), ("status", "run", "--watch"))
+        ]
+        logs, status = followers
+        assert logs.stdout is not None
+        assert "deaf\n" in logs.stdout
+        give("stop", "run", "deaf", cwd=tmp_path)
+        assert run.end() == 1
+        logs.communicate(timeout=commands.PATIENCE_S)
+        told, _ = status.communicate(timeout=commands.PATIENCE_S)
+    assert [one.returncode for one in followers] == [0, 0]
+    assert "1 running" in told
+    assert "1 cancelled" in told
 
 
 @pytest.mark.parametrize(
@@ -350,7 +387,42 @@ def test_fresh_starts_over_and_keeps_what_was(finished: Experiment) -> None:
     done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.returncode == 0
     assert done.stdout.count(" launched on CPU ") == 2
-    assert len(list(finished.cwd.glob("run.*/ledger.sqlite3"))) == 1
+    (aside,) = finished.cwd.glob("run.*")
+    assert (aside / "ledger.sqlite3").is_file()
+    assert f"what was there is in {aside}" in done.stdout
+
+
+def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experiment) -> None:
+    finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "gone.xml"))
+    (finished.cwd / "gone.xml").write_text("<mujoco/>")
+    before = sorted(finished.cwd.rglob("*"))
+    done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
+    assert done.returncode == 2
+    assert "nothing was launched" in done.stderr
+    assert sorted(finished.cwd.rglob("*")) == before
+
+
+def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def facts() -> dict[str, Any] | None:
+        repository = provenance.Repository(tmp_path)
+        try:
+            return repository.facts()
+        finally:
+            repository.close()
+
+    assert facts() is None
+    (tmp_path / "file").write_text("one")
+    git("init")
+    git("add", "file")
+    git("commit", "-m", "first")
+    assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "file").write_text("two")
+    assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
 
 
 def test_provenance_tells_versions_and_machine_but_no_secrets(tmp_path: Path) -> None:
@@ -369,9 +441,12 @@ def test_provenance_tells_versions_and_machine_but_no_secrets(tmp_path: Path) ->
             assert secret.encode() not in path.read_bytes(), path
 
 
-def test_files_have_the_modes_of_the_users_umask(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("umask", "never"), [("077", 0o077), ("000", 0o002)])
+def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
+    umask: str, never: int, tmp_path: Path
+) -> None:
     jobs = write_experiment(tmp_path, {"name": "balancer", "xml": commands.BALANCER, "task": "balance"})
-    shell = ["sh", "-c", 'umask 077; exec "$@"', "sh"]
+    shell = ["sh", "-c", f'umask {umask}; exec "$@"', "sh"]
     done = subprocess.run(
         [*shell, *commands.command("run", jobs, "--run-dir", "run")],
         check=False,
@@ -382,7 +457,7 @@ def test_files_have_the_modes_of_the_users_umask(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     made = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
-    wrong = [path for path in made if path.stat().st_mode & 0o077]
+    wrong = [path for path in made if path.stat().st_mode & never]
     assert len(made) > 20
     assert not wrong
 
@@ -421,6 +496,34 @@ def test_table_fits_the_terminal_and_keeps_the_returns(width: int) -> None:
     assert all("12.3 → 1,234.5" in line for line in lines[1:])
     assert all(row["state"] in line for row, line in zip(ROWS, lines[1:], strict=True))
     assert ("attempts" in lines[0]) == (width >= 140)
+
+
+@pytest.mark.parametrize(("height", "others"), [(8, []), (10, ["over1", "next0"]), (24, ["over0", "over1", "next0"])])
+def test_live_table_shows_what_is_over_and_what_is_next_where_there_is_room(height: int, others: list[str]) -> None:
+    from rich.console import Console
+
+    def live(name: str) -> Live:
+        handle, slot = Handle(name, 0), Slot(index=0, cpus=(0,), gpus=())
+        return Live(job=make_job(name), handle=handle, slot=slot, started=0.0, last_progress=0.0)
+
+    view = View(
+        elapsed_s=1.0,
+        counts=Counter(SUCCEEDED=1, FAILED=1, RUNNING=2, PENDING=1),
+        live=[live("live0"), live("live1")],
+        ended=[(live("over0"), Failed(cause=Cause.ERROR, message="")), (live("over1"), Succeeded())],
+        next_up=[make_job("next0")],
+        steps_to_go=0,
+        env_steps_per_s=0.0,
+    )
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture:
+        console.print(display.live_view(view, 80, height))
+    shown = [line.split()[:2] for line in capture.get().splitlines() if re.match("live|over|next", line)]
+    states = {"over0": "failed", "over1": "succeeded", "next0": "pending"} | dict.fromkeys(
+        ("live0", "live1"), "starting"
+    )
+    names = [name for name in ("over0", "over1", "live0", "live1", "next0") if name in [*others, "live0", "live1"]]
+    assert shown == [[name, states[name]] for name in names]
 
 
 IN_A_TERMINAL = """

@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 import pytest
 import worker_helpers as helpers
-from gymnasium.wrappers import FrameStackObservation, RescaleAction
+from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, RescaleAction
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker import env_state, envs
@@ -29,6 +29,7 @@ IDS = (
     "Walker2d-v5",
     "Acrobot-v1",
     "CartPole-v1",
+    "FrozenLake-v1",
     "MountainCarContinuous-v0",
     "Pendulum-v1",
 )
@@ -44,28 +45,30 @@ def trajectory(env: gymnasium.Env[Any, Any], chosen: list[Any]) -> list[bytes]:
     seen = []
     for action in chosen:
         observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append(pickle.dumps((observation.tobytes(), float(reward), bool(terminated), bool(truncated))))
+        seen.append(pickle.dumps((np.asarray(observation).tobytes(), float(reward), bool(terminated), bool(truncated))))
         if terminated or truncated:
-            seen.append(env.reset()[0].tobytes())
+            seen.append(np.asarray(env.reset()[0]).tobytes())
     return seen
 
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_saved_in_the_middle_of_an_episode_goes_on_bit_identically(env_id: str, tmp_path: Path) -> None:
     spec = helpers.spec(env=env_id)
-    original, fresh = (envs.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(2))
+    original, fresh, third = (envs.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(3))
     original.reset(seed=11)
     chosen = actions(original, 300)
     trajectory(original, chosen[:45])
-    state = env_state.save([original])
-    expected = trajectory(original, chosen[45:])
-    env_state.restore([fresh], state)
-    assert trajectory(fresh, chosen[45:]) == expected
+    env_state.restore([fresh], env_state.save([original]))
+    assert trajectory(fresh, chosen[45:80]) == trajectory(original, chosen[45:80])
+    # What was restored can be saved and restored again.
+    env_state.restore([third], env_state.save([fresh]))
+    assert trajectory(third, chosen[80:]) == trajectory(original, chosen[80:])
 
 
 def test_wrappers_with_a_state_of_their_own_are_saved_too() -> None:
     def make() -> gymnasium.Env[Any, Any]:
-        return FrameStackObservation(RescaleAction(gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1)), 3)
+        env = NormalizeReward(NormalizeObservation(gymnasium.make("Pendulum-v1")))
+        return FrameStackObservation(RescaleAction(env, np.float32(-1), np.float32(1)), 3)
 
     original, fresh = make(), make()
     original.reset(seed=11)
@@ -86,6 +89,17 @@ def test_changed_masses_of_a_simulation_are_saved_too() -> None:
     chosen = actions(original, 60)
     env_state.restore([fresh], env_state.save([original]))
     assert trajectory(fresh, chosen) == trajectory(original, chosen)
+
+
+def test_arrays_of_its_own_beside_a_simulation_are_saved_again_and_again() -> None:
+    first, second, third = (gymnasium.make("Hopper-v5") for _ in range(3))
+    for env in (first, second, third):
+        env.reset(seed=3)
+        env.unwrapped.target = np.zeros(2)  # type: ignore[attr-defined]
+    first.unwrapped.target[:] = 7  # type: ignore[attr-defined]
+    env_state.restore([second], env_state.save([first]))
+    env_state.restore([third], env_state.save([second]))
+    assert third.unwrapped.target.tolist() == [7, 7]  # type: ignore[attr-defined]
 
 
 class Bare(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -118,6 +132,28 @@ def test_environment_with_get_state_and_set_state_speaks_for_itself() -> None:
     assert fresh.np_random.random() == original.np_random.random()
 
 
+class Helper:
+    def __init__(self) -> None:
+        self.count = 0
+        self.me = self
+
+    def method(self) -> None:
+        self.count += 1
+
+
+class Slotted:
+    __slots__ = ("__dict__", "count")
+
+
+def test_objects_of_plain_data_are_saved_whole() -> None:
+    original, fresh = Bare(helper=Helper(), again=[]), Bare(helper=Helper(), again=[])
+    original.helper.method()  # type: ignore[attr-defined]
+    original.again.append(original.again)  # type: ignore[attr-defined]
+    env_state.restore([fresh], env_state.save([original]))
+    helper = fresh.helper  # type: ignore[attr-defined]
+    assert (helper.count, helper.me) == (1, helper)
+
+
 SHARED = np.zeros(4)
 
 
@@ -128,6 +164,10 @@ SHARED = np.zeros(4)
         ({"nested": {"deep": [object()]}}, "Bare.nested is a builtins.object"),
         ({"whole": SHARED, "part": SHARED[1:]}, "Bare.part is an array that shares its memory with another one"),
         ({"foreign": np.frombuffer(bytearray(8))}, "Bare.foreign is an array over memory of something else"),
+        ({"bound": Helper().method}, "Bare.bound is a builtins.method"),
+        ({"bound": [].append}, "Bare.bound is a builtins.builtin_function_or_method"),
+        ({"slotted": Slotted()}, "Bare.slotted is a .*Slotted"),
+        ({"whole": Bare()}, "Bare.whole is a .*Bare"),
         ({"objects": np.array([object()])}, "Bare.objects is an array of objects"),
     ],
 )

@@ -121,6 +121,13 @@ def test_the_worker_sees_little_of_the_supervisors_side(name: str) -> None:
         assert other is None or other.split(".")[0] in FOR_WORKERS, f"{name}:{line} imports {dotted}"
 
 
+def test_the_architecture_document_names_every_place() -> None:
+    text = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+    table = text[text.index("## Who may import whom") :]
+    places = {name.removeprefix("executors.") for name in FLOOR if not name.startswith("__")}
+    assert [name for name in sorted(places) if f"`{name}`" not in table and f"`{name}/`" not in table] == []
+
+
 def test_every_place_in_the_table_is_taken() -> None:
     assert FLOOR.keys() <= {place(name) for name in SOURCES}
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import command_helpers as commands
 import pytest
 import worker_helpers as worker
 from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
+
+from orchestrator import machine, reconcile
+from orchestrator.ledger import Ledger, Request
 
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
@@ -119,6 +123,44 @@ def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> 
             time.sleep(dice.uniform(0.1, 0.6))
             run.signal(signal.SIGKILL)
     finish(jobs, tmp_path)
+
+
+def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:
+    robots = ("hopper", "walker")
+    jobs = experiment(tmp_path, robots, 4096)
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        run.until("launched")
+        kill_and_look(run)
+    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
+    ledger.add_requests([Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")])
+    ledger.abandon()
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
+    states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
+    assert states == {"hopper-s0": "SUCCEEDED", "walker-s0": "CANCELLED"}
+
+
+def leftover() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
+def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None:
+    with leftover() as process:
+        start = machine.process_start(process.pid)
+        assert start is not None
+        reconcile._end_leftover(process.pid, start + 1)
+        assert process.poll() is None
+        reconcile._end_leftover(process.pid, start)
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with leftover() as process:
+        start = machine.process_start(process.pid)
+        assert start is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr("orchestrator.reconcile.time.sleep", lambda _: pytest.fail("waits for a zombie"))
+        reconcile._end_leftover(process.pid, start)
 
 
 def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Path) -> None:

@@ -158,14 +158,6 @@ def test_a_deleted_job_takes_its_attempts_along(tmp_path: Path) -> None:
         ledger.last_attempt("j0")
 
 
-def test_meta_values_come_back(tmp_path: Path) -> None:
-    ledger = filled(tmp_path / "l")
-    ledger.set_meta("key", {"a": [1, None]})
-    ledger.set_meta("key", {"a": [2, None]})
-    assert ledger.meta("key") == {"a": [2, None]}
-    assert ledger.meta("none") is None
-
-
 def test_the_summary_names_what_a_robot_did(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "l")
     job = make_job("a", spec={"env": None, "task": "forward", "seed": 4})
@@ -397,7 +389,7 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
         ledger = Ledger.open(whole)
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="held by another process"):
-            ledger.set_meta("a", 1)
+            ledger.set_state("j0", Cancelled())
         ledger.abandon()
 
 
@@ -438,7 +430,7 @@ def test_a_ledger_in_a_read_only_directory_can_be_read_but_not_opened_to_write(t
 
 def write_without_end(ledger: Ledger) -> None:
     for number in itertools.count():
-        ledger.set_meta(f"key{number}", "x" * 1000)
+        ledger.put_jobs([(number, make_job(f"more{number}"), None)])
         ledger.commit()
 
 
@@ -453,7 +445,7 @@ def test_a_full_disk_is_told_as_such_and_costs_only_what_was_not_committed(tmp_p
         remount(root, "size=8m")
         again = Ledger.open(root / "ledger.sqlite3")
         assert again.jobs()[0].state == Cancelled()
-        again.set_meta("more", 1)
+        again.put_jobs([(99, make_job("more"), None)])
         again.close()
 
 

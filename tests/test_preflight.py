@@ -142,6 +142,17 @@ def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> No
     assert noisy["problem"] is None
 
 
+def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time, gymnasium\n"
+        "def make_env(xml, seed):\n"
+        "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "    return gymnasium.make('Pendulum-v1')\n"
+    )
+    (answer,) = ask({"where": "jobs[0]", "entry_point": "threaded:make_env", "search_path": str(tmp_path)})
+    assert answer["problem"] is None
+
+
 def test_only_what_is_needed_is_imported() -> None:
     program = (
         "import sys, orchestrator.worker.preflight as p; "

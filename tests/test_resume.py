@@ -90,6 +90,58 @@ def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[s
     assert last.ep_rew_mean_first == record.ep_rew_mean_first
 
 
+IMAGES = """
+import gymnasium
+import numpy as np
+
+
+class Images(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+    def __init__(self):
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self.render_mode = None
+
+    def observe(self):
+        return self.np_random.integers(0, 256, (36, 36, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        reward = float(action == self.action_space.sample())
+        return self.observe(), reward, self.np_random.random() < 0.1, False, {}
+
+
+def make_env(xml, seed):
+    return Images()
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"env": "FrozenLake-v1"}, {"entry_point": "images:make_env", "policy": "CnnPolicy"}],
+    ids=["arrays among the attributes", "images, and samples of its action space"],
+)
+def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (tmp_path / "images.py").write_text(IMAGES)
+    changes |= {"search_path": str(tmp_path), "normalize": True, "checkpoint_every": 128, "total_timesteps": 768}
+    undisturbed, stopped = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "stopped"))
+    record, log = helpers.run(undisturbed)
+    assert record.code == ExitCode.SUCCEEDED, log
+    for number in range(3):
+        with helpers.Worker(stopped, number) as worker:
+            before = set(stopped.checkpoints.glob("*.pt"))
+            while set(stopped.checkpoints.glob("*.pt")) <= before and worker.process.poll() is None:
+                time.sleep(0.001)
+            worker.process.terminate()
+            worker.wait()
+    record, log = helpers.run(stopped, 3)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert what_was_learnt(stopped) == what_was_learnt(undisturbed)
+
+
 def test_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     undisturbed = make_job(tmp_path / "undisturbed")
     helpers.run(undisturbed)

@@ -210,7 +210,7 @@ def test_set_without_key_or_value_is_answered_with_an_example(text: str) -> None
 
 def test_only_environments_of_the_users_own_are_looked_for_beside_the_job_file(place: Path) -> None:
     task, env = resolve(place, HOPPER, {"name": "ant", "env": "my_envs:Ant-v9"}).jobs
-    assert (task.spec.search_path, env.spec.search_path) == (None, str(place / "jobs"))
+    assert (task.spec.search_path, env.spec.search_path) == (None, str(place))
 
 
 def test_env_and_entry_point_replace_the_default_task(place: Path) -> None:
@@ -459,6 +459,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("no size", {"resources": {"memory": "0 GiB"}}, ".resources.memory", "above nothing"),
     ("unknown unit of time", {"resources": {"timeout": "2m"}}, ".resources.timeout", 'unknown unit "m" (known: d, h'),
     ("no time", {"resources": {"timeout": "0s"}}, ".resources.timeout", "above 0"),
+    ("stall at once", {"resources": {"stall_timeout": "1s"}}, ".resources.stall_timeout", "at least 3 s: a worker"),
     ("negative time", {"resources": {"stall_timeout": -1}}, ".resources.stall_timeout", "above 0"),
     ("no cores", {"resources": {"cores": 0}}, ".resources.cores", "at least 1"),
     ("negative gpus", {"resources": {"gpus": -1}}, ".resources.gpus", "0 or more, found -1"),

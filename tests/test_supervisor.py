@@ -20,7 +20,8 @@ from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.job import Failed, Pending, Running
 from orchestrator.ledger import Ledger, Request
-from orchestrator.supervisor import View, exit_code
+from orchestrator.reporting import View
+from orchestrator.supervisor import exit_code
 
 FOREVER = Fate(after_s=NEVER)
 
@@ -635,6 +636,37 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
     experiment.run()
     assert (3 * 1000 + 2 * 600, 20.0, 2) in views
     assert views[-1] == (0, 0.0, 0)
+
+
+def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Path) -> None:
+    said = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
+    killed = Fate(after_s=5.0, returncode=-9, progress_every_s=1.0, progress=said)
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": [killed, FOREVER]}))
+    waiting: list[tuple[int, list[str]]] = []
+
+    def each_turn(view: View) -> None:
+        if view.counts["PENDING"]:
+            waiting.append((view.steps_to_go, [job.job_id for job in view.next_up]))
+        elif view.elapsed_s > 10:
+            experiment.supervisor.request_stop("SIGINT")
+
+    experiment.told.each_turn = each_turn
+    experiment.run()
+    experiment.ledger.close()
+    again = Experiment(tmp_path, [])
+    again.supervisor._take_up()
+    assert set(map(str, waiting)) == {"(600, ['k'])"}
+    assert again.supervisor._view().steps_to_go == 600
+
+
+def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
+    table = {"j0000": Fate(returncode=1)}
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], fates(table), cpus=1)
+    seen: list[list[tuple[str, str]]] = []
+    experiment.told.each_turn = lambda view: seen.append([(live.job.job_id, state.name) for live, state in view.ended])
+    experiment.run()
+    assert [("j0000", "FAILED")] in seen
+    assert seen[-1] == [(name, "SUCCEEDED") for name in names(9)[-5:]]
 
 
 @pytest.mark.parametrize(

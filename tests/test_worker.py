@@ -283,6 +283,15 @@ def test_numbers_that_are_not_finite_end_as_diverged(
     assert not paths.model.exists()
 
 
+def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(tmp_path: Path) -> None:
+    hyperparameters = {**helpers.SMALL_PPO, "learning_rate": 1e6}
+    spec = helpers.spec(env="Ant-v5", normalize=True, hyperparameters=hyperparameters, total_timesteps=2048)
+    record, log = helpers.run(helpers.job(tmp_path, spec))
+    assert record.code == ExitCode.DIVERGED, log
+    assert "the standard deviation of the policy's actions left the numbers" in record.message
+    assert len(record.message) < 300
+
+
 @pytest.mark.parametrize("changes", [{"env": "Hopper-v5"}, {"task": "forward"}], ids=["gymnasium", "built-in task"])
 def test_unstable_physics_ends_as_diverged_and_names_the_robot(tmp_path: Path, changes: dict[str, str]) -> None:
     # Motors strong enough to tear the robot apart.

@@ -120,12 +120,13 @@ def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
 
 
 def normalization(path: Path) -> dict[str, bytes]:
-    statistics = pickle.loads(path.read_bytes())
+    """Its running statistics; those of observations are missing where these are no numbers."""
+    statistics = vars(pickle.loads(path.read_bytes()))
     return {
-        name: getattr(statistics, rms).__getattribute__(part).tobytes()
+        f"{rms}.{part}": getattr(statistics[rms], part).tobytes()
         for rms in ("obs_rms", "ret_rms")
+        if rms in statistics
         for part in ("mean", "var")
-        for name in (f"{rms}.{part}",)
     }
 
 

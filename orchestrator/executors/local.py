@@ -23,9 +23,7 @@ from dataclasses import dataclass, field
 from orchestrator import machine
 from orchestrator.executors import process, sentinel
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed, Sampled
-from orchestrator.executors.process import WorkerProcess, package_path, worker_environment
-
-__all__ = ["WORKER_COMMAND", "LocalExecutor", "package_path", "worker_environment"]
+from orchestrator.executors.process import WorkerProcess
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import machine
-from orchestrator.contract import CHANNEL_VARIABLE, TOKEN_VARIABLE, JobPaths, Progress
+from orchestrator.contract import CHANNEL_VARIABLE, TOKEN_VARIABLE, JobPaths, Progress, worker_thread_settings
 from orchestrator.executors.base import Handle, Launch
-from orchestrator.threads import worker_thread_settings
 
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -27,7 +27,6 @@ __all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
 SCHEMA_VERSION = 1
 
 SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
     spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,
@@ -109,14 +108,6 @@ class Ledger:
             return self._connection.execute(sql, values)
 
     # -- the experiment
-
-    def set_meta(self, key: str, value: object) -> None:
-        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-
-    def meta(self, key: str) -> Any:
-        row = self._execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        with decoding(self._path):
-            return None if row is None else json.loads(row[0])
 
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
         """Insert or replace declared jobs as ``(position, job, robot hash)``: PENDING, no attempts."""

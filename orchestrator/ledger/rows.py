@@ -22,6 +22,8 @@ class JobRow:
     state: State
     attempts: int
     """How many were launched; the next one's number."""
+    env_steps: int = 0
+    """Done so far, as last heard."""
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
         robot_hash=row["robot_hash"],
         state=_state(row, last_attempt),
         attempts=row["attempts"],
+        env_steps=row["env_steps"],
     )
 
 

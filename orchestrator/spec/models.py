@@ -24,6 +24,7 @@ from orchestrator.spec.values import (
     Schedule,
     Seeds,
     Size,
+    StallTimeout,
 )
 
 Task = Literal["forward", "balance"]
@@ -108,7 +109,7 @@ class ResourcesTable(Table):
     memory: Size = key(2048, "Memory the job needs and may not exceed.", "2 GiB", shown="2 GiB")
     gpus: CountFromZero = key(0, "GPUs; with any, PyTorch uses CUDA.", 1)
     timeout: Duration = key(7200.0, "Wall-clock limit of one attempt.", "2h", shown="2h")
-    stall_timeout: Duration = key(
+    stall_timeout: StallTimeout = key(
         600.0, "An attempt without progress for this long is ended and retried.", "10min", shown="10min"
     )
 

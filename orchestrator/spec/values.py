@@ -16,6 +16,9 @@ MOST = 10**12
 """Upper limit of every count: far above any use, far below what would overflow."""
 
 
+SHORTEST_STALL_S = 3
+
+
 class ExpectedError(ValueError):
     """What a key takes; the message shown goes on with what was found."""
 
@@ -53,6 +56,16 @@ def _duration(value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
         return float(value)
     raise ExpectedError('expected a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds')
+
+
+def _stall_timeout(value: Any) -> float:
+    seconds = _duration(value)
+    if seconds < SHORTEST_STALL_S:
+        raise ExpectedError(
+            f"expected at least {SHORTEST_STALL_S} s: a worker tells of its progress twice a second, and of nothing "
+            "while it imports its libraries"
+        )
+    return seconds
 
 
 def _is_count(value: Any, least: int, most: int = MOST) -> bool:
@@ -174,6 +187,7 @@ Size = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$"}),
 ]
 Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION)]
+StallTimeout = Annotated[float, PlainValidator(_stall_timeout), WithJsonSchema(_DURATION)]
 Seeds = Annotated[
     list[int],
     PlainValidator(_seeds),

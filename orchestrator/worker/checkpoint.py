@@ -12,6 +12,7 @@ import pickle
 import random
 import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ _COUNTERS = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
-_LATEST = ("_last_obs", "_last_episode_starts", "_last_original_obs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,8 @@ def capture(model: PPO, place: Place) -> dict[str, Any]:
         "policy": model.policy.state_dict(),
         "optimizer": model.policy.optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS},
-        "latest": {name: getattr(model, name) for name in _LATEST},
+        "last_obs": _each_array(model._last_obs, _in_memory_order),
+        "last_episode_starts": model._last_episode_starts,
         "normalization": normalization
         and {name: getattr(normalization, name) for name in _NORMALIZATION if hasattr(normalization, name)},
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
@@ -157,9 +158,32 @@ def restore(model: PPO, state: dict[str, Any]) -> Place:
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         _restore_envs(model.env.unwrapped, state["envs"])
-        vars(model).update(state["latest"])
+        model._last_obs = _each_array(state["last_obs"], _as_it_was)
+        model._last_episode_starts = state["last_episode_starts"]
     _set_generators(state["generators"])
     return place
+
+
+def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
+    """``function`` of an observation array, or of every part of a ``Dict`` one."""
+    if isinstance(observations, dict):
+        return {key: function(part) for key, part in observations.items()}
+    return function(observations)
+
+
+def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The array with its axes in the order in which they lie in memory, and that order.
+
+    Pickling forgets it, and torch's convolutions give other bits for images that lie otherwise
+    (Stable-Baselines3 transposes them by views).
+    """
+    axes = np.argsort([-stride for stride in array.strides], kind="stable")
+    return np.ascontiguousarray(array.transpose(axes)), axes
+
+
+def _as_it_was(saved: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    array, axes = saved
+    return array.transpose(np.argsort(axes))
 
 
 def _save_envs(venv: VecEnv) -> Any:

@@ -1,8 +1,8 @@
 """Saving gymnasium environments in the middle of an episode, and going on from there bit-identically.
 
 Every layer of an environment (wrappers down to the base) is saved by what its attributes hold:
-plain data (numbers, text, arrays, random generators, spaces, containers of these) is pickled in
-one piece, so that what was shared between attributes is shared again; functions, classes and modules are
+plain data (numbers, text, arrays, random generators, spaces, containers and simple objects of these) is
+pickled in one piece, so that what was shared between attributes is shared again; functions, classes and modules are
 constants that the fresh environment has as well; a MuJoCo simulation is saved whole. A layer with
 ``get_state()`` and ``set_state(state)`` of its own speaks for itself (its ``np_random`` is seen to).
 Anything else (a handle of another simulator, an open file) makes the environment :class:`Unsaveable`.
@@ -45,7 +45,8 @@ def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
     """
     layers = [_save_layer(layer) for env in envs for layer in _layers(env)]
     try:
-        return pickle.dumps(layers, protocol=pickle.HIGHEST_PROTOCOL)
+        # Not 5: arrays of its making lie in memory that is not their own, and could not be saved again.
+        return pickle.dumps(layers, protocol=4)
     except Exception as error:  # whatever a user's class raises while it is pickled
         raise Unsaveable(f"pickling failed: {error}") from error
 
@@ -87,10 +88,10 @@ def _save_layer(layer: Any) -> dict[str, Any]:
     simulations = {name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"}
     attributes = {}
     for name, value in vars(layer).items():
-        if name in _NOT_STATE or name in simulations or isinstance(value, _CONSTANTS):
+        if name in _NOT_STATE or name in simulations or _is_constant(value):
             continue
-        if simulations and (type(value).__name__ == "MjModel" or _is_foreign_array(value)):
-            continue  # the simulation's model, or a view into it or its data: restored in place
+        if simulations and (type(value).__name__ == "MjModel" or _is_view_of_simulation(value)):
+            continue  # restored in place
         problem = views.problem(value)
         if problem:
             raise Unsaveable(f"{kind}.{name} {problem}")
@@ -128,6 +129,25 @@ def _copy_arrays(source: Any, target: Any) -> None:
                 setattr(goal, name, value)
 
 
+def _is_constant(value: Any) -> bool:
+    """Code, which the fresh environment has as well; but not a method of an object that is about to be replaced."""
+    bound_to = getattr(value, "__self__", None)
+    return isinstance(value, _CONSTANTS) and isinstance(bound_to, (type(None), types.ModuleType, type, gymnasium.Env))
+
+
+def _is_simple_object(value: Any) -> bool:
+    """Whether its attributes are all there is to it: no slots, no pickling of its own, no environment."""
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, (gymnasium.Env, *_CONSTANTS))
+        and all(
+            getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+        )
+        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
+    )
+
+
 def _speaks_for_itself(layer: Any) -> bool:
     """Whether the layer has both methods, in our sense: gymnasium's ``set_state(qpos, qvel)`` is another thing."""
     try:
@@ -145,6 +165,11 @@ def _owner(array: np.ndarray) -> Any:
     return array
 
 
+def _is_view_of_simulation(value: Any) -> bool:
+    """Whether ``value`` is an array into an ``MjModel`` or ``MjData``: MuJoCo's bindings hold those by capsules."""
+    return isinstance(value, np.ndarray) and type(_owner(value)).__name__ == "PyCapsule"
+
+
 def _is_foreign_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(_owner(value), (np.ndarray, bytes))
 
@@ -154,19 +179,23 @@ class _Views:
 
     def __init__(self) -> None:
         self._arrays: dict[int, int] = {}
+        self._seen: set[int] = set()
 
     def problem(self, value: Any) -> str | None:
         """What keeps ``value`` from being saved; None when it is plain data."""
-        if isinstance(value, _ATOMS + _GENERATORS):
+        if isinstance(value, (*_ATOMS, *_GENERATORS, gymnasium.Space)):
             return None
         if isinstance(value, np.ndarray):
             return self._array_problem(value)
+        if id(value) in self._seen:  # looked at before, or being looked at: it holds itself
+            return None
+        self._seen.add(id(value))
         if isinstance(value, dict):
             return self._first(list(value) + list(value.values()))
         if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
             return self._first(value)
-        if isinstance(value, gymnasium.Space):
-            return None
+        if _is_simple_object(value):
+            return self._first(vars(value).values())
         return f"is a {type(value).__module__}.{type(value).__qualname__}"
 
     def _first(self, values: Iterable[Any]) -> str | None:

@@ -53,6 +53,9 @@ def _is_numbers(space: spaces.Space[Any]) -> bool:
 def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasium.Env[Any, Any]]:
     def make_one() -> gymnasium.Env[Any, Any]:
         env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
+        # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
+        env.action_space.seed(seed)
+        env.observation_space.seed(seed)
         if _simulates_with_mujoco(env):
             env = PhysicsWatch(env, spec.xml or spec.env or str(spec.entry_point))
         return Monitor(env)

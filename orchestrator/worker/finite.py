@@ -41,7 +41,12 @@ def blaming(model: PPO, iteration: int) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, FloatingPointError, AssertionError) as error:
-        problem = _parameter_problem(model) or _observation_problem(model) or _rollout_problem(model)
+        problem = (
+            _parameter_problem(model)
+            or _observation_problem(model)
+            or _rollout_problem(model)
+            or _exploration_problem(model)
+        )
         if problem is None:
             raise
         raise _diverged(model, iteration, problem) from error
@@ -95,3 +100,16 @@ def _parameter_problem(model: PPO) -> str | None:
             if not torch.isfinite(parameter).all():
                 return f"parameter {name} of the policy is not finite"
     return None
+
+
+def _exploration_problem(model: PPO) -> str | None:
+    log_std = getattr(model.policy, "log_std", None)
+    if log_std is None:
+        return None
+    std = log_std.detach().exp()
+    if torch.isfinite(std).all() and (std > 0).all():
+        return None
+    return (
+        f"the standard deviation of the policy's actions left the numbers: its logarithm lies between "
+        f"{log_std.min():.3g} and {log_std.max():.3g}; a smaller learning_rate or max_grad_norm usually helps"
+    )

@@ -17,6 +17,7 @@ from pathlib import Path
 from orchestrator.contract import ExitCode, ExitRecord
 
 _TRACEBACK_LINES = 40
+_LONGEST_MESSAGE = 500
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -87,6 +88,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     text = " ".join(str(error).split())
+    if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
+        text = text[:_LONGEST_MESSAGE] + " …"
     return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
 
 

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.worker import lifeline, outcome, user_env
 from orchestrator.worker.bundle import Bundle, BundleError, collect
@@ -247,7 +247,7 @@ def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
         ) from None
 
 
-def main() -> int:
+def main() -> NoReturn:
     lifeline.attach()  # an environment that hangs must not outlive whoever asked
     if "--warm" in sys.argv:  # started ahead of the questions, which most likely need this
         import orchestrator.worker.simulation  # noqa: F401
@@ -257,8 +257,9 @@ def main() -> int:
     answers = [dataclasses.asdict(check(Request(**request))) for request in json.load(sys.stdin)]
     with answers_to:
         json.dump(answers, answers_to)
-    return 0
+    sys.stderr.flush()
+    os._exit(0)  # the interpreter's own way out would wait for threads of the user's
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
