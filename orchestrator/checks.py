@@ -6,7 +6,6 @@ A warning is something that costs speed or fails jobs and can be cured; a note i
 from __future__ import annotations
 
 import ctypes.util
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator import provenance
 from orchestrator.cgroup import text_of
 from orchestrator.contract import THREAD_VARIABLES
 from orchestrator.machine import MIB, Machine, SlotPool, largest_job
@@ -24,7 +24,6 @@ from orchestrator.threads import CensusError, Stage, census
 
 Level: TypeAlias = Literal["ok", "note", "warning"]
 
-PACKAGES = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """They move the threads of a library to CPUs of its own choice, across the slots."""
 
@@ -221,11 +220,11 @@ def gpus(machine: Machine) -> Iterator[Finding]:
         f"{gpu.index}: {gpu.name}" + (f", {gpu.memory_mib} MiB" if gpu.memory_mib else "") for gpu in machine.gpus
     )
     yield Finding(level="ok", title="GPUs", detail=f"{listed}." if listed else "none; every job trains on the CPU.")
-    if machine.gpus and (_version("torch") or "").endswith("+cpu"):
+    if machine.gpus and (provenance.version("torch") or "").endswith("+cpu"):
         yield Finding(
             level="warning",
             title="GPUs",
-            detail=f"torch {_version('torch')} is the CPU build: jobs with gpus > 0 would fail.",
+            detail=f"torch {provenance.version('torch')} is the CPU build: jobs with gpus > 0 would fail.",
             cure="install a CUDA build of torch, or leave resources.gpus at 0",
         )
 
@@ -296,23 +295,15 @@ def threads_finding(threads: int, stages: Sequence[Stage]) -> Finding:
 
 
 def versions() -> Iterator[Finding]:
-    versions = {name: _version(name) for name in PACKAGES}
-    present = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    missing = ", ".join(name for name, version in versions.items() if version is None)
+    found = {name: version for name, version in provenance.versions().items() if name != provenance.OURS}
+    present = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    missing = ", ".join(name for name, version in found.items() if version is None)
     yield Finding(
         level="warning" if missing else "ok",
         title="Versions",
-        detail=f"Python {platform.python_version()}, {present}{f'; missing: {missing}' if missing else ''}.",
+        detail=f"{present}{f'; missing: {missing}' if missing else ''}.",
         cure="pip install . in the project's folder" if missing else "",
     )
-
-
-def _version(name: str) -> str | None:
-    """Read from the package's metadata: nothing is imported."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def kernel(root: Path) -> Iterator[Finding]:

@@ -93,7 +93,7 @@ class WorkerSpec:
     """Stable-Baselines3's own names; schedules as strings (see :func:`parse_schedule`)."""
     policy: str = "MlpPolicy"
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """As the user wrote them; ``activation_fn`` and ``optimizer_class`` by name (``"relu"``)."""
+    """As the user wrote them; ``activation_fn`` by name (``"relu"``)."""
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     search_path: str | None = None

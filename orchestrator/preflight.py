@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.contract import DISK_FULL_ERRNOS, THREAD_VARIABLES
+from orchestrator.contract import DISK_FULL_ERRNOS, worker_thread_settings
 from orchestrator.errors import DiskFullError, Problem
 from orchestrator.executors.process import package_path
 from orchestrator.job import Job
@@ -76,6 +76,8 @@ def examine(
             "entry_point": spec.entry_point,
             "env_kwargs": dict(spec.env_kwargs),
             "search_path": spec.search_path,
+            "policy": spec.policy if spec.task is None else None,
+            "use_sde": bool(spec.hyperparameters.get("use_sde", False)),
         }
         key = json.dumps(asked, sort_keys=True)
         key_of[job.job_id] = key
@@ -158,7 +160,7 @@ class Child:
         self._deadline = 0.0
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **package_path()}
+        environment = {**os.environ, **worker_thread_settings(1), **package_path()}
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.worker.preflight", "--warm"],
             stdin=subprocess.PIPE,

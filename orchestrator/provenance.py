@@ -22,18 +22,20 @@ from orchestrator.contract import THREAD_VARIABLES, RunPaths, write_whole
 from orchestrator.machine import Machine
 
 GIT_PATIENCE_S = 2.0
-PACKAGES = ("mujoco-orchestrator", "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
+OURS = "mujoco-orchestrator"
+PACKAGES = (OURS, "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
+
+
+def version(name: str) -> str | None:
+    """The installed version of a distribution, from its metadata: nothing is imported."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def versions() -> dict[str, str | None]:
-    """Installed versions, without importing anything."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 class Repository:

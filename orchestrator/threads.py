@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.contract import THREAD_VARIABLES
+from orchestrator.contract import worker_thread_settings
 
 _CHILD = """
 import json, os, sys, time
@@ -55,11 +55,6 @@ class Stage:
 
 class CensusError(Exception):
     """The threads could not be counted; ``str()`` says why in one line."""
-
-
-def worker_thread_settings(threads: int) -> dict[str, str]:
-    """The environment variables that give a process ``threads`` threads, waiting without spinning."""
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:

@@ -16,10 +16,11 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import Experiment, Run, give, odd, write_experiment
+from command_helpers import HOPPER, Experiment, Run, give, odd, wait_until, write_experiment
 from supervisor_helpers import make_job
 
-from orchestrator import display, provenance, tables
+from orchestrator import display, machine, provenance, tables
+from orchestrator.contract import THREAD_VARIABLES
 from orchestrator.executors.base import Handle
 from orchestrator.job import Cause, Failed, Succeeded
 from orchestrator.machine import Slot
@@ -635,3 +636,23 @@ def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         process.stdout.read()
     assert process.wait(commands.PATIENCE_S) == 0
+
+
+def test_each_worker_is_a_session_on_its_own_core_with_its_thread_budget(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7, "seeds": [0, 1]})
+    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path) as run:
+        launches = [run.until("launched") for _ in range(min(2, machine.detect().capacity))]
+        for launch in launches:
+            rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"
+            wait_until(lambda rows=rows: rows.exists() and len(rows.read_text().splitlines()) > 2, "it trains")
+        for launch in launches:
+            process = Path(f"/proc/{launch['pid']}")
+            assert os.getsid(launch["pid"]) == launch["pid"]
+            assert os.sched_getaffinity(launch["pid"]) == set(launch["cpus"])
+            assert (process / "fd/0").readlink() == Path("/dev/null")
+            variables = dict(text.split("=", 1) for text in (process / "environ").read_text().split("\0") if text)
+            assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
+            assert len(list((process / "task").iterdir())) == 2, "the main thread and the lifeline's, as doctor says"
+        assert len({launch["cpus"][0] for launch in launches}) == len(launches), "no two on one core"
+        run.signal(signal.SIGINT)
+        assert run.end() == 130

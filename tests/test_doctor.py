@@ -151,11 +151,11 @@ def test_used_swap_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpu_with_a_cpu_build_of_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     of = made(gpus=(Gpu(index="GPU-1", name="NVIDIA H200", memory_mib=143771),))
-    monkeypatch.setattr(checks, "_version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(checks.provenance, "version", lambda _: "2.13.0+cpu")
     assert levels(checks.gpus(of)) == ["ok", "warning"]
-    monkeypatch.setattr(checks, "_version", lambda _: "2.13.0+cu130")
+    monkeypatch.setattr(checks.provenance, "version", lambda _: "2.13.0+cu130")
     assert levels(checks.gpus(of)) == ["ok"]
-    monkeypatch.setattr(checks, "_version", lambda _: None)
+    monkeypatch.setattr(checks.provenance, "version", lambda _: None)
     assert levels(checks.gpus(made())) == ["ok"]
 
 
@@ -207,7 +207,7 @@ def test_imports_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_missing_packages_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(checks.versions()) == ["ok"]
-    monkeypatch.setattr(checks, "PACKAGES", ("numpy", "no-such-package"))
+    monkeypatch.setattr(checks.provenance, "PACKAGES", ("numpy", "no-such-package"))
     (finding,) = checks.versions()
     assert finding.level == "warning"
     assert "missing: no-such-package" in finding.detail

@@ -49,7 +49,7 @@ __main__
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 """They live in the worker only (and in preflight's child process)."""
 
-FOR_WORKERS = {"errors", "contract", "cgroup", "threads", "worker"}
+FOR_WORKERS = {"errors", "contract", "cgroup", "worker"}
 """What the worker side may see of this package."""
 
 FLOOR = {name: number for number, row in enumerate(FLOORS.split("\n")) for name in row.split()}

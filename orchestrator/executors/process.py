@@ -142,6 +142,8 @@ def worker_environment(launch: Launch, *, channel: int, token: str, added: Mappi
         **worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
         "PYTHONUNBUFFERED": "1",
+        # Environments that walk through a set of strings would otherwise differ from attempt to attempt.
+        "PYTHONHASHSEED": "0",
         CHANNEL_VARIABLE: str(channel),
         TOKEN_VARIABLE: token,
         **package_path(),

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec, write_whole
-from orchestrator.threads import worker_thread_settings
+from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec, worker_thread_settings, write_whole
 from orchestrator.worker import lifeline, outcome, startup
 from orchestrator.worker.progress import ProgressReporter
 
