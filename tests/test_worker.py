@@ -80,6 +80,7 @@ def wait_for(worker: helpers.Worker, phase: str) -> bool:
 def stock_ppo(spec: WorkerSpec, directory: Path) -> tuple[Path, Path]:
     """What a user would have written by hand: ``model.zip`` and ``vecnormalize.pkl`` of ``PPO(...).learn()``."""
     assert spec.env is not None
+    torch.set_num_threads(spec.threads)  # another number adds up in another order
     env_id = spec.env
     venv = DummyVecEnv([lambda: Monitor(gymnasium.make(env_id)) for _ in range(spec.n_envs)])
     hyperparameters = dict(spec.hyperparameters)
