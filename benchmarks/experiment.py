@@ -39,7 +39,7 @@ from orchestrator.executors.fake import FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.job import Job, Pending, Resources
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.machine import SlotPool
+from orchestrator.slots import SlotPool
 from orchestrator.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias
 from orchestrator import provenance
 from orchestrator.cgroup import text_of
 from orchestrator.contract import THREAD_VARIABLES
-from orchestrator.machine import MIB, Machine, SlotPool, largest_job
+from orchestrator.machine import MIB, Machine, largest_job
+from orchestrator.slots import SlotPool
 from orchestrator.threads import CensusError, Stage, census
 
 Level: TypeAlias = Literal["ok", "note", "warning"]

@@ -11,8 +11,8 @@ from orchestrator import policy
 from orchestrator.contract import ExitRecord, Progress
 from orchestrator.executors.base import Handle
 from orchestrator.job import Cancelled, Failed, Job, Pending, State
-from orchestrator.machine import Slot
 from orchestrator.policy import Ending
+from orchestrator.slots import Slot
 
 Facts: TypeAlias = Mapping[str, Any]
 

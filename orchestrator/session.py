@@ -16,17 +16,19 @@ from typing import Any
 
 from orchestrator import machine as machines
 from orchestrator import policy, preflight, provenance, rundir
+from orchestrator.claims import CpuClaims, shared_directory
 from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
 from orchestrator.errors import DiskFullError, Problem, RunDirError, SpecError, UsageError
 from orchestrator.executors.base import Executor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.job import Job, State
 from orchestrator.ledger import Ledger
-from orchestrator.machine import Machine, SlotPool
+from orchestrator.machine import Machine
 from orchestrator.preflight import Verdict
 from orchestrator.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
 from orchestrator.reporting import Reporter
 from orchestrator.signals import StopRequests
+from orchestrator.slots import SlotPool
 from orchestrator.spec import Experiment
 from orchestrator.supervisor import Supervisor, exit_code
 
@@ -82,15 +84,18 @@ def plan(
     *,
     stops: StopRequests,
     warm: preflight.Child | None = None,
+    claims_directory: Path | None = None,
 ) -> Plan:
     """Examine machine and robots; launches nothing.
 
+    :param claims_directory: where to claim CPUs before other supervisors; None for no claims.
     :raises KeyboardInterrupt: when ``stops`` holds one.
     :raises SpecError: every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
     check_executor(options.executor)
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
-    slots = SlotPool(machine, options.max_parallel or experiment.max_parallel)
+    claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
+    slots = SlotPool(machine, options.max_parallel or experiment.max_parallel, claims)
     verdicts = preflight.examine(
         experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
     )
@@ -229,7 +234,9 @@ def _staged_plan(
     shutil.rmtree(paths.staging, ignore_errors=True)
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-    return plan(experiment, options, paths.staging, stops=stops, warm=warm)
+    todo = plan(experiment, options, paths.staging, stops=stops, warm=warm, claims_directory=shared_directory())
+    stack.callback(todo.slots.close)
+    return todo
 
 
 def _held(ledger: Ledger, stack: contextlib.ExitStack) -> Ledger:

@@ -18,10 +18,11 @@ from orchestrator.errors import DiskFullError
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed, Sampled
 from orchestrator.job import TERMINAL, Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, move
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.machine import Slot, SlotPool, available_memory_mib
+from orchestrator.machine import available_memory_mib
 from orchestrator.policy import Ending
 from orchestrator.recorder import Recorder
 from orchestrator.reporting import Live, Reporter, UntilGone, View
+from orchestrator.slots import Slot, SlotPool
 from orchestrator.waiting import Lack, WaitingLine
 
 IDLE_S = 0.25

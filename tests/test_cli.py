@@ -23,8 +23,8 @@ from orchestrator import display, machine, provenance, tables
 from orchestrator.contract import THREAD_VARIABLES
 from orchestrator.executors.base import Handle
 from orchestrator.job import Cause, Failed, Succeeded
-from orchestrator.machine import Slot
 from orchestrator.reporting import Live, View
+from orchestrator.slots import Slot
 from orchestrator.spec import json_schema
 
 RUN_OPTIONS = (

@@ -20,7 +20,8 @@ contract
 job
 policy waiting
 cgroup gpu
-machine threads
+machine threads claims
+slots
 spec
 ledger
 executors.base

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator import cgroup, machine
 from orchestrator.gpu import detect_gpus
-from orchestrator.machine import Cpu, Gpu, Machine, Slot, SlotPool, detect, largest_job
+from orchestrator.machine import Cpu, Gpu, Machine, detect, largest_job
+from orchestrator.slots import Slot, SlotPool
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712\n"
