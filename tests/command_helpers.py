@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+"""From <linux/prctl.h> and <linux/capability.h>."""
+
 PATIENCE_S = 60.0
 """For an event that is certain to come; only a failing test waits this long."""
 
@@ -170,11 +174,25 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "orchestrator", *map(str, arguments)]
 
 
-def give(*arguments: str | Path, cwd: Path, **added: str) -> subprocess.CompletedProcess[str]:
-    """Give a command and wait for its end. Whatever the user did: never a traceback."""
+def bow_to_permissions() -> None:
+    """Before an exec: root, too, may then read only what permissions allow (capabilities(7))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        if os.geteuid() == 0 and libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "capability not dropped")
+
+
+def give(
+    *arguments: str | Path, cwd: Path, before: Callable[[], None] | None = None, **added: str
+) -> subprocess.CompletedProcess[str]:
+    """Give a command and wait for its end. Whatever the user did: never a traceback.
+
+    ``before`` is called in the new process before the command takes its place.
+    """
     done = subprocess.run(
         command(*arguments),
         check=False,
+        preexec_fn=before,
         cwd=cwd,
         env=environment(**added),
         stdin=subprocess.DEVNULL,
