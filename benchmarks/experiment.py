@@ -33,6 +33,7 @@ import psutil
 
 import orchestrator
 from orchestrator import machine
+from orchestrator.claims import CpuClaims, shared_directory
 from orchestrator.contract import RunPaths, WorkerSpec
 from orchestrator.display import SilentReporter
 from orchestrator.executors.fake import FakeExecutor, Fate
@@ -318,12 +319,14 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             JobRow(job=job, fingerprint=job.spec.fingerprint(), robot_hash=None, state=Pending(), attempts=0)
             for job in jobs
         ]
+        here = machine.detect()
+        slots = SlotPool(here, claims=CpuClaims(shared_directory(), (cpu.index for cpu in here.cpus)))
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
             ledger=ledger,
             executor=executor,
-            slots=SlotPool(machine.detect()),
+            slots=slots,
             reporter=SilentReporter(),
             last_word_expected=False,
             now=executor.now if isinstance(executor, FakeExecutor) else time.monotonic,
