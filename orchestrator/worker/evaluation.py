@@ -34,12 +34,16 @@ class Evaluation:
     def mean(self) -> float:
         return float(np.mean(self.returns))
 
+    @property
+    def std(self) -> float:
+        return float(np.std(self.returns))
+
     def to_json(self) -> str:
         return (
             json.dumps(
                 {
                     "mean": self.mean,
-                    "std": float(np.std(self.returns)),
+                    "std": self.std,
                     "returns": self.returns,
                     "lengths": self.lengths,
                     "deterministic": True,

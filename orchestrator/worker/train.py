@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from orchestrator.worker.progress import ProgressReporter
 from orchestrator.worker.tables import CsvTable, LoggerTable
 from orchestrator.worker.timings import WatchedEnv
 
+LINE_EVERY_S = 10.0
+"""Between lines on the progress of training in ``worker.log``."""
+
 
 def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressReporter, leave: Callable[[], bool]) -> None:
     """Train to the end, save the policy, evaluate it.
@@ -39,6 +43,9 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
     try:
         learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
+        cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
+        _say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
+        _say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
         training = Training(spec, paths, learner.model, facts, reporter)
         training.train(leave)
         training.save_policy()
@@ -58,13 +65,14 @@ class Training:
         place = Place() if state is None else checkpoint.restore(model, state)
         if state is not None:
             facts.resumed_from = model.num_timesteps
-            print(f"worker: resumed at {model.num_timesteps} env_steps", flush=True)
+            _say(f"resumed at {model.num_timesteps} env_steps")
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
         self._iteration = place.iteration
         self._saved_at = facts.resumed_from
         self._iteration_began = time.monotonic()
         self._began = self._iteration_began - place.training_s
+        self._next_line = self._iteration_began
 
         self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows, columns=learners.logged_columns(model))
         model.set_logger(Logger(folder=None, output_formats=[LoggerTable(self._progress)]))
@@ -119,6 +127,11 @@ class Training:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
         self._tell()
+        if now >= self._next_line or model.num_timesteps >= self._spec.total_timesteps:
+            self._next_line = now + LINE_EVERY_S
+            mean = "no episode ended yet" if facts.ep_rew_mean is None else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
+            done = f"{model.num_timesteps:,} of {self._spec.total_timesteps:,} env_steps"
+            _say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s")
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""
@@ -176,6 +189,12 @@ class Training:
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         write_whole(self._paths.eval, result.to_json())
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.mean
+        _say(f"evaluated over {len(result.returns)} episodes: return {result.mean:,.1f} ± {result.std:,.1f}")
+
+
+def _say(text: str) -> None:
+    """A line for ``worker.log``."""
+    print(f"worker: {text}", flush=True)
 
 
 def _remove_strays(paths: JobPaths) -> None:
