@@ -43,8 +43,11 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> Path
     return write_experiment(cwd, *jobs)
 
 
-def kill_and_look(run: Run, *, worker_too: bool = False) -> None:
-    """SIGKILL the supervisor (and a worker at once); within two seconds no process of it is left."""
+def kill_and_look(run: Run, *, worker_too: bool = False) -> bool:
+    """SIGKILL the supervisor (and a worker at once); within two seconds no process of it is left.
+
+    Returns whether it struck while a worker was at work.
+    """
     run.signal(signal.SIGSTOP)  # so that it launches nothing between our look and its end
     workers = workers_of(run.popen.pid)
     tokens = set(workers.values())
@@ -53,6 +56,7 @@ def kill_and_look(run: Run, *, worker_too: bool = False) -> None:
         commands.kill(next(iter(workers)))
     wait_until(lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S)
     run.popen.wait()
+    return bool(workers)
 
 
 def workers_of(supervisor: int) -> dict[int, bytes]:
@@ -81,18 +85,23 @@ def assert_same_bits(one: Path, other: Path, robots: tuple[str, ...]) -> None:
         assert (mine / "eval.json").read_bytes() == (theirs / "eval.json").read_bytes(), name
 
 
-def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, took_s: float) -> None:
-    """Kill at ``kills`` random instants, spread so that about all of them come before the end; then let it finish."""
+def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int, took_s: float) -> int:
+    """Kill at ``kills`` random instants, spread so that about all of them come before the end; then let it finish.
+
+    Returns how many struck while a worker was at work.
+    """
     jobs = experiment(cwd, robots, total_timesteps)
     dice = random.Random(os.urandom(8))
+    struck = 0
     for count in range(kills):
         with Run(jobs, "--run-dir", "run", cwd=cwd) as run:
             if count:  # the first may strike during start-up, the others after a launch, if there still is one
                 with contextlib.suppress(AssertionError):
                     run.until("launched")
             time.sleep(dice.uniform(0.0, START_S + 1.5 * took_s / kills))
-            kill_and_look(run, worker_too=count % 2 == 1)
+            struck += kill_and_look(run, worker_too=count % 2 == 1)
     finish(jobs, cwd)
+    return struck
 
 
 def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
@@ -101,7 +110,8 @@ def check_kills(tmp_path: Path, robots: tuple[str, ...], total_timesteps: int, k
     begun = time.monotonic()
     finish(jobs, undisturbed)
     took_s = time.monotonic() - begun
-    disturb(tmp_path / "disturbed", robots, total_timesteps, kills, took_s)
+    struck = disturb(tmp_path / "disturbed", robots, total_timesteps, kills, took_s)
+    assert struck >= kills // 2, "most kills came too early or too late to disturb anything"
     assert_same_bits(undisturbed, tmp_path / "disturbed", robots)
 
 
