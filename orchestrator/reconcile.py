@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator import machine as machines
 from orchestrator import policy, rundir
-from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, RunPaths, WorkerSpec, write_whole
+from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec, write_whole
 from orchestrator.errors import ChangedError, RunDirError
 from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, Succeeded, move
 from orchestrator.ledger import JobRow, Ledger
@@ -263,11 +263,12 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
         ending = policy.judge(record.code, record, asked=None, oom_killed=False)
     else:
         ending = Ending(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
+    ended_at = _last_sign_of_life(paths.job(row.job.job_id), attempt.number)
     ledger.end_attempt(
         row.job.job_id,
         attempt.number,
-        ended_at=None,
-        wall_s=None if record is None else record.wall_s,
+        ended_at=ended_at,
+        wall_s=max(0.0, ended_at - attempt.started_at) if record is None or record.wall_s is None else record.wall_s,
         returncode=None if record is None else record.code,
         ending=ending,
         max_rss_mib=None,
@@ -278,6 +279,13 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     state = move(row.job.job_id, row.state, new)
     ledger.set_state(row.job.job_id, state)
     return dataclasses.replace(row, state=state)
+
+
+def _last_sign_of_life(job: JobPaths, number: int) -> float:
+    """When an attempt that nobody saw end wrote last: to about an iteration, when it ended. Seconds since the epoch."""
+    attempt = job.attempt(number)
+    signs = (attempt.worker_log, attempt.exit, job.timings_csv)
+    return max((path.stat().st_mtime for path in signs if path.exists()), default=0.0)
 
 
 def _end_leftover(pid: int, pid_start: float) -> None:
