@@ -23,7 +23,8 @@ def write(paths: RunPaths, rows: Iterable[Mapping[str, Any]]) -> None:
     lines = []
     for row in rows:
         if writer is None:
-            writer = csv.DictWriter(table, fieldnames=list(row))
+            # A traceback has many lines; a table that is read line by line goes without.
+            writer = csv.DictWriter(table, [name for name in row if name != "traceback"], extrasaction="ignore")
             writer.writeheader()
         writer.writerow({**row, "cpus": " ".join(map(str, row["cpus"] or ()))})
         lines.append(_line(row))

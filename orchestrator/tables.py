@@ -21,6 +21,7 @@ STATE_STYLE = {
     "CANCELLED": "yellow",
     "INTERRUPTED": "yellow",
 }
+TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
 
 
@@ -116,15 +117,21 @@ def summary(rows: Sequence[Mapping[str, Any]], width: int, *, alive: bool) -> Ta
 
 
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """``(job_id, why)`` of the jobs that failed, the first few of them."""
+    """``(job_id, why)`` of the jobs that failed, the first few of them, with the last lines of a traceback."""
     failed = [row for row in rows if row["state"] == "FAILED"]
-    told = [(row["job_id"], _why(row)) for row in failed[:REASONS_SHOWN]]
+    told = [(row["job_id"], "\n".join([_why(row), *_last_lines(row)])) for row in failed[:REASONS_SHOWN]]
     return told + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
 
 
 def _why(row: Mapping[str, Any]) -> str:
     cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
     return f"{cause}{row['message'] or 'no reason was given; see its log'}"
+
+
+def _last_lines(row: Mapping[str, Any]) -> list[str]:
+    """Where it was raised; what was raised is in the message."""
+    *places, _ = (row.get("traceback") or "").splitlines() or [""]
+    return [f"    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
 
 
 def _state(row: Mapping[str, Any], alive: bool) -> str:

@@ -353,6 +353,9 @@ def test_errors_of_the_users_code_are_told_with_their_place_and_not_retried(tmp_
     assert rows["fail-s0"]["message"].startswith("ValueError: the knee fell off (")
     assert "odd.py:" in rows["fail-s0"]["message"]
     assert rows["leave-s0"]["message"].startswith("SystemExit: 3")
+    told = give("status", "run", cwd=tmp_path).stdout
+    assert 'raise ValueError("the knee fell off")' in told, "the last lines of the traceback"
+    assert "Traceback" not in told
     assert "before the training was done" in rows["vanish-s0"]["message"], "exit code 0 alone is no success"
     assert all(rows[name]["attempts"] == 1 for name in ("fail-s0", "leave-s0", "vanish-s0"))
 

@@ -105,6 +105,7 @@ def summary_row(row: sqlite3.Row) -> dict[str, Any]:
         "state": row["state"],
         "cause": row["cause"],
         "message": row["message"],
+        "traceback": (record.get("traceback") or None) if row["state"] == "FAILED" else None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
         "algo": spec["algo"],
