@@ -268,7 +268,7 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
         row.job.job_id,
         attempt.number,
         ended_at=ended_at,
-        wall_s=max(0.0, ended_at - attempt.started_at) if record is None or record.wall_s is None else record.wall_s,
+        wall_s=_wall_s(record, attempt, ended_at),
         returncode=None if record is None else record.code,
         ending=ending,
         max_rss_mib=None,
@@ -281,11 +281,20 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     return dataclasses.replace(row, state=state)
 
 
-def _last_sign_of_life(job: JobPaths, number: int) -> float:
-    """When an attempt that nobody saw end wrote last: to about an iteration, when it ended. Seconds since the epoch."""
+def _wall_s(record: ExitRecord | None, attempt: Attempt, ended_at: float | None) -> float | None:
+    if record is not None and record.wall_s is not None:
+        return record.wall_s
+    return None if ended_at is None else max(0.0, ended_at - attempt.started_at)
+
+
+def _last_sign_of_life(job: JobPaths, number: int) -> float | None:
+    """When an attempt that nobody saw end wrote last: to about an iteration, when it ended. Seconds since the epoch.
+
+    None where nothing that it wrote is left.
+    """
     attempt = job.attempt(number)
     signs = (attempt.worker_log, attempt.exit, job.timings_csv)
-    return max((path.stat().st_mtime for path in signs if path.exists()), default=0.0)
+    return max((path.stat().st_mtime for path in signs if path.exists()), default=None)
 
 
 def _end_leftover(pid: int, pid_start: float) -> None:

@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from orchestrator.contract import write_whole
 from orchestrator.worker import env_state
+from orchestrator.worker.progress import say
 
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
@@ -85,7 +86,7 @@ class CheckpointStore:
             except MemoryError:
                 raise
             except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-                print(f"worker: checkpoint {path.name} is damaged and removed: {type(error).__name__}: {error}")
+                say(f"checkpoint {path.name} is damaged and removed: {type(error).__name__}: {error}")
                 path.unlink()
                 continue
             if state["fingerprint"] != self._fingerprint:
@@ -153,7 +154,7 @@ def restore(model: PPO, state: dict[str, Any]) -> Place:
     for space, saved in zip((model.observation_space, model.action_space), pickle.loads(state["spaces"]), strict=True):
         vars(space).update(vars(saved))
     if state["envs"] is None:
-        print(f"worker: the environments' state could not be saved ({state['unsaveable']}): new episodes begin")
+        say(f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin")
         seeds = np.random.SeedSequence([model.seed or 0, model.num_timesteps])
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
@@ -200,9 +201,7 @@ def _restore_envs(venv: Any, state: Any) -> None:
         env_state.restore(venv.envs, state)
         if not env_state.vouched_for(venv.envs[0]):
             kind = type(venv.envs[0].unwrapped).__name__
-            print(
-                f"worker: {kind} was restored by its attributes; what it keeps elsewhere, get_state/set_state must save"
-            )
+            say(f"{kind} was restored by its attributes; what it keeps elsewhere, get_state/set_state must save")
     else:
         venv.set_state(state)
 

@@ -13,6 +13,7 @@ from stable_baselines3 import PPO
 
 from orchestrator.contract import WorkerSpec
 from orchestrator.worker import envs
+from orchestrator.worker.progress import say
 
 LONGEST = 100_000
 """Control steps after which an episode is cut off: a good policy may keep one up for ever where nothing limits it."""
@@ -106,7 +107,7 @@ def _run(model: PPO, venv: Any, left: np.ndarray, each_step: Callable[[], None])
                 left[index] = 0
                 returns.append(float(so_far[index]))
                 lengths.append(int(steps[index]))
-                print(f"worker: evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
+                say(f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
         so_far[dones] = steps[dones] = 0
         each_step()
     return returns, lengths

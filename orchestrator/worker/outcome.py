@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from orchestrator.contract import ExitCode, ExitRecord
@@ -51,23 +51,14 @@ class Facts:
         return time.monotonic() - self.started
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
+        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "started"}
         return ExitRecord(
             code=int(code),
             message=message,
             traceback=trace,
-            env_steps=self.env_steps,
-            resumed_from=self.resumed_from,
-            ep_rew_mean=self.ep_rew_mean,
-            ep_rew_mean_first=self.ep_rew_mean_first,
-            eval_mean=self.eval_mean,
-            learner=self.learner,
-            learner_reason=self.learner_reason,
-            import_s=self.import_s,
-            first_step_s=self.first_step_s,
-            checkpoint_s=self.checkpoint_s,
-            eval_s=self.eval_s,
             wall_s=self.age_s(),
             cpu_s=time.process_time(),
+            **known,
         )
 
 

@@ -1,4 +1,4 @@
-"""Progress records on the channel, at most two a second."""
+"""What an attempt tells while it runs: progress records on the channel, and lines in ``worker.log``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from orchestrator.worker.lifeline import Channel
 from orchestrator.worker.resources import RunDelay
 
 INTERVAL_S = 0.5
+"""Between progress records: at most two a second."""
 
 Phase = Literal["starting", "training", "evaluating"]
+
+
+def say(text: str) -> None:
+    """A line for ``worker.log``."""
+    print(f"worker: {text}", flush=True)
 
 
 class ProgressReporter:

@@ -21,7 +21,7 @@ from orchestrator.contract import JobPaths, WorkerSpec, write_whole
 from orchestrator.worker import checkpoint, envs, evaluation, finite, learners, timings
 from orchestrator.worker.checkpoint import CheckpointStore, Place
 from orchestrator.worker.outcome import Facts, Interrupted
-from orchestrator.worker.progress import ProgressReporter
+from orchestrator.worker.progress import ProgressReporter, say
 from orchestrator.worker.tables import CsvTable, LoggerTable
 from orchestrator.worker.timings import WatchedEnv
 
@@ -44,8 +44,8 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
         learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
         cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
-        _say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-        _say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+        say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
+        say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
         training = Training(spec, paths, learner.model, facts, reporter)
         training.train(leave)
         training.save_policy()
@@ -65,7 +65,7 @@ class Training:
         place = Place() if state is None else checkpoint.restore(model, state)
         if state is not None:
             facts.resumed_from = model.num_timesteps
-            _say(f"resumed at {model.num_timesteps} env_steps")
+            say(f"resumed at {model.num_timesteps} env_steps")
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
         self._iteration = place.iteration
@@ -131,7 +131,7 @@ class Training:
             self._next_line = now + LINE_EVERY_S
             mean = "no episode ended yet" if facts.ep_rew_mean is None else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
             done = f"{model.num_timesteps:,} of {self._spec.total_timesteps:,} env_steps"
-            _say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s")
+            say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s")
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""
@@ -189,12 +189,7 @@ class Training:
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         write_whole(self._paths.eval, result.to_json())
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.mean
-        _say(f"evaluated over {len(result.returns)} episodes: return {result.mean:,.1f} ± {result.std:,.1f}")
-
-
-def _say(text: str) -> None:
-    """A line for ``worker.log``."""
-    print(f"worker: {text}", flush=True)
+        say(f"evaluated over {len(result.returns)} episodes: return {result.mean:,.1f} ± {result.std:,.1f}")
 
 
 def _remove_strays(paths: JobPaths) -> None:
