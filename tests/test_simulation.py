@@ -32,7 +32,7 @@ def test_every_robot_of_ours_stands_and_steps(robot: Path) -> None:
     simulation = Simulation.from_xml(robot, task, n_envs=2, seed=0)
     observations = simulation.reset()
     assert observations.dtype == np.float32
-    assert observations.shape == (2, simulation.task.observation_size)
+    assert observations.shape == (2, simulation.observation_size)
     for _ in range(10):
         result = simulation.step(np.zeros((2, simulation.model.nu)))
         assert not result.done.any()

@@ -101,8 +101,16 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
 def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
     with pytest.raises(ValueError, match=r"the starting pose is unhealthy already .root body at height 0 over z = 0"):
-        make_task("forward", model)
-    make_task("forward", model, {"terminate_when_unhealthy": False})
+        make_task("forward", model, {"terminate_when_unhealthy": True})
+
+
+@pytest.mark.parametrize("trunk", ["<freejoint/>", '<joint type="slide" axis="1 0 0"/>'])
+def test_a_robot_that_lies_from_the_start_cannot_fall(trunk: str) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
+    lying = States(np.array(model.qpos0)[None], np.zeros((1, model.nv)))
+    rewards, terminated = make_task("forward", model).reward_and_terminated(lying, np.zeros((1, model.nu)), lying)
+    assert not terminated.any()
+    assert rewards == 0.0, "nor is it paid for standing"
 
 
 def test_a_tilt_beyond_half_a_turn_is_no_limit() -> None:
@@ -176,9 +184,9 @@ def test_starts_are_noisy_with_unit_quaternions() -> None:
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("foward", {}, 'unknown task "foward"; there is: balance, forward'),
+        ("foward", {}, 'unknown task "foward"; there is: balance, .*forward'),
         ("forward", {"healthy_rewrd": 1.0}, 'unknown option "healthy_rewrd" .*did you mean "healthy_reward"'),
-        ("forward", {"colour": "red"}, "it has: ctrl_cost_weight, forward_reward_weight, frame_skip"),
+        ("forward", {"colour": "red"}, "it has: action_scale, ctrl_cost_weight, forward_reward_weight, frame_skip"),
         ("forward", {"frame_skip": 0}, "frame_skip = 0: expected at least 1"),
         ("forward", {"frame_skip": 2.5}, "expected a whole number"),
         ("forward", {"terminate_when_unhealthy": 1}, "expected true or false"),
@@ -208,7 +216,7 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(
 def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, message: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
     with pytest.raises(
-        ValueError, match=f'"forward" needs a free joint or a slide joint along x at the root.*{message}'
+        ValueError, match=f'"forward": needs a free joint or a slide joint along x at the root.*{message}'
     ):
         make_task("forward", model)
 
@@ -223,7 +231,7 @@ def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, mes
 )
 def test_balance_refuses_a_robot_that_is_not_poles_on_a_driven_base(joints: str, message: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
-    with pytest.raises(ValueError, match=f'"balance" needs a base driven .*{message}'):
+    with pytest.raises(ValueError, match=f'"balance": needs a base driven .*{message}'):
         make_task("balance", model)
 
 

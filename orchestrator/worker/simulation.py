@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.worker.tasks import States, Task, make_task
-from orchestrator.worker.tasks.base import Floats, joint_name
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import joint_name
 
 _WARNING_MEANINGS = {
     mujoco.mjtWarning.mjWARN_BADQPOS: "position",
@@ -30,6 +31,10 @@ _WARNING_MEANINGS = {
     mujoco.mjtWarning.mjWARN_BADQACC: "acceleration",
     mujoco.mjtWarning.mjWARN_BADCTRL: "control",
 }
+
+POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
+"""Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
+_STAGE_NONE, _STAGE_VEL = mujoco.mjtStage.mjSTAGE_NONE.value, mujoco.mjtStage.mjSTAGE_VEL.value
 
 
 class PhysicsDiverged(OrchestratorError):
@@ -41,19 +46,21 @@ class Episode:
     """One that has just ended."""
 
     env: int
-    terminal_observation: NDArray[np.float32]
+    terminal_observation: NDArray[Any]
     """``(observation_size,)``"""
     total_reward: float
     length: int
     """Control steps."""
     truncated: bool
     """Ended by the step limit alone."""
+    measures: Mapping[str, float]
+    """What the task measures besides the return; empty unless the simulation is ``measuring``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    observations: NDArray[np.float32]
-    """``(n_envs, observation_size)``; of the new episode where one has ended."""
+    observations: NDArray[Any]
+    """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has ended."""
     rewards: Floats
     """``(n_envs,)``"""
     done: NDArray[np.bool_]
@@ -90,30 +97,41 @@ class Simulation:
     """``n_envs`` environments stepped together, each starting a new episode as soon as one ends.
 
     :param robot: the robot's name in error messages.
+    :param measuring: whether ended episodes tell the task's measures.
     """
 
     def __init__(
-        self, model: mujoco.MjModel, task: Task, *, n_envs: int, seed: int | Sequence[int], robot: str
+        self,
+        model: mujoco.MjModel,
+        task: Task,
+        *,
+        n_envs: int,
+        seed: int | Sequence[int],
+        robot: str,
+        measuring: bool = False,
     ) -> None:
         self.model = model
         self.task = task
         self.n_envs = n_envs
         self.robot = robot
         self.generators = [generator(seed, env) for env in range(n_envs)]
-        self._batch = Batch(model, n_envs, nthread=1)
-        self._states = States(self._batch.bind("qpos"), self._batch.bind("qvel"))
+        self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
+        self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
+        self._scratch = mujoco.MjData(model) if self._contact_forces else None
+        self._fields = {name: self._bind(name) for name in task.fields}
+        goals = np.zeros((n_envs, task.goal_size))
+        self._states = States(self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields)
         self._ctrl = self._batch.bind("ctrl")
+        self._stage = _STAGE_NONE if task.fields_lag or not task.fields else _STAGE_VEL
         kinds = [int(kind) for kind in _WARNING_MEANINGS]
         self._first_warning = min(kinds)
         self._bad_counts = self._batch.warning[:, min(kinds) : max(kinds) + 1, 1]
-        limited = model.actuator_ctrllimited.astype(bool)
-        low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
-        high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
-        self._ctrl_middle = (low + high) / 2
-        self._ctrl_half = (high - low) / 2
         self._episode_lengths = np.zeros(n_envs, np.int64)
         self._episode_returns = np.zeros(n_envs)
+        self._tally = _Tally(task, n_envs) if measuring and task.measures else None
         self._everywhere = np.arange(n_envs)
+        probe = task.observe(self._states)
+        self.observation_size, self.observation_dtype = probe.shape[1], probe.dtype
 
     @classmethod
     def from_xml(
@@ -124,15 +142,16 @@ class Simulation:
         n_envs: int,
         seed: int | Sequence[int],
         task_options: Mapping[str, Any] | None = None,
+        measuring: bool = False,
     ) -> Simulation:
         """:raises ValueError: the MJCF does not compile, or the task does not fit the robot."""
         model = load_model(xml_path)
         made = make_task(task, model, task_options)
-        return cls(model, made, n_envs=n_envs, seed=seed, robot=Path(xml_path).name)
+        return cls(model, made, n_envs=n_envs, seed=seed, robot=Path(xml_path).name, measuring=measuring)
 
     @property
     def control_period_s(self) -> float:
-        return float(self.task.frame_skip * self.model.opt.timestep)
+        return self.task.step_s
 
     @property
     def states(self) -> States:
@@ -149,69 +168,111 @@ class Simulation:
         """New generators; the episodes under way go on."""
         self.generators = [generator(seed, env) for env in range(self.n_envs)]
 
-    def reset(self) -> NDArray[np.float32]:
-        """Start a new episode everywhere → ``(n_envs, observation_size) float32``."""
+    def reset(self) -> NDArray[Any]:
+        """Start a new episode everywhere → ``(n_envs, observation_size)``."""
         return self._start_episodes(self._everywhere)
 
     def step(self, actions: ArrayLike) -> StepResult:
         """One control step.
 
-        :param actions: ``(n_envs, nu)``, clipped to [-1, 1] and mapped onto each actuator's control range
-            (taken as they are where it has none).
+        :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them onto the controls.
         :raises PhysicsDiverged:
         """
-        action = np.minimum(np.maximum(np.asarray(actions, np.float64), -1.0), 1.0)
-        np.multiply(action, self._ctrl_half, out=self._ctrl)
-        self._ctrl += self._ctrl_middle
-        states = self._states
-        before = States(states.qpos.copy(), states.qvel.copy())
-        self._batch.step(nstep=self.task.frame_skip)
+        task, states = self.task, self._states
+        action = task.actions.taken(np.asarray(actions))
+        self._ctrl[:] = task.actions.ctrl(action)
+        before = _copy(states)
+        self._batch.step(nstep=task.frame_skip, stage=self._stage)
         if self._bad_counts.any() or not math.isfinite(self._batch.state.sum()):
             raise PhysicsDiverged(self._describe_divergence())
-        rewards, terminated = self.task.reward_and_terminated(before, action, states)
-        observations = self.task.observe(states)
+        if self._contact_forces:
+            self._compute_contact_forces()
+        rewards, terminated = task.reward_and_terminated(before, action, states)
         self._episode_lengths += 1
         self._episode_returns += rewards
-        done = terminated | (self._episode_lengths >= self.task.max_episode_steps)
+        if self._tally is not None:
+            self._tally.add(task.measure(before, action, states))
+        done = terminated | (self._episode_lengths >= task.max_episode_steps)
+        if task.goal_period is not None:
+            self._renew_goals(~done & (self._episode_lengths % task.goal_period == 0))
+        observations = task.observe(states)
         ended: list[Episode] = []
         if done.any():
             envs = done.nonzero()[0]
-            ended = [
-                Episode(
-                    env=int(env),
-                    terminal_observation=observations[env].copy(),
-                    total_reward=float(self._episode_returns[env]),
-                    length=int(self._episode_lengths[env]),
-                    truncated=not terminated[env],
-                )
-                for env in envs
-            ]
+            ended = [self._episode(int(env), observations[env].copy(), bool(terminated[env])) for env in envs]
             observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
-    def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[np.float32]:
-        """→ ``(len(envs), observation_size) float32``, the first observations."""
-        qpos, qvel = self._states.qpos, self._states.qvel
-        self._batch.reset(envs, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+    def _bind(self, name: str) -> NDArray[Any]:
+        """``(n_envs, …)`` a field of ``MjData``, live.
+
+        :raises ValueError: there is no such field, or not for every environment.
+        """
+        if name in self._contact_forces:
+            return np.zeros((self.n_envs, self.model.nbody, 6))
+        try:
+            field: NDArray[Any] = self._batch.bind(name)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"field {name!r} of MjData, which the task asks for: {error}") from None
+        field.flags.writeable = True  # for set_state: what the task reads belongs to the state
+        return field
+
+    def _compute_contact_forces(self) -> None:
+        """``cfrc_ext`` and its like, which ``mj_step`` itself leaves out."""
+        for env in range(self.n_envs):
+            self._batch.get_data(env, self._scratch)
+            mujoco.mj_rnePostConstraint(self.model, self._scratch)
+            for name in self._contact_forces:
+                self._fields[name][env] = getattr(self._scratch, name)
+
+    def _renew_goals(self, where: NDArray[np.bool_]) -> None:
+        for env in where.nonzero()[0]:
+            self._states.goals[env] = self.task.sample_goal(self.generators[env])
+
+    def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
+        length = int(self._episode_lengths[env])
+        return Episode(
+            env=env,
+            terminal_observation=terminal_observation,
+            total_reward=float(self._episode_returns[env]),
+            length=length,
+            truncated=not terminated,
+            measures={} if self._tally is None else self._tally.result(env, length),
+        )
+
+    def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        """→ ``(len(envs), observation_size)``, the first observations."""
+        states = self._states
+        self._batch.reset(envs, keyframe=self.task.key, stage=_STAGE_NONE)
         for env in envs:
-            qpos[env], qvel[env] = self.task.initial_state(self.generators[env])
+            states.qpos[env], states.qvel[env] = self.task.initial_state(self.generators[env])
+            states.goals[env] = self.task.sample_goal(self.generators[env])
+        if self._fields:
+            for name in self._contact_forces:
+                self._fields[name][envs] = 0.0
+            self._batch.forward(envs)
         self._episode_lengths[envs] = 0
         self._episode_returns[envs] = 0.0
-        return self.task.observe(States(qpos[envs], qvel[envs]))
+        if self._tally is not None:
+            self._tally.clear(envs)
+        fields = {name: field[envs] for name, field in self._fields.items()}
+        return self.task.observe(States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields))
 
     def get_state(self) -> dict[str, Any]:
         """Everything that decides how the environments go on; made of arrays, numbers and text."""
         return {
             "physics": self._batch.state.copy(),
+            "fields": {name: field.copy() for name, field in self._fields.items()},
+            "goals": self._states.goals.copy(),
             "generators": [generator.bit_generator.state for generator in self.generators],
             "episode_lengths": self._episode_lengths.copy(),
             "episode_returns": self._episode_returns.copy(),
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> NDArray[np.float32]:
+    def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
         """Go on exactly where :meth:`get_state` was called, perhaps in another process.
 
-        :return: ``(n_envs, observation_size) float32``, the current observations.
+        :return: ``(n_envs, observation_size)``, the current observations.
         :raises ValueError: the state is of another robot or number of environments.
         """
         physics = state["physics"]
@@ -221,6 +282,9 @@ class Simulation:
                 f"this simulation {self._batch.state.shape}: it is of another robot or n_envs"
             )
         self._batch.state[:] = physics
+        for name, field in self._fields.items():
+            field[:] = state["fields"][name]
+        self._states.goals[:] = state["goals"]
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._episode_lengths[:] = state["episode_lengths"]
@@ -265,3 +329,29 @@ class Simulation:
             if bad.any():
                 return f"{_WARNING_MEANINGS[kind]} of {self._name(kind, int(bad.argmax()))}"
         return "its state"
+
+
+def _copy(states: States) -> States:
+    fields = {name: field.copy() for name, field in states.fields.items()}
+    return States(states.qpos.copy(), states.qvel.copy(), states.goals, fields)
+
+
+class _Tally:
+    """The task's measures of the episodes under way."""
+
+    def __init__(self, task: Task, n_envs: int) -> None:
+        self._measures = task.measures
+        self._sums = np.zeros((n_envs, len(task.measures)))
+        self._latest = np.zeros_like(self._sums)
+
+    def add(self, values: Floats) -> None:
+        """:param values: ``(n_envs, len(task.measures))``"""
+        self._sums += values
+        self._latest[:] = values
+
+    def clear(self, envs: NDArray[np.intp]) -> None:
+        self._sums[envs] = 0.0
+
+    def result(self, env: int, length: int) -> dict[str, float]:
+        by = {"sum": self._sums[env], "mean": self._sums[env] / length, "last": self._latest[env]}
+        return {one.name: float(by[one.over_episode][number]) for number, one in enumerate(self._measures)}

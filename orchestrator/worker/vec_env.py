@@ -20,9 +20,10 @@ from orchestrator.worker.simulation import Simulation
 class MujocoVecEnv(VecEnv):
     """``n_envs`` environments of one robot and task, stepped together in this process.
 
-    Observations are ``(n_envs, observation_size) float32``, actions ``(n_envs, nu)`` in [-1, 1]. Ended
-    episodes restart by themselves, with ``terminal_observation``, ``TimeLimit.truncated`` and ``episode``
-    (``r``, ``l``, ``t``, as ``VecMonitor`` gives them) in their info.
+    Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
+    task's bounds. Ended episodes restart by themselves, with ``terminal_observation``, ``TimeLimit.truncated``
+    and ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives them) in their info, and with the task's
+    ``measures`` where ``measuring`` is on.
 
     :param seed: environment i's generator is a function of (seed, i) alone.
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
@@ -36,18 +37,22 @@ class MujocoVecEnv(VecEnv):
         n_envs: int,
         seed: int | Sequence[int],
         task_options: Mapping[str, Any] | None = None,
+        measuring: bool = False,
     ) -> None:
-        self.simulation = Simulation.from_xml(xml_path, task, n_envs=n_envs, seed=seed, task_options=task_options)
+        self.simulation = Simulation.from_xml(
+            xml_path, task, n_envs=n_envs, seed=seed, task_options=task_options, measuring=measuring
+        )
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
-        observation_shape = (self.simulation.task.observation_size,)
+        observation_shape = (self.simulation.observation_size,)
+        actions = self.simulation.task.actions
         super().__init__(
             n_envs,
-            spaces.Box(-np.inf, np.inf, observation_shape, np.float32),
-            spaces.Box(-1.0, 1.0, (self.simulation.model.nu,), np.float32),
+            spaces.Box(-np.inf, np.inf, observation_shape, self.simulation.observation_dtype.type),
+            spaces.Box(actions.low, actions.high, dtype=np.float32),
         )
 
-    def reset(self) -> NDArray[np.float32]:
+    def reset(self) -> NDArray[Any]:
         self.reset_infos = [{} for _ in range(self.num_envs)]
         return self.simulation.reset()
 
@@ -65,6 +70,7 @@ class MujocoVecEnv(VecEnv):
                 "terminal_observation": episode.terminal_observation,
                 "TimeLimit.truncated": episode.truncated,
                 "episode": {"r": episode.total_reward, "l": episode.length, "t": elapsed_s},
+                "measures": episode.measures,
             }
         return result.observations, result.rewards.astype(np.float32), result.done, infos
 
@@ -79,7 +85,7 @@ class MujocoVecEnv(VecEnv):
         """See :meth:`Simulation.get_state`."""
         return self.simulation.get_state()
 
-    def set_state(self, state: Mapping[str, Any]) -> NDArray[np.float32]:
+    def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
         """See :meth:`Simulation.set_state`."""
         return self.simulation.set_state(state)
 

@@ -10,7 +10,6 @@ clipped to ±10.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +17,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.base import (
-    CommonOptions,
-    Floats,
-    States,
-    joint_name,
-    joint_type,
-    noisy_start,
-    read_options,
-    start_pose,
-)
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import CommonOptions, States, Task, joint_name, joint_type
 
 HINGE, SLIDE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE
 
-CONTROL_PERIOD_S = 0.02
 MAX_OBSERVED_VELOCITY = 10.0
 
 
@@ -41,48 +31,36 @@ class BalanceOptions(CommonOptions):
     """Radians from the starting pose at which a pole counts as fallen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    model: mujoco.MjModel
-    options: BalanceOptions
-    frame_skip: int
-    pose: Floats
-    driven: NDArray[np.intp]
-    """Addresses in ``qpos`` of the driven joints."""
-    poles: NDArray[np.intp]
-    """Addresses in ``qpos`` of the poles' hinges."""
+class Balance(Task):
+    """:raises ValueError: the robot is not poles on a driven base."""
 
-    @property
-    def max_episode_steps(self) -> int:
-        return self.options.max_episode_steps
+    Options = BalanceOptions
+    control_period_s = 0.02
 
-    @property
-    def observation_size(self) -> int:
-        return len(self.driven) + 2 * len(self.poles) + int(self.model.nv)
-
-    def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        return noisy_start(self.model, self.pose, self.options.reset_noise_scale, rng)
+    def __init__(self, model: mujoco.MjModel, options: BalanceOptions) -> None:
+        super().__init__(model, options)
+        driven, poles = driven_joints_and_poles(model)
+        self._driven, self._poles = model.jnt_qposadr[driven], model.jnt_qposadr[poles]
 
     def observe(self, states: States) -> NDArray[np.float32]:
-        angles = states.qpos[:, self.poles]
+        angles = states.qpos[:, self._poles]
         velocities = np.clip(states.qvel, -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
-        parts = (states.qpos[:, self.driven], np.sin(angles), np.cos(angles), velocities)
+        parts = (states.qpos[:, self._driven], np.sin(angles), np.cos(angles), velocities)
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def reward_and_terminated(
-        self,
-        before: States,
-        action: Floats,
-        after: States,
+        self, before: States, action: NDArray[Any], after: States
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        tilts = np.abs(after.qpos[:, self.poles] - self.pose[self.poles])
+        tilts = np.abs(after.qpos[:, self._poles] - self.pose[self._poles])
         upright: NDArray[np.bool_] = np.all(tilts <= self.options.max_tilt, axis=1)
         return np.ones(len(tilts)), ~upright
 
 
-def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Balance:
-    """:raises ValueError: unknown or wrong option, or a robot that is not poles on a driven base."""
-    chosen = read_options("balance", BalanceOptions, options)
+def driven_joints_and_poles(model: mujoco.MjModel) -> tuple[list[int], list[int]]:
+    """Numbers of the joints that actuators drive, and of those that nothing drives.
+
+    :raises ValueError: these are not slides and hinges, and hinges; the message says what the robot has.
+    """
     on_joint = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     driven = sorted(set(model.actuator_trnid[on_joint, 0].tolist()))
     poles = [joint for joint in range(model.njnt) if joint not in driven]
@@ -96,14 +74,6 @@ def load(model: mujoco.MjModel, options: Mapping[str, Any]) -> Balance:
         else:
             has = "no driven joint" if not driven else "no joint without an actuator"
         raise ValueError(
-            'task "balance" needs a base driven by slide or hinge joints and poles on hinges without actuators; '
-            f"this robot has {has}"
+            f"needs a base driven by slide or hinge joints and poles on hinges without actuators; this robot has {has}"
         )
-    return Balance(
-        model=model,
-        options=chosen,
-        frame_skip=chosen.frame_skip_for(model, CONTROL_PERIOD_S),
-        pose=start_pose(model),
-        driven=model.jnt_qposadr[driven],
-        poles=model.jnt_qposadr[poles],
-    )
+    return driven, poles

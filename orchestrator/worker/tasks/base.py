@@ -1,9 +1,7 @@
-"""What a task is: observation, reward and termination over any MJCF, computed for a batch at once.
+"""What a task is, and what every task can build on.
 
-A task is a frozen value: everything it needs is worked out from the model when it is made, and
-nothing in it changes afterwards. So a simulation is restored from physics, generators and episode
-counters alone, and one task serves every environment. Tasks read only positions and velocities:
-derived fields (``xpos`` …) lag one substep behind after ``mj_step`` and would differ after a restore.
+A task is a value: it holds no state of a running episode, so one serves all environments. What an episode
+aims at (a target, a commanded velocity) is its goal, which the simulation keeps.
 """
 
 from __future__ import annotations
@@ -12,14 +10,17 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from orchestrator.worker.tasks.actions import ActionMap, Floats, scaled
+
+HOME = "home"
+"""The keyframe an episode starts from, where the robot has it; else it is the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +31,20 @@ class States:
     """``(n_envs, nq)``, MuJoCo's own units and order."""
     qvel: Floats
     """``(n_envs, nv)``"""
+    goals: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """``(n_envs, goal_size)``, as :meth:`Task.sample_goal` gave them."""
+    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """``MjData``'s arrays that the task asked for in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
-class Task(Protocol):
-    """The plug; see :mod:`orchestrator.worker.tasks` for how one is named and made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Something besides the return that tells how good an episode was."""
 
-    @property
-    def frame_skip(self) -> int:
-        """Physics steps per control step."""
-
-    @property
-    def max_episode_steps(self) -> int:
-        """Control steps after which an episode is truncated."""
-
-    @property
-    def observation_size(self) -> int: ...
-
-    def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """``(qpos (nq,), qvel (nv,))`` for a new episode; ``rng`` is the only source of randomness."""
-
-    def observe(self, states: States) -> NDArray[np.float32]:
-        """``(n_envs, observation_size) float32``, a new array. Row i depends on environment i alone."""
-
-    def reward_and_terminated(self, before: States, action: Floats, after: States) -> tuple[Floats, NDArray[np.bool_]]:
-        """``(n_envs,)`` rewards and terminations of one control step.
-
-        :param action: ``(n_envs, nu)`` in [-1, 1], as taken.
-        """
+    name: str
+    """With its unit, ``distance_m``."""
+    over_episode: Literal["sum", "mean", "last"]
+    """How its values at the control steps become one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +56,10 @@ class CommonOptions:
     max_episode_steps: int = 1000
     reset_noise_scale: float = 0.01
     """Half-width of the uniform noise on positions, standard deviation of that on velocities, at a start."""
+    keyframe: str | None = None
+    """The pose an episode starts from; None: ``home``, else the first keyframe, else the model's own pose."""
+    action_scale: float | None = None
+    """Share of an actuator's range that actions reach; None: half of it for servos around a keyframe, else all."""
 
     def __post_init__(self) -> None:
         if self.frame_skip is not None and self.frame_skip < 1:
@@ -76,9 +68,85 @@ class CommonOptions:
             raise ValueError(f"max_episode_steps = {self.max_episode_steps}: expected at least 1")
         if self.reset_noise_scale < 0:
             raise ValueError(f"reset_noise_scale = {self.reset_noise_scale}: expected 0 or more")
+        if self.action_scale is not None and self.action_scale <= 0:
+            raise ValueError(f"action_scale = {self.action_scale}: expected more than 0")
 
-    def frame_skip_for(self, model: mujoco.MjModel, control_period_s: float) -> int:
-        return self.frame_skip or max(1, round(control_period_s / model.opt.timestep))
+
+class Task:
+    """What a robot must do. A task of your own derives from this.
+
+    To be written: :meth:`observe` and :meth:`reward_and_terminated`. Everything else has a sensible default.
+    Whatever is wrong with robot or options, ``__init__`` says by a :class:`ValueError`.
+    """
+
+    Options: ClassVar[type[CommonOptions]] = CommonOptions
+    """Its fields are what ``[jobs.task_options]`` may hold."""
+    control_period_s: ClassVar[float] = 0.04
+    fields: tuple[str, ...] = ()
+    """Derived fields of ``MjData`` to be had in :attr:`States.fields` (``"site_xpos"``, ``"sensordata"`` …)."""
+    fields_lag: ClassVar[bool] = False
+    """Whether those are as ``mj_step`` leaves them, one physics step behind, instead of current."""
+    goal_size: int = 0
+    goal_period: int | None = None
+    """Control steps after which an episode gets a new goal; None: it keeps the one it started with."""
+    measures: tuple[Measure, ...] = ()
+    """What :meth:`measure` gives."""
+    actions: ActionMap
+
+    def __init__(self, model: mujoco.MjModel, options: CommonOptions) -> None:
+        """:param options: of the class's own ``Options``."""
+        self.model = model
+        self.options: Any = options
+        self.key = find_keyframe(model, options.keyframe)
+        self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
+        self.actions = scaled(model, self.key, options.action_scale)
+        self.frame_skip = options.frame_skip or max(1, round(self.control_period_s / model.opt.timestep))
+        self.max_episode_steps = options.max_episode_steps
+
+    @property
+    def step_s(self) -> float:
+        """Simulated seconds per control step."""
+        return float(self.frame_skip * self.model.opt.timestep)
+
+    def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """``(qpos (nq,), qvel (nv,))`` for a new episode; ``rng`` is the only source of randomness."""
+        return noisy_start(self.model, self.pose, self.options.reset_noise_scale, rng)
+
+    def sample_goal(self, rng: np.random.Generator) -> Floats:
+        """``(goal_size,)`` drawn at the start of an episode, after :meth:`initial_state`, and every ``goal_period``."""
+        return np.zeros(self.goal_size)
+
+    def observe(self, states: States) -> NDArray[Any]:
+        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i depends on environment i alone."""
+        raise NotImplementedError
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """``(n_envs,)`` rewards and terminations of one control step; the goals are the same before and after.
+
+        :param action: ``(n_envs, nu)`` as taken: in [-1, 1].
+        """
+        raise NotImplementedError
+
+    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+        """``(n_envs, len(measures))``; asked for in evaluation only."""
+        return np.zeros((len(after.qpos), len(self.measures)))
+
+    def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
+        """Where in the world a picture shows the goal ``(goal_size,)``; None for nowhere."""
+        return None
+
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def make(name: str, kind: type[AnyTask], model: mujoco.MjModel, options: Mapping[str, Any]) -> AnyTask:
+    """A task from the user's ``task_options``.
+
+    :raises ValueError: unknown option (answered with the valid ones), wrong type or value, a robot that does not fit.
+    """
+    return kind(model, read_options(name, kind.Options, options))
 
 
 Options = TypeVar("Options", bound=CommonOptions)
@@ -98,7 +166,7 @@ def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> 
             raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
         accepted = tuple(set(get_args(hints[name]) or (hints[name],)) - {type(None)})
         if not _is_a(value, accepted):
-            expected = " or ".join(_WORDS[kind] for kind in accepted)
+            expected = " or ".join(_WORDS.get(kind, kind.__name__) for kind in accepted)
             raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
     try:
         return kind(**options)
@@ -106,7 +174,7 @@ def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> 
         raise ValueError(f'task "{task}": {error}') from None
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number"}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", list: "a list"}
 
 
 def _is_a(value: object, accepted: tuple[type, ...]) -> bool:
@@ -114,13 +182,22 @@ def _is_a(value: object, accepted: tuple[type, ...]) -> bool:
         return bool in accepted
     if isinstance(value, int):
         return int in accepted or float in accepted
-    return isinstance(value, float) and float in accepted and math.isfinite(value)
+    if isinstance(value, float):
+        return float in accepted and math.isfinite(value)
+    return type(value) in accepted
 
 
-def start_pose(model: mujoco.MjModel) -> Floats:
-    """``(nq,)`` the pose an episode starts from: keyframe ``home`` where the robot has one, else ``qpos0``."""
-    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, "home")
-    return np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
+def find_keyframe(model: mujoco.MjModel, wanted: str | None) -> int:
+    """Number of the keyframe that episodes start from; -1 for the model's own pose.
+
+    :raises ValueError: there is no keyframe of the wanted name.
+    """
+    names = [model.key(number).name for number in range(model.nkey)]
+    if wanted is None:
+        return names.index(HOME) if HOME in names else min(0, model.nkey - 1)
+    if wanted not in names:
+        raise ValueError(f'keyframe = "{wanted}": the robot has {", ".join(filter(None, names)) or "none with a name"}')
+    return names.index(wanted)
 
 
 def noisy_start(model: mujoco.MjModel, pose: Floats, scale: float, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -1,0 +1,117 @@
+"""From a policy's actions to the robot's controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SERVO_SCALE = 0.5
+"""Half the reach of a servo around its keyframe: the robot explores near the pose it stands in."""
+
+
+class ActionMap(Protocol):
+    @property
+    def low(self) -> NDArray[np.float32]:
+        """``(nu,)`` lower bounds of the action space."""
+
+    @property
+    def high(self) -> NDArray[np.float32]:
+        """``(nu,)``"""
+
+    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """``(n_envs, nu)`` what counts as done, and is paid for: the actions within their bounds."""
+
+    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+        """``(n_envs, nu)`` for ``MjData.ctrl``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Actions in [-1, 1] → ``middle + half · action``, within the controls' limits."""
+
+    middle: Floats
+    half: Floats
+    ctrl_low: Floats
+    ctrl_high: Floats
+
+    @property
+    def low(self) -> NDArray[np.float32]:
+        return np.full(len(self.middle), -1.0, np.float32)
+
+    @property
+    def high(self) -> NDArray[np.float32]:
+        return np.full(len(self.middle), 1.0, np.float32)
+
+    def taken(self, actions: NDArray[Any]) -> Floats:
+        return np.minimum(np.maximum(np.asarray(actions, np.float64), -1.0), 1.0)
+
+    def ctrl(self, taken: NDArray[Any]) -> Floats:
+        ctrl = taken * self.half + self.middle
+        return np.minimum(np.maximum(ctrl, self.ctrl_low, out=ctrl), self.ctrl_high, out=ctrl)
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """Actions are controls, as in gymnasium's MuJoCo environments; MuJoCo itself keeps them within ``ctrlrange``."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel) -> Direct:
+        low, high = model.actuator_ctrlrange.astype(np.float32).T
+        return cls(low, high)
+
+    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(actions)
+
+    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+        return taken
+
+
+def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
+    """Actions in [-1, 1] for any robot.
+
+    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl``, by ``action_scale``
+    (default :data:`SERVO_SCALE`) of half its range (``ctrlrange``, else the joint's). Any other actuator has its
+    whole ``ctrlrange`` (times ``action_scale``, default 1), or ±1 where it has none.
+
+    :param key: number of the keyframe, -1 for none.
+    """
+    limited = model.actuator_ctrllimited.astype(bool)
+    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
+    high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
+    middle, half = (low + high) / 2, (high - low) / 2 * (1.0 if action_scale is None else action_scale)
+    if key >= 0:
+        servos = position_servos(model)
+        reach = np.where(limited, (high - low) / 2, _half_joint_range(model))
+        middle = np.where(servos, model.key_ctrl[key], middle)
+        half = np.where(servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half)
+    return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
+
+
+def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(nu,)`` which actuators pull towards the position that is their control: force = kp · (ctrl − position) − …"""
+    stiffness = -model.actuator_biasprm[:, 1]
+    fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
+    affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    same = np.isclose(stiffness, model.actuator_gainprm[:, 0])
+    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same
+    return servos
+
+
+def _half_joint_range(model: mujoco.MjModel) -> Floats:
+    """``(nu,)`` half the range of each actuator's joint; 1 where it has none."""
+    half = np.ones(model.nu)
+    for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)):
+        joint = model.actuator_trnid[actuator, 0]
+        if model.jnt_limited[joint]:
+            low, high = model.jnt_range[joint]
+            half[actuator] = (high - low) / 2
+    return half

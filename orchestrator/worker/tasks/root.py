@@ -1,0 +1,183 @@
+"""How a robot's base stands to the world, and whether it still stands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import CommonOptions, States, joint_name, joint_type
+
+FREE, BALL, SLIDE, HINGE = (
+    mujoco.mjtJoint.mjJNT_FREE,
+    mujoco.mjtJoint.mjJNT_BALL,
+    mujoco.mjtJoint.mjJNT_SLIDE,
+    mujoco.mjtJoint.mjJNT_HINGE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinate:
+    """One scalar joint of the root: its address in ``qpos`` and its sense (+1 or −1) in world axes."""
+
+    address: int
+    sign: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """How the robot's base moves: a free joint, or some of slide x, y, z and hinge y."""
+
+    body: int
+    x: Coordinate
+    y: Coordinate | None
+    z: Coordinate | None
+    pitch: Coordinate | None
+    quaternion: slice | None
+    """Of a free joint in ``qpos``; its velocities in ``qvel`` are the six from :attr:`free_dof` on."""
+    free_dof: int | None
+    start_height: float
+    """Metres over z = 0 in the starting pose."""
+
+    @property
+    def unseen(self) -> list[int]:
+        """Addresses in ``qpos`` that say only where on the ground the robot is."""
+        return [coordinate.address for coordinate in (self.x, self.y) if coordinate is not None]
+
+
+class NoRootError(ValueError):
+    """The robot's base cannot move along x; the message says what it can do."""
+
+
+def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
+    """The first body with joints that hangs on the world, and what its joints do in world axes.
+
+    :raises NoRootError: none can move along x.
+    """
+    data = mujoco.MjData(model)
+    data.qpos[:] = pose
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    bodies = [body for body in range(1, model.nbody) if model.body_parentid[body] == 0 and model.body_jntnum[body]]
+    for body in bodies:
+        height = float(data.xpos[body, 2])
+        coordinates: dict[str, Coordinate] = {}
+        for joint in joints_of(model, body):
+            address = int(model.jnt_qposadr[joint])
+            kind = joint_type(model, joint)
+            if kind == FREE:
+                free_x, free_y, free_z = (Coordinate(address=address + offset, sign=1.0) for offset in range(3))
+                return Root(
+                    body=body,
+                    x=free_x,
+                    y=free_y,
+                    z=free_z,
+                    pitch=None,
+                    quaternion=slice(address + 3, address + 7),
+                    free_dof=int(model.jnt_dofadr[joint]),
+                    start_height=height,
+                )
+            axis = int(np.abs(data.xaxis[joint]).argmax())
+            sign = float(np.sign(data.xaxis[joint, axis]))
+            if abs(data.xaxis[joint, axis]) < 0.999:
+                continue
+            if kind == SLIDE:
+                coordinates.setdefault("xyz"[axis], Coordinate(address=address, sign=sign))
+            elif kind == HINGE and axis == 1:
+                coordinates.setdefault("pitch", Coordinate(address=address, sign=sign))
+        if "x" in coordinates:
+            y, z, pitch = (coordinates.get(name) for name in ("y", "z", "pitch"))
+            return Root(
+                body=body,
+                x=coordinates["x"],
+                y=y,
+                z=z,
+                pitch=pitch,
+                quaternion=None,
+                free_dof=None,
+                start_height=height,
+            )
+    raise NoRootError(
+        "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
+        f"this robot has {_describe_roots(model, bodies)}"
+    )
+
+
+def joints_of(model: mujoco.MjModel, body: int) -> range:
+    """Numbers of the joints by which ``body`` moves against its parent."""
+    return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
+
+
+def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
+    words = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
+    found = [
+        words[joint_type(model, joint)].format(joint_name(model, joint), model.jnt_axis[joint].round(3).tolist())
+        for body in bodies
+        for joint in joints_of(model, body)
+    ]
+    return ", ".join(found) if found else "no joint there at all"
+
+
+def world_up(quaternions: Floats) -> Floats:
+    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up as seen in the rotated frame.
+
+    The third row of the rotation matrix.
+    """
+    w, x, y, z = quaternions.T
+    return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthOptions(CommonOptions):
+    terminate_when_unhealthy: bool | None = None
+    """Whether falling ends the episode; None: yes, if the robot can fall and does not lie from the start."""
+    healthy_reward: float | None = None
+    """Per control step while healthy; None: 1 where falling ends the episode, 0 where it does not."""
+    min_height: float = 0.6
+    """The root is healthy above this fraction of its starting height over z = 0."""
+    max_tilt: float = 1.0
+    """… and within this angle in radians of its starting orientation, turns about the vertical aside."""
+
+
+class Health:
+    """High and upright enough, judged by the root's own starting pose.
+
+    :raises ValueError: ``terminate_when_unhealthy`` is asked for, and every episode would end at once.
+    """
+
+    def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions) -> None:
+        self._root, self._pose = root, pose
+        self._min_rise = (options.min_height - 1.0) * root.start_height
+        self._max_tilt = options.max_tilt
+        self._min_cosine = math.cos(min(options.max_tilt, math.pi))
+        quaternion = pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
+        self._start_up = world_up(quaternion[None])[0]
+        stands = bool(self(States(pose[None], np.zeros((1, model.nv))))[0])
+        if options.terminate_when_unhealthy and not stands:
+            raise ValueError(
+                f"the starting pose is unhealthy already (root body at height {root.start_height:g} over "
+                f"z = 0, min_height = {options.min_height:g}, max_tilt = {options.max_tilt:g}), so every episode would "
+                "end at once; put the root body at its height over the ground, change these options, or leave out "
+                "terminate_when_unhealthy"
+            )
+        can_fall = any(part is not None for part in (root.z, root.pitch, root.quaternion))
+        wanted = options.terminate_when_unhealthy
+        self.terminates = stands and can_fall if wanted is None else wanted
+        self.bonus = (1.0 if self.terminates else 0.0) if options.healthy_reward is None else options.healthy_reward
+
+    def __call__(self, states: States) -> NDArray[np.bool_]:
+        """``(n_envs,)``; never healthy where a coordinate is not a number."""
+        root, qpos = self._root, states.qpos
+        healthy = np.isfinite(qpos[:, root.x.address])
+        if root.z is not None:
+            rise = root.z.sign * (qpos[:, root.z.address] - self._pose[root.z.address])
+            healthy &= rise > self._min_rise
+        if root.pitch is not None:
+            healthy &= np.abs(qpos[:, root.pitch.address] - self._pose[root.pitch.address]) < self._max_tilt
+        if root.quaternion is not None:
+            healthy &= world_up(qpos[:, root.quaternion]) @ self._start_up > self._min_cosine
+        return healthy
