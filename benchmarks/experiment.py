@@ -24,7 +24,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -404,13 +404,18 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    print_table(__doc__, PARTS)
+
+
+def print_table(description: str, parts: Mapping[str, Callable[[int], list[Line]]]) -> None:
+    """Measure the parts that the command line asks for."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {','.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(parts), help=f"parts, with commas: {','.join(parts)}")
     arguments = parser.parse_args()
-    parts = arguments.only.split(",")
-    if unknown := set(parts) - PARTS.keys():
-        parser.error(f"--only {','.join(unknown)}: unknown; valid: {','.join(PARTS)}")
+    chosen = arguments.only.split(",")
+    if unknown := set(chosen) - parts.keys():
+        parser.error(f"--only {','.join(unknown)}: unknown; valid: {','.join(parts)}")
     here = machine.detect()
     print(
         f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
@@ -418,12 +423,10 @@ def main() -> None:
         f"{arguments.repeats} repeats: median (least – most)\n"
     )
     print("| what | measured | wanted | |\n|---|---|---|---|")
-    for name in parts:
-        for line in PARTS[name](arguments.repeats):
-            print(
-                f"| {line.what} | {line.measured} | {line.wanted} | {'met' if line.good else '**not met**'} |",
-                flush=True,
-            )
+    for name in chosen:
+        for line in parts[name](arguments.repeats):
+            verdict = "" if not line.wanted else "met" if line.good else "**not met**"
+            print(f"| {line.what} | {line.measured} | {line.wanted} | {verdict} |", flush=True)
 
 
 if __name__ == "__main__":

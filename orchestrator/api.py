@@ -119,7 +119,8 @@ def train(
     trained has ``ok`` False and ``error`` says why; the others are trained all the same.
 
     :param xmls: MJCF files.
-    :param task: built-in task; ``"forward"`` unless ``env`` or ``entry_point`` is among ``defaults``.
+    :param task: as in a job file; ``"auto"``, what suits each robot's structure, unless ``env`` or ``entry_point`` is
+        among ``defaults``.
     :param run_dir: where everything goes; a new folder below ``runs/`` when not given.
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
     :raises UsageError: when what all robots share is wrong: an unknown key, an impossible value.
@@ -133,7 +134,7 @@ def train(
     files = [Path(xml).absolute() for xml in xmls]
     root = Path(run_dir or _new_run_dir()).absolute()
     if task is None and not {"env", "entry_point"} & defaults.keys():
-        task = "forward"
+        task = "auto"
     shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
     if task is not None:
         shared["task"] = task

@@ -196,6 +196,68 @@ def retry(
 
 
 @app.command()
+def play(
+    run_dir: RunDir,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job, or the beginning of its name.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|PATH", help="env_steps of a checkpoint, or its file.", show_default="the finished policy"
+        ),
+    ] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Write video.mp4 and preview.png, also where a window could be opened.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.01, help="Simulated time.", show_default="10, in a window until it is closed")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes, instead of a time.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes' starts.")] = 0,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="With the exploration of training.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder for the pictures.", show_default="the job's own")] = None,
+) -> None:
+    """Show a trained policy at work: in a window where there is a display, else as video and film strip."""
+    from orchestrator import control, pictures
+
+    request = pictures.Request(
+        checkpoint=checkpoint,
+        interactive=not video,
+        seconds=seconds,
+        episodes=episodes,
+        seed=seed,
+        stochastic=stochastic,
+        output=output,
+    )
+    try:
+        pictures.play(control.find(run_dir, job), request)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
+
+
+@app.command()
+def check(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders.")
+    ],
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that one robot may take.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show which robots can be trained, how fast they run, and what is wrong with the others."""
+    from orchestrator import checking
+
+    if as_json:
+        rows = checking.check(paths, time_limit_s=time_limit)
+        print(json.dumps([row.facts() for row in rows], indent=1, ensure_ascii=False))
+    else:
+        from orchestrator import check_view
+
+        with check_view.progress() as told:
+            rows = checking.check(paths, time_limit_s=time_limit, told=told)
+        check_view.show(rows)
+    raise typer.Exit(checking.exit_code(rows))
+
+
+@app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine offers, what will be used of it, and what would cause contention."""
     from orchestrator import doctor as doctors

@@ -3,6 +3,8 @@
 The supervisor writes a :class:`WorkerSpec` to ``jobs/<job_id>/spec.json`` and starts
 ``python -m orchestrator.worker JOB_DIR NUMBER``; the worker answers with :class:`Progress`
 records on its channel, an :class:`ExitRecord` in ``exit.json`` and an :class:`ExitCode`.
+Before that, ``python -m orchestrator.worker.preflight`` answers an :class:`ExaminationRequest` by an
+:class:`ExaminationAnswer`, line by line.
 Only the standard library is imported here.
 """
 
@@ -16,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +41,15 @@ def worker_thread_settings(threads: int) -> dict[str, str]:
     """The environment variables that give a process ``threads`` threads, waiting without spinning."""
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
+
+SINGLE_KINDS = ("option", "compiler")
+"""Parts of a robot that ``model.*`` keys edit, of which it has one: ``model.option.timestep``."""
+EDITABLE_KINDS = (
+    *SINGLE_KINDS,
+    *("actuator", "body", "camera", "equality", "geom", "hfield", "joint", "key", "light", "material", "mesh"),
+    *("pair", "sensor", "site", "tendon"),
+)
+"""All of them; the others have names: ``model.geom.thigh.size``."""
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
@@ -80,6 +91,8 @@ class WorkerSpec:
     eval_episodes: int
     xml: str | None = None
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
+    model_edits: Mapping[str, Any] = field(default_factory=dict)
+    """What the bundle in ``robot`` was changed by: ``"geom.thigh.size"`` → value. Nothing is left to apply."""
     task: str | None = None
     """Built-in task, when neither ``env`` nor ``entry_point`` is set."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
@@ -98,6 +111,8 @@ class WorkerSpec:
     device: Literal["cpu", "cuda"] = "cpu"
     search_path: str | None = None
     """Folder put on ``sys.path`` for ``entry_point`` and ``env`` modules. Not part of the fingerprint."""
+    video: bool = False
+    """Whether video and film strip are made when all training is over. Not part of the fingerprint."""
 
     def fingerprint(self) -> str:
         """SHA-256 over the values that decide the result, as hexadecimal text."""
@@ -114,7 +129,7 @@ class WorkerSpec:
         return cls(**json.loads(text))
 
 
-NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name")
+NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video")
 
 
 _SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
@@ -215,6 +230,77 @@ class ExitRecord:
         return cls(**_checked(cls, text))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminationRequest:
+    """One line to the examining process: is this robot, task or environment fit to be trained?"""
+
+    xml: str | None = None
+    """Absolute path of the robot's MJCF."""
+    model_edits: Mapping[str, Any] = field(default_factory=dict)
+    """``"geom.thigh.size"`` → value, as in :attr:`WorkerSpec.model_edits`."""
+    alone: bool = False
+    """Whether the MJCF is examined for its own sake, with no task given."""
+    task: str | None = None
+    """When neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task chosen."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    env: str | None = None
+    entry_point: str | None = None
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
+    use_sde: bool = False
+    """Likewise."""
+    search_path: str | None = None
+    stage_to: str | None = None
+    """Folder the robot's bundle is written to; None: examined in a temporary one."""
+    simulate_s: float = 0.25
+    """CPU seconds that trying out the robot's physics may take."""
+    memory_mib: int | None = None
+    """What compiling and simulating may take; None: no limit."""
+
+    def to_line(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> ExaminationRequest:
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminationAnswer:
+    """One line from the examining process, for one request."""
+
+    problem: str | None = None
+    """Why it cannot be trained, with the file; None: it can."""
+    warnings: Sequence[str] = ()
+    """What speaks against training it as it is."""
+    notes: Sequence[str] = ()
+    """What is worth knowing."""
+    fragment: str | None = None
+    """Why the file is no robot of its own, for what is part of others or no MJCF at all."""
+    includes: Sequence[str] = ()
+    """Real paths of the files that it includes itself; told when ``alone``."""
+    xml: str | None = None
+    """Path of the main MJCF, relative to ``stage_to``."""
+    hash: str | None = None
+    """Of the bundle: SHA-256 over names and contents."""
+    content_hash: str | None = None
+    """Likewise, without the main file's own name: copies under another name have the same."""
+    task: str | None = None
+    """The task asked for, or chosen."""
+    task_reason: str | None = None
+    """Why it was chosen; None where it was given."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """Of the compiled model, by the names in ``orchestrator/worker/figures.py``; empty without one."""
+
+    def to_line(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> ExaminationAnswer:
+        return cls(**json.loads(line))
+
+
 _ACCEPTED: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "int | None": (int, type(None)),
@@ -306,6 +392,15 @@ class JobPaths:
     @property
     def eval(self) -> Path:
         return self.root / "eval.json"
+
+    @property
+    def video(self) -> Path:
+        return self.root / "video.mp4"
+
+    @property
+    def preview(self) -> Path:
+        """A film strip: a few moments of one episode side by side."""
+        return self.root / "preview.png"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator import rundir, summary
-from orchestrator.contract import RunPaths
+from orchestrator.contract import JobPaths, RunPaths
 from orchestrator.errors import UsageError
 from orchestrator.job import TERMINAL, Cancelled, Pending, move
 from orchestrator.ledger import Ledger, Request
@@ -46,6 +46,19 @@ def status(run_dir: Path) -> Snapshot:
         return Snapshot(paths=paths, rows=ledger.summary(), holder=holder)
     finally:
         ledger.abandon()
+
+
+def find(run_dir: Path, job: str) -> JobPaths:
+    """The directory of a job given by its name or the beginning of it.
+
+    :raises UsageError: for a name that fits none or several, and a job that has never been launched.
+    """
+    snapshot = status(run_dir)
+    job_id = _resolve(snapshot, [job])[0]
+    paths = snapshot.paths.job(job_id)
+    if not paths.spec.exists():
+        raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({_row(snapshot, job_id)['state']})")
+    return paths
 
 
 def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None) -> Iterator[str]:

@@ -12,9 +12,10 @@ A state carries only the facts it has: a running job has an attempt, a pending o
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.contract import WorkerSpec
 from orchestrator.errors import IllegalTransition
@@ -45,6 +46,8 @@ class Job:
     max_retries: int
     xml_source: Path | None
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """What its matrix chose for it: dotted key → value. For reports; ``spec`` has it all."""
 
 
 class Cause(enum.StrEnum):

@@ -1,14 +1,14 @@
 """Robots and environments examined before anything is launched, in child processes.
 
-MuJoCo and gymnasium are imported there, not here; a model that crashes a C library is a verdict.
-Every distinct robot-and-task is examined once, however many seeds and matrix points share it, and
-from the copy that its jobs will train from.
+MuJoCo and gymnasium are imported there, not here; a model that crashes a C library, hangs or eats memory is a
+verdict. Every distinct robot-and-task is examined once, however many seeds and matrix points share it,
+and from the copy that its jobs will train from.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import math
 import os
 import select
@@ -17,23 +17,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from orchestrator.contract import DISK_FULL_ERRNOS, worker_thread_settings
+from orchestrator.contract import (
+    DISK_FULL_ERRNOS,
+    ExaminationAnswer,
+    ExaminationRequest,
+    worker_thread_settings,
+)
 from orchestrator.errors import DiskFullError, Problem
 from orchestrator.executors.process import package_path
 from orchestrator.job import Job
+from orchestrator.machine import available_memory_mib
 
 TIME_LIMIT_S = 60.0
-"""For one robot alone; a chunk that takes this long, and a second for each more, is taken apart."""
-CHUNK = 16
+"""For one robot or environment, before a run."""
+ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is free, for all children together."""
+LEAST_MEMORY_MIB = 1024
 CHECK_EVERY_S = 0.1
-POLL_EVERY_S = 0.005
-"""How often the end of a child is looked for where the kernel has no pidfd."""
 DISK_FULL = tuple(map(os.strerror, DISK_FULL_ERRNOS))
 """How the answer ends when the robot's copy found no room."""
 
@@ -48,6 +56,11 @@ class Verdict:
     xml: str | None = None
     """The main file in ``bundle``."""
     robot_hash: str | None = None
+    warnings: Sequence[str] = ()
+    task: str | None = None
+    """The task to be trained, chosen where the job left it open; None for an environment."""
+    task_reason: str | None = None
+    """Why it was chosen; None where the job names it."""
 
 
 def examine(
@@ -64,86 +77,114 @@ def examine(
     :param check: called again and again while waiting; what it raises ends the examination.
     :raises DiskFullError: when robots could not be staged for want of space.
     """
-    requests: dict[str, dict[str, Any]] = {}
-    key_of: dict[str, str] = {}
-    for job in jobs:
-        spec = job.spec
-        asked: dict[str, Any] = {
-            "xml": None if job.xml_source is None else str(job.xml_source),
-            "task": spec.task,
-            "task_options": dict(spec.task_options),
-            "env": spec.env,
-            "entry_point": spec.entry_point,
-            "env_kwargs": dict(spec.env_kwargs),
-            "search_path": spec.search_path,
-            "policy": spec.policy if spec.task is None else None,
-            "use_sde": bool(spec.hyperparameters.get("use_sde", False)),
-        }
-        key = json.dumps(asked, sort_keys=True)
-        key_of[job.job_id] = key
-        if key not in requests:
-            stage_to = None if job.xml_source is None else str(staging / str(len(requests)))
-            requests[key] = {**asked, "where": job.where, "stage_to": stage_to}
-    found = _Examination(list(requests.values()), at_once, check).answers(warm)
-    answers = dict(zip(requests, found, strict=True))
-    verdicts = {key: _verdict(requests[key], answer) for key, answer in answers.items()}
+    distinct, key_of = requests_of(jobs)
+    staged = [
+        dataclasses.replace(request, stage_to=str(staging / str(number)))
+        for number, (request, _) in enumerate(distinct.values())
+    ]
+    answers = ask(staged, at_once=at_once, warm=warm, check=check)
+    verdicts = {
+        key: _verdict(distinct[key][1], request, answer)
+        for key, request, answer in zip(distinct, staged, answers, strict=True)
+    }
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
 
-def _verdict(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Verdict:
-    if answer["problem"] is not None:
-        if answer["problem"].endswith(DISK_FULL):
+def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
+    """The distinct requests by a key, each with the first job that makes it; and the key by ``job_id``."""
+    distinct: dict[bytes, tuple[ExaminationRequest, Job]] = {}
+    key_of: dict[str, bytes] = {}
+    for job in jobs:
+        spec = job.spec
+        request = ExaminationRequest(
+            xml=None if job.xml_source is None else str(job.xml_source),
+            model_edits=spec.model_edits,
+            task=spec.task,
+            task_options=spec.task_options,
+            env=spec.env,
+            entry_point=spec.entry_point,
+            env_kwargs=spec.env_kwargs,
+            search_path=spec.search_path,
+            policy=spec.policy if spec.task is None else None,
+            use_sde=bool(spec.hyperparameters.get("use_sde", False)),
+        )
+        key_of[job.job_id] = request.to_line()
+        distinct.setdefault(key_of[job.job_id], (request, job))
+    return distinct, key_of
+
+
+def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> Verdict:
+    if answer.problem is not None:
+        if answer.problem.endswith(DISK_FULL):
             raise DiskFullError(
-                f"{request['stage_to']}: no space left on the disk; make room and give the same command again"
+                f"{request.stage_to}: no space left on the disk; make room and give the same command again"
             )
-        return Verdict(problem=Problem(where=request["where"], message=answer["problem"]))
+        return Verdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
     return Verdict(
         problem=None,
-        bundle=None if request["stage_to"] is None else Path(request["stage_to"]),
-        xml=answer["xml"],
-        robot_hash=answer["hash"],
+        bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
+        xml=answer.xml,
+        robot_hash=answer.hash,
+        warnings=answer.warnings,
+        task=answer.task,
+        task_reason=answer.task_reason,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Examination:
-    requests: Sequence[dict[str, Any]]
-    at_once: int
-    check: Callable[[], None]
+def ask(
+    requests: Sequence[ExaminationRequest],
+    *,
+    at_once: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    warm: Child | None = None,
+    check: Callable[[], None] = lambda: None,
+    told: Callable[[int], None] = lambda _: None,
+) -> list[ExaminationAnswer]:
+    """The answers in the order of the requests, from a few children side by side.
 
-    def answers(self, warm: Child | None) -> list[dict[str, Any]]:
-        """In the order of the requests: in a few chunks side by side, then what broke a chunk one by one."""
-        requests, at_once = self.requests, self.at_once
-        answers: dict[int, dict[str, Any]] = {}
-        count = min(at_once, math.ceil(len(requests) / CHUNK))
-        chunks = [list(range(start, len(requests), count)) for start in range(count)]
-        self._ask(chunks, answers, warm)
-        left = [[index] for index in range(len(requests)) if index not in answers]
-        for start in range(0, len(left), at_once):
-            why = self._ask(left[start : start + at_once], answers)
-            for index, message in why.items():
-                answers.setdefault(index, {"problem": message})
-        return [answers[index] for index in range(len(requests))]
+    What ends a child that has examined others before is asked again in a fresh one: it may not have been at fault.
 
-    def _ask(
-        self, chunks: Sequence[Sequence[int]], answers: dict[int, dict[str, Any]], warm: Child | None = None
-    ) -> dict[int, str]:
-        """One child for each chunk, all at once. Fills ``answers``; returns why the others have none."""
-        why: dict[int, str] = {}
-        with contextlib.ExitStack() as children:
-            asked = []
-            for chunk in chunks:
-                child = children.enter_context(warm or Child())
-                warm = None
-                child.ask([self.requests[index] for index in chunk])
-                asked.append((chunk, child))
-            for chunk, child in asked:
-                found = child.answers(self.check)
-                if isinstance(found, str):
-                    why.update(dict.fromkeys(chunk, found))
+    :param time_limit_s: for each request.
+    :param told: called with the number of answers so far.
+    """
+    lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
+    memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
+    answers: dict[int, ExaminationAnswer] = {}
+    waiting, again = deque(range(len(requests))), set[int]()
+    with contextlib.ExitStack() as children:
+        idle = [] if warm is None else [children.enter_context(warm)]
+        busy: dict[Child, int] = {}
+        while len(answers) < len(requests):
+            while waiting and len(busy) < lanes:
+                index = waiting.popleft()
+                request = dataclasses.replace(requests[index], memory_mib=memory_mib)
+                fit = [] if index in again else [child for child in idle if child.suits(request)]
+                child = fit[0] if fit else children.enter_context(Child())
+                if fit:
+                    idle.remove(child)
+                child.ask(request, time_limit_s)
+                busy[child] = index
+            readable = select.select(list(busy), [], [], CHECK_EVERY_S)[0]
+            check()
+            for child in list(busy):
+                found = child.answer(readable=child in readable)
+                if found is None:
+                    continue
+                index = busy.pop(child)
+                if isinstance(found, ExaminationAnswer):
+                    answers[index] = found
+                    idle.append(child)
+                elif child.answered and not child.hung and index not in again:
+                    again.add(index)
+                    waiting.appendleft(index)
                 else:
-                    answers.update(zip(chunk, found, strict=True))
-        return why
+                    answers[index] = ExaminationAnswer(problem=f"{_named(requests[index])}{found}")
+                told(len(answers))
+    return [answers[index] for index in range(len(requests))]
+
+
+def _named(request: ExaminationRequest) -> str:
+    return "" if request.xml is None else f"{request.xml}: "
 
 
 @contextlib.contextmanager
@@ -157,14 +198,18 @@ class Child:
     """One examining process, in a session of its own so that whatever it starts ends with it."""
 
     def __init__(self) -> None:
-        self._deadline = 0.0
-        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
-        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self.answered = 0
+        self.hung = False
+        self._deadline = math.inf
+        self._limit_s = math.inf
+        self._search_path: str | None = None
+        self._text = b""
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         environment = {**os.environ, **worker_thread_settings(1), **package_path()}
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.worker.preflight", "--warm"],
+            [sys.executable, "-m", "orchestrator.worker.preflight"],
             stdin=subprocess.PIPE,
-            stdout=self._out,
+            stdout=subprocess.PIPE,
             stderr=self._err,
             env=environment,
             start_new_session=True,
@@ -174,50 +219,61 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
-        for file in (self._popen.stdin, self._out, self._err):
+        self._end()
+        for file in (self._popen.stdin, self._popen.stdout, self._err):
             if file is not None:
                 with contextlib.suppress(BrokenPipeError):
                     file.close()
 
-    def ask(self, requests: Sequence[dict[str, Any]]) -> None:
-        self._deadline = time.monotonic() + TIME_LIMIT_S + len(requests) - 1
+    def fileno(self) -> int:
+        assert self._popen.stdout is not None
+        return self._popen.stdout.fileno()
+
+    def suits(self, request: ExaminationRequest) -> bool:
+        """Whether the modules it may have imported for others are those that ``request`` means."""
+        return request.search_path is None or self._search_path in (None, request.search_path)
+
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
+        self._limit_s = time_limit_s
+        self._deadline = time.monotonic() + time_limit_s
+        self._search_path = request.search_path or self._search_path
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died early; its exit code tells why
-            self._popen.stdin.write(json.dumps(requests).encode())
-            self._popen.stdin.close()
+            self._popen.stdin.write(request.to_line())
+            self._popen.stdin.flush()
 
-    def answers(self, check: Callable[[], None]) -> list[dict[str, Any]] | str:
-        """The answers, or in words why there are none."""
-        if not self._wait(check):
-            return f"examining it took more than {TIME_LIMIT_S:.0f} s"
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)  # a zombie leads its group until it is waited for
-        returncode = self._popen.wait()
-        self._out.seek(0)
-        text = self._out.read()
-        if returncode == 0:
-            answers: list[dict[str, Any]] = json.loads(text)
-            return answers
+    def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+        """The answer, or in words why there will be none; None: not yet."""
+        ended = self._has_ended()
+        if readable:
+            self._text += os.read(self.fileno(), 1 << 20)
+        line, newline, rest = self._text.partition(b"\n")
+        if newline:
+            self._text = rest
+            self.answered += 1
+            return ExaminationAnswer.from_line(line)
+        if ended:
+            return self._why_it_ended()
+        if time.monotonic() > self._deadline:
+            self.hung = True
+            self._end()
+            return f"examining it took more than {self._limit_s:g} s"
+        return None
+
+    def _has_ended(self) -> bool:
+        """Whether the process is over; it is left to be reaped."""
+        return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def _why_it_ended(self) -> str:
+        returncode = self._end()
         self._err.seek(0)
         last = self._err.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
-        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        how = f"signal {-returncode} ({signal.strsignal(-returncode)})" if returncode < 0 else f"exit code {returncode}"
         return f"examining it ended with {how}" + (f": {last[0]}" if last else "")
 
-    def _wait(self, check: Callable[[], None]) -> bool:
-        """Whether it ended before its deadline; it is left to be reaped."""
-        with contextlib.ExitStack() as stack:
-            watched = []
-            if hasattr(os, "pidfd_open"):
-                with contextlib.suppress(OSError):  # kernels and sandboxes without it
-                    watched = [os.pidfd_open(self._popen.pid)]
-                    stack.callback(os.close, watched[0])
-            while os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-                if time.monotonic() > self._deadline:
-                    return False
-                select.select(watched, [], [], CHECK_EVERY_S if watched else POLL_EVERY_S)
-                check()
-        return True
+    def _end(self) -> int:
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)  # a zombie leads its group until it is waited for
+            self._popen.wait()
+        return self._popen.returncode

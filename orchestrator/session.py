@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import machine as machines
-from orchestrator import policy, preflight, provenance, rundir
+from orchestrator import pictures, policy, preflight, provenance, rundir
 from orchestrator.claims import CpuClaims, shared_directory
 from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
 from orchestrator.errors import DiskFullError, Problem, RunDirError, SpecError, UsageError
@@ -75,6 +75,8 @@ class Plan:
     """In order of launch."""
     verdicts: Mapping[str, Verdict]
     warnings: Sequence[str]
+    choices: Sequence[str]
+    """What was chosen where the job file says ``auto``, and why."""
 
 
 def plan(
@@ -108,12 +110,42 @@ def plan(
         if found:
             problems.update(dict.fromkeys(found))
             verdicts[job.job_id] = Verdict(problem=found[0])
-        staged = job.spec if verdict.xml is None else dataclasses.replace(job.spec, xml=f"robot/{verdict.xml}")
+        xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
+        staged = dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task)
         jobs.append(dataclasses.replace(job, spec=staged))
     if problems and options.refuse_invalid:
         raise SpecError(experiment.source, list(problems))
     ordered = policy.launch_order(jobs, experiment.order)
-    return Plan(machine=machine, slots=slots, jobs=ordered, verdicts=verdicts, warnings=slots.warnings())
+    return Plan(
+        machine=machine,
+        slots=slots,
+        jobs=ordered,
+        verdicts=verdicts,
+        warnings=[*slots.warnings(), *_robot_warnings(experiment.jobs, verdicts)],
+        choices=_choices(jobs, verdicts),
+    )
+
+
+def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Once a robot, whatever the number of jobs that train it."""
+    of: dict[tuple[Path | None, str], list[str]] = {}
+    for job in jobs:
+        for warning in verdicts[job.job_id].warnings:
+            of.setdefault((job.xml_source, warning), []).append(job.spec.name)
+    return [f"{_names(names)}: {warning}" for (_, warning), names in of.items()]
+
+
+def _choices(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
+    of: dict[tuple[Path | None, str | None, str], list[str]] = {}
+    for job in jobs:
+        if reason := verdicts[job.job_id].task_reason:
+            of.setdefault((job.xml_source, job.spec.task, reason), []).append(job.spec.name)
+    return [f"{_names(names)}: task {task} ({reason})" for (_, task, reason), names in of.items()]
+
+
+def _names(names: Sequence[str]) -> str:
+    different = list(dict.fromkeys(names))
+    return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
 
 
 def check_executor(name: str) -> None:
@@ -172,6 +204,8 @@ def run(
             write_whole(paths.experiment, given)
         if aside is not None:
             reporter.event("fresh", f"starts over; what was there is in {aside}", aside=str(aside))
+        for choice in todo.choices:
+            reporter.event("chosen", choice)
         for warning in todo.warnings:
             reporter.event("warning", warning)
         supervisor = Supervisor(
@@ -186,6 +220,10 @@ def run(
         provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, repository=repository)
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()
+        if not supervisor.interrupted:
+            pictures.make_missing(
+                paths, todo.jobs, states, todo.slots, reporter, lambda: stops.count > 0 or _asked_to_stop(ledger)
+            )
         found = ledger.summary()
         ledger.close()
     mine = {job.job_id: states[job.job_id] for job in todo.jobs}
@@ -204,6 +242,14 @@ def dry_run(experiment: Experiment, options: Options, *, warm: preflight.Child |
     stops = StopRequests()
     with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
         return plan(experiment, options, Path(staging), stops=stops, warm=warm)
+
+
+def _asked_to_stop(ledger: Ledger) -> bool:
+    """Whether another process asks for a stop; what else is asked for is left to the next supervisor."""
+    requests = ledger.take_requests()
+    if requests:
+        ledger.add_requests(request for request in requests if request.verb != "stop")
+    return any(request.verb == "stop" for request in requests)
 
 
 @contextlib.contextmanager

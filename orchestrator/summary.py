@@ -26,7 +26,9 @@ def write(paths: RunPaths, rows: Iterable[Mapping[str, Any]]) -> None:
             # A traceback has many lines; a table that is read line by line goes without.
             writer = csv.DictWriter(table, [name for name in row if name != "traceback"], extrasaction="ignore")
             writer.writeheader()
-        writer.writerow({**row, "cpus": " ".join(map(str, row["cpus"] or ()))})
+        writer.writerow(
+            {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in row.items()}
+        )
         lines.append(_line(row))
     try:
         write_whole(paths.summary_json, _array(lines), durable=False)

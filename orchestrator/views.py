@@ -59,6 +59,8 @@ def show_plan(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
     on = console()
     for warning in plan.warnings:
         show(on, Text(f"warning: {warning}", style="yellow"))
+    for choice in plan.choices:
+        show(on, choice)
     jobs = plan.jobs
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
     where = cpu_text(cpu.index for cpu in plan.machine.cpus)
@@ -85,6 +87,7 @@ def plan_facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, A
         "jobs_at_once": plan.slots.lanes,
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": list(plan.warnings),
+        "choices": list(plan.choices),
         "jobs": [_job_facts(job) for job in plan.jobs],
     }
 

@@ -33,10 +33,10 @@ NO_ACTUATORS = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></w
 UNKNOWN_WORD = "<mujoco>\n <worldbody>\n  <geom type='plan' size='1 1 1'/>\n </worldbody>\n</mujoco>"
 EXPLODES = """
 <mujoco><option timestep="0.01" gravity="0 0 0"/>
-  <worldbody><body><joint name="j" type="slide" axis="1 0 0" stiffness="-2000"/><geom size=".1" mass="1"/></body>
+  <worldbody><body><joint name="j" type="slide" axis="1 0 0" stiffness="-25"/><geom size=".1" mass="1"/></body>
   </worldbody><actuator><motor joint="j" gear="10" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
 """
-"""Each push makes the next one stronger: well at the start, beyond all numbers within a second."""
+"""Each push makes the next one stronger: well while it is examined, beyond all numbers some seconds later."""
 
 WRONG_FILES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "misspelt keys": (

@@ -32,14 +32,14 @@ reporting
 recorder
 supervisor
 rundir
-provenance preflight signals
+provenance preflight pictures signals
 reconcile
 session
-checks
+checks checking
 doctor
 control tables
 views
-display
+display check_view
 api
 cli
 __init__

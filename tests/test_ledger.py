@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import itertools
 import os
 import random
@@ -19,10 +20,11 @@ from typing import Any
 import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator.contract import ExitRecord
+from orchestrator import summary
+from orchestrator.contract import ExitRecord, RunPaths
 from orchestrator.errors import DiskFullError, LedgerError
 from orchestrator.job import Attempt, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request
 from orchestrator.policy import Ending
 
 REPOSITORY = Path(__file__).parents[1]
@@ -128,6 +130,24 @@ def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earl
     )
     (row,) = ledger.summary()
     assert (row["env_steps"], row["ep_rew_mean"], row["learner"]) == (500, 1.0, "sb3")
+
+
+def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "l")
+    points: list[dict[str, Any]] = [{"model.geom.a.size": [1, 2], "n_envs": 4}, {"seed": 9}, {}]
+    jobs = [replace(make_job(f"j{number}"), point=point) for number, point in enumerate(points)]
+    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    assert [dict(row.job.point) for row in ledger.jobs()] == points
+    rows = ledger.summary()
+    assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [([1, 2], 4), (None, None), (None, None)]
+    assert [row["seed"] for row in rows] == [0, 0, 0]  # a column of its own: what the job really has
+    assert len({tuple(row) for row in rows}) == 1
+    ledger.update_limits(0, replace(jobs[0], point={"n_envs": 4}))
+    assert [row["n_envs"] for row in ledger.summary()] == [4, None, None]
+    paths = RunPaths(tmp_path)
+    summary.write(paths, rows)
+    with paths.summary_csv.open(newline="") as file:
+        assert [row["model.geom.a.size"] for row in csv.DictReader(file)] == ["1 2", "", ""]
 
 
 def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None:
@@ -371,7 +391,7 @@ def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path
 def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> None:
     with contextlib.closing(sqlite3.connect(whole)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    refused(whole, "version 99", "version 1")
+    refused(whole, "version 99", f"version {SCHEMA_VERSION}")
 
 
 def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import mujoco
 import pytest
 from command_helpers import bow_to_permissions
 
+from orchestrator.contract import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.bundle import collect
-from orchestrator.worker.preflight import Answer, Request, check
+from orchestrator.worker.preflight import check
 
 ROOT = Path(__file__).parents[1]
 HOPPER = ROOT / "mjcf" / "hopper.xml"
@@ -35,7 +36,7 @@ def ask(*requests: dict[str, Any], before: Callable[[], None] | None = None) -> 
     command = [sys.executable, "-m", "orchestrator.worker.preflight"]
     done = subprocess.run(
         command,
-        input=json.dumps(requests),
+        input="".join(json.dumps(request) + "\n" for request in requests),
         preexec_fn=before,
         capture_output=True,
         text=True,
@@ -44,16 +45,15 @@ def ask(*requests: dict[str, Any], before: Callable[[], None] | None = None) -> 
         check=True,
     )
     assert "Traceback" not in done.stderr
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
-    return answers
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check_robot(xml: Path, task: str = "forward", stage_to: Path | None = None, **options: object) -> Answer:
+def check_robot(xml: Path, task: str = "forward", stage_to: Path | None = None, **options: Any) -> ExaminationAnswer:
     staging = None if stage_to is None else str(stage_to)
-    return check(Request(where="jobs[0]", xml=str(xml), task=task, stage_to=staging, task_options=options))
+    return check(ExaminationRequest(xml=str(xml), task=task, stage_to=staging, task_options=options))
 
 
-def problem_of(xml: Path, **options: object) -> str:
+def problem_of(xml: Path, **options: Any) -> str:
     answer = check_robot(xml, **options)
     assert answer.problem is not None
     assert answer.xml is None
@@ -140,13 +140,12 @@ def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> No
         "def make_env(xml, seed, **kwargs):\n    print('made', seed)\n    return gymnasium.make('Pendulum-v1')\n"
     )
     good, missing, noisy = ask(
-        {"where": "jobs[0]", "xml": str(HOPPER), "task": "forward", "stage_to": str(tmp_path / "staged")},
-        {"where": "jobs[1]", "xml": str(tmp_path / "no.xml"), "task": "forward", "stage_to": None},
-        {"where": "jobs[2]", "entry_point": "noisy_env:make_env", "search_path": str(tmp_path)},
+        {"xml": str(HOPPER), "task": "forward", "stage_to": str(tmp_path / "staged")},
+        {"xml": str(tmp_path / "no.xml"), "task": "forward", "stage_to": None},
+        {"entry_point": "noisy_env:make_env", "search_path": str(tmp_path)},
     )
-    assert (good["where"], good["problem"], good["xml"]) == ("jobs[0]", None, "hopper.xml")
+    assert (good["problem"], good["xml"]) == (None, "hopper.xml")
     assert len(good["hash"]) == 64
-    assert missing["where"] == "jobs[1]"
     assert missing["problem"] == f"{tmp_path / 'no.xml'}: no such file"
     assert noisy["problem"] is None
 
@@ -158,14 +157,14 @@ def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: P
         "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
         "    return gymnasium.make('Pendulum-v1')\n"
     )
-    (answer,) = ask({"where": "jobs[0]", "entry_point": "threaded:make_env", "search_path": str(tmp_path)})
+    (answer,) = ask({"entry_point": "threaded:make_env", "search_path": str(tmp_path)})
     assert answer["problem"] is None
 
 
 def test_only_what_is_needed_is_imported() -> None:
     program = (
         "import sys, orchestrator.worker.preflight as p; "
-        f"assert p.check(p.Request(where='', xml={str(HOPPER)!r}, task='forward')).problem is None; "
+        f"assert p.check(p.ExaminationRequest(xml={str(HOPPER)!r}, task='forward')).problem is None; "
         "print({'torch', 'stable_baselines3', 'gymnasium'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
@@ -182,13 +181,14 @@ def test_only_what_is_needed_is_imported() -> None:
         (b"<mujoco>\n<worldbody>\n", "MuJoCo cannot compile it: XML parse error"),
         (b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>", "line 3: MuJoCo .* attribute: 'tpe'"),
         (b"<robot name='u'/>", "the root element is <robot>, expected <mujoco>"),
-        (b"<mujoco><worldbody/></mujoco>", "has no actuators"),
+        (b"<mujoco><worldbody/></mujoco>", "has no joints, so nothing in it moves"),
+        (b"<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>", "has no actuators"),
         (b"<mujoco><include file='self.xml'/></mujoco>", r"includes itself: self\.xml → self\.xml"),
         (b"<mujoco>\n<include file='no.xml'/></mujoco>", r"line 2: <include> names 'no\.xml': no such file in"),
-        (b"<mujoco>\n<include file='/etc/hosts'/></mujoco>", "line 2: <include> names '/etc/hosts': an absolute path"),
+        (b"<mujoco>\n<include file='/no/no.xml'/></mujoco>", "line 2: <include> /no/no.xml: no such file"),
         (b"<mujoco><include file='.'/></mujoco>", "<include> .*: is a folder, expected a file"),
         (b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>", r"line 3: <mesh> names 'm\.stl': no such file"),
-        (b"<mujoco><compiler meshdir='/m'/></mujoco>", "line 1: meshdir names '/m': an absolute path"),
+        (b"<mujoco><compiler meshdir='/m'/><asset><mesh file='m.stl'/></asset></mujoco>", "no such file in /m, /"),
         (b"<mujoco><asset><texture type='cube' fileright='r.png'/></asset></mujoco>", r"<texture> names 'r\.png'"),
     ],
 )
@@ -214,7 +214,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     xml = tmp_path / "secret.xml"
     xml.write_text("<mujoco/>")
     xml.chmod(0)
-    request = {"where": "jobs[0]", "xml": str(xml), "task": "forward"}
+    request = {"xml": str(xml), "task": "forward"}
     assert ask(request, before=bow_to_permissions)[0]["problem"] == f"{xml}: cannot be read: Permission denied"
 
 
@@ -249,14 +249,41 @@ def test_messages_show_the_users_path_not_the_staged_one(tmp_path: Path) -> None
 def test_task_and_robot_problems_name_the_robot() -> None:
     assert f'{HOPPER}: unknown task "fly"' in problem_of(HOPPER, task="fly")
     assert f'{HOPPER}: unknown option "speed"' in problem_of(HOPPER, speed=2)
-    assert f'{HOPPER}: task "balance" needs a base' in problem_of(HOPPER, task="balance")
-    assert check(Request(where="jobs[0]", xml=str(HOPPER))).problem is not None
+    assert f'{HOPPER}: task "balance": needs a base' in problem_of(HOPPER, task="balance")
+    assert check(ExaminationRequest(xml=str(HOPPER))).problem is not None
+
+
+def test_an_edited_robot_is_what_is_examined_and_bundled(tmp_path: Path) -> None:
+    plain = check_robot(HOPPER)
+    asked = ExaminationRequest(
+        xml=str(HOPPER), task="forward", model_edits={"option.timestep": 0.004}, stage_to=str(tmp_path)
+    )
+    answer = check(asked)
+    assert (answer.problem, answer.figures["timestep_s"]) == (None, 0.004)
+    assert answer.hash != plain.hash
+    assert answer.xml is not None
+    assert mujoco.MjModel.from_xml_path(str(tmp_path / answer.xml)).opt.timestep == 0.004
+    problem = check(ExaminationRequest(xml=str(HOPPER), task="forward", model_edits={"geom.nose.size": 1})).problem
+    assert problem is not None
+    assert problem.startswith(f"{HOPPER}: ")
+    assert "nose" in problem
+
+
+def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(tmp_path: Path, search_path: str) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "from orchestrator.worker.tasks import Task\n\n\nclass Broken(Task):\n"
+        "    def __init__(self, model, options):\n        raise KeyError('nose')\n"
+    )
+    answer = check(ExaminationRequest(xml=str(HOPPER), task="my_tasks:Broken", search_path=search_path))
+    assert answer.problem is not None
+    assert re.match(f"{HOPPER}: .*KeyError: 'nose' .*my_tasks.py:6", answer.problem)
+    assert answer.figures["nq"] == 6
 
 
 def test_a_robot_that_diverges_at_once_is_refused(tmp_path: Path) -> None:
     xml = tmp_path / "wild.xml"
     xml.write_text(HOPPER.read_text().replace('name="hip" range', 'name="hip" stiffness="1e30" springref="90" range'))
-    assert "physics diverged" in problem_of(xml)
+    assert "physics diverges" in problem_of(xml)
 
 
 ENVIRONMENTS = """
@@ -360,7 +387,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_entry_point_is_tried_out(
     entry_point: str, kwargs: dict[str, object], message: str | None, search_path: str
 ) -> None:
-    answer = check(Request(where="jobs[0]", entry_point=entry_point, env_kwargs=kwargs, search_path=search_path))
+    answer = check(ExaminationRequest(entry_point=entry_point, env_kwargs=kwargs, search_path=search_path))
     if message is None:
         assert answer.problem is None
     else:
@@ -383,17 +410,17 @@ def test_an_entry_point_is_tried_out(
 def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     mode: str, policy: str, use_sde: bool, message: str | None, search_path: str
 ) -> None:
-    asked = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
-    problem = check(Request(where="jobs[0]", **asked, policy=policy, use_sde=use_sde)).problem
+    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
+    problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
     assert (problem is None) if message is None else (problem is not None and message in problem)
 
 
 def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
-    assert check(Request(where="", env="CartPole-v1")).problem is None
-    problem = check(Request(where="", env="CartPoel-v1")).problem
+    assert check(ExaminationRequest(env="CartPole-v1")).problem is None
+    problem = check(ExaminationRequest(env="CartPoel-v1")).problem
     assert problem is not None
     assert "'CartPole-v1'" in problem
-    assert "TypeError" in str(check(Request(where="", env="CartPole-v1", env_kwargs={"colour": 1})).problem)
-    with_robot = Request(where="", env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
+    assert "TypeError" in str(check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem)
+    with_robot = ExaminationRequest(env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
     answer = check(with_robot)
     assert (answer.problem, answer.xml) == (None, "hopper.xml")

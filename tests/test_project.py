@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator.cli import app
 from orchestrator.spec import json_schema, load
-from orchestrator.worker.tasks.balance import BalanceOptions
-from orchestrator.worker.tasks.forward import ForwardOptions
+from orchestrator.worker.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB_FILES = sorted((ROOT / "jobs").glob("*.toml"))
@@ -50,10 +49,18 @@ def test_documentation_names_every_key_of_the_job_file() -> None:
     assert {key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text} == set()
 
 
-@pytest.mark.parametrize("options", [ForwardOptions, BalanceOptions])
-def test_documentation_names_every_option_of_a_task(options: type) -> None:
-    text = (ROOT / "docs/tasks.md").read_text()
-    assert [field.name for field in dataclasses.fields(options) if f"`{field.name}`" not in text] == []
+@pytest.mark.parametrize("task", TASKS)
+def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task: str) -> None:
+    rows = {}
+    for line in (ROOT / "docs/tasks.md").read_text().splitlines():
+        if line.startswith("| `"):
+            option, tasks, default, _ = (cell.strip() for cell in line.strip("|").split("|"))
+            rows[option.strip("`")] = (tasks, default)
+    for field in dataclasses.fields(TASKS[task].Options):
+        tasks, default = rows[field.name]
+        assert f"`{task}`" in tasks or tasks in ("all", "all but `balance`"), field.name
+        if isinstance(field.default, float):
+            assert str(field.default).removesuffix(".0") in default, field.name
 
 
 def test_readme_names_every_command() -> None:

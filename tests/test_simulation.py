@@ -14,11 +14,24 @@ import pytest
 from orchestrator.worker.simulation import PhysicsDiverged, Simulation, load_model
 
 MJCF = Path(__file__).parents[1] / "mjcf"
-ROBOTS = sorted(MJCF.rglob("*.xml"))
+ROBOTS = sorted([*MJCF.glob("*.xml"), *MJCF.glob("zoo/*.xml")])
 
 
-def make(robot: str = "hopper", n_envs: int = 3, seed: int = 7, **options: object) -> Simulation:
-    task = "balance" if "balancer" in robot else "forward"
+MID_EPISODE = {"max_episode_steps": 30}
+TASKS = [
+    ("hopper", "forward", MID_EPISODE),
+    ("quadruped", "forward", MID_EPISODE),
+    ("frog", "forward", MID_EPISODE),
+    ("balancer", "balance", MID_EPISODE),
+    ("arm", "reach", {**MID_EPISODE, "target_period_s": 0.4}),
+    ("biped", "stand", {**MID_EPISODE, "push_period_s": 0.3}),
+    ("dog", "track", {**MID_EPISODE, "command_period_s": 0.3}),
+    ("walker", "track", {**MID_EPISODE, "command_period_s": 0.3}),
+]
+"""Robot, task and options with which episodes, goals and pushes come and go within 160 steps."""
+
+
+def make(robot: str = "hopper", n_envs: int = 3, seed: int = 7, *, task: str = "auto", **options: object) -> Simulation:
     return Simulation.from_xml(MJCF / f"{robot}.xml", task, n_envs=n_envs, seed=seed, task_options=options)
 
 
@@ -28,8 +41,7 @@ def actions(simulation: Simulation, steps: int, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("robot", ROBOTS, ids=lambda path: path.stem)
 def test_every_robot_of_ours_stands_and_steps(robot: Path) -> None:
-    task = "balance" if "balancer" in robot.stem else "forward"
-    simulation = Simulation.from_xml(robot, task, n_envs=2, seed=0)
+    simulation = Simulation.from_xml(robot, "auto", n_envs=2, seed=0)
     observations = simulation.reset()
     assert observations.dtype == np.float32
     assert observations.shape == (2, simulation.observation_size)
@@ -57,9 +69,11 @@ def test_batch_equals_one_mj_step_loop_per_environment(robot: str) -> None:
             assert np.array_equal(data.qvel, simulation.states.qvel[env])
 
 
-@pytest.mark.parametrize("robot", ["walker", "hexapod"])
-def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(robot: str) -> None:
-    batch, single = make(robot, n_envs=8), make(robot, n_envs=1)
+@pytest.mark.parametrize(("robot", "task", "options"), [*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {})])
+def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(
+    robot: str, task: str, options: dict[str, object]
+) -> None:
+    batch, single = (make(robot, n_envs=n_envs, task=task, **options) for n_envs in (8, 1))
     single.generators = [make(robot, n_envs=8).generators[5]]
     assert np.array_equal(batch.reset()[5], single.reset()[0])
     for action in actions(batch, 120):
@@ -80,9 +94,11 @@ def test_environments_and_seeds_start_differently() -> None:
     assert np.array_equal(first, make(seed=1).reset())
 
 
-@pytest.mark.parametrize("robot", ["hopper", "quadruped", "balancer"])
-def test_state_restored_in_a_fresh_process_continues_bit_identically(robot: str, tmp_path: Path) -> None:
-    simulation = make(robot, max_episode_steps=30)
+@pytest.mark.parametrize(("robot", "task", "options"), TASKS)
+def test_state_restored_in_a_fresh_process_continues_bit_identically(
+    robot: str, task: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    simulation = make(robot, task=task, **options)
     simulation.reset()
     plan = actions(simulation, 160)
     for action in plan[:80]:
@@ -94,8 +110,7 @@ def test_state_restored_in_a_fresh_process_continues_bit_identically(robot: str,
 import pickle, sys
 from orchestrator.worker.simulation import Simulation
 state, plan = pickle.load(open(sys.argv[1], "rb"))
-task = {"balance" if robot == "balancer" else "forward"!r}
-simulation = Simulation.from_xml(sys.argv[2], task, n_envs=3, seed=99, task_options={{"max_episode_steps": 30}})
+simulation = Simulation.from_xml(sys.argv[2], {task!r}, n_envs=3, seed=99, task_options={options!r})
 simulation.set_state(state)
 results = [simulation.step(action) for action in plan]
 values = [(r.observations, r.rewards, r.done, [(e.env, e.total_reward, e.length) for e in r.ended]) for r in results]
@@ -111,11 +126,12 @@ pickle.dump(values, open(sys.argv[3], "wb"))
         assert [(episode.env, episode.total_reward, episode.length) for episode in result.ended] == ended
 
 
-def test_restoring_gives_the_current_observations() -> None:
-    simulation = make()
+@pytest.mark.parametrize(("robot", "task", "options"), TASKS)
+def test_restoring_gives_the_current_observations(robot: str, task: str, options: dict[str, object]) -> None:
+    simulation = make(robot, task=task, **options)
     simulation.reset()
     last = simulation.step(actions(simulation, 1)[0]).observations
-    assert np.array_equal(make(seed=0).set_state(simulation.get_state()), last)
+    assert np.array_equal(make(robot, seed=0, task=task, **options).set_state(simulation.get_state()), last)
 
 
 def test_state_of_another_robot_is_refused() -> None:
@@ -229,6 +245,28 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
         (MJCF / "hopper.xml").read_text().replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>')
     )
     assert not load_model(xml).opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+
+
+@pytest.mark.parametrize("robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem)
+def test_without_the_search_for_islands_one_tree_moves_just_the_same(robot: Path) -> None:
+    plain, ours = mujoco.MjModel.from_xml_path(str(robot)), load_model(robot)
+    assert plain.ntree == 1, "a robot of several trees would keep its islands"
+    assert not plain.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    assert ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    datas = mujoco.MjData(plain), mujoco.MjData(ours)
+    for ctrl in np.random.default_rng(0).uniform(-1, 1, (300, plain.nu)):
+        for model, data in zip((plain, ours), datas, strict=True):
+            data.ctrl[:] = ctrl
+            mujoco.mj_step(model, data, nstep=4)
+        assert np.array_equal(datas[0].qpos, datas[1].qpos)
+        assert np.array_equal(datas[0].qacc_warmstart, datas[1].qacc_warmstart)
+
+
+def test_a_robot_with_a_loose_ball_keeps_its_islands(tmp_path: Path) -> None:
+    xml = tmp_path / "ball.xml"
+    ball = '<body pos="3 0 1"><freejoint/><geom type="sphere" size="0.1"/></body></worldbody>'
+    xml.write_text((MJCF / "hopper.xml").read_text().replace("</worldbody>", ball))
+    assert not load_model(xml).opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
 
 
 def test_neither_torch_nor_stable_baselines_is_imported() -> None:

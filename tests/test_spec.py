@@ -21,6 +21,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.spec import Experiment, from_mapping, json_schema, load, parse_override, safe_name
 from orchestrator.spec.names import matrix_suffix
 from orchestrator.spec.units import parse_duration, parse_size
+from orchestrator.spec.values import PRESETS, TASKS
 
 ROOT = Path(__file__).parents[1]
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
@@ -141,7 +142,7 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
 
 def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
     (job,) = resolve(place, HOPPER).jobs
-    assert job.spec.task == "forward"
+    assert job.spec.task == "auto"
     assert job.spec.hyperparameters == {}, "only what the user wrote is passed on"
     assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
     assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
@@ -161,10 +162,16 @@ def test_hyperparameters_have_the_names_and_defaults_of_stable_baselines3() -> N
 
 
 def test_the_tasks_of_the_job_file_are_those_of_the_worker() -> None:
-    from orchestrator.spec import TASKS
     from orchestrator.worker import tasks
 
     assert set(TASKS) == set(tasks.TASKS)
+
+
+@pytest.mark.parametrize("task", ["auto", "reach", "gymnasium:Ant-v5", "my_tasks:Jump", "lab.tasks:Track", "my:Track"])
+def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: str) -> None:
+    (job,) = resolve(place, HOPPER | {"task": task}).jobs
+    assert job.spec.task == task
+    assert (job.spec.search_path is not None) == (task.endswith((":Jump", ":Track")))
 
 
 def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
@@ -276,10 +283,62 @@ def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
         ({"ppo.gamma": 0.99, "n_envs": 4}, "-gamma0.99-n_envs4"),
         ({"policy_kwargs.log_std_init": -2.0, "normalize": False}, "-log_std_init-2.0-normalize_false"),
         ({"env_kwargs.reset_noise": 1e-05}, "-reset_noise1e-5"),
+        ({"model.geom.thigh.size": "*1.2", "model.actuator.*.gear": [60, 1]}, "-thigh.size1.2x-gear60x1"),
+        ({"model.body.*_thigh.pos": "*0.5", "model.option.timestep": 0.004}, "-thigh.pos0.5x-timestep4e-3"),
     ],
 )
 def test_a_matrix_point_has_a_short_readable_mark(point: dict[str, Any], suffix: str) -> None:
     assert matrix_suffix(point) == suffix
+
+
+def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place: Path) -> None:
+    written = {
+        "defaults": {"model": {"option.timestep": 0.004, "geom": {"thigh": {"size": 0.1, "density": 5}}}},
+        "jobs": [{"name": "a", "xml": "../mjcf/hopper.xml", "model": {"geom.thigh.size": "*2"}, "matrix": {}}],
+    }
+    written["jobs"][0]["matrix"] = {"model.geom.thigh.density": [6, "*2"]}
+    found = from_mapping(
+        {"name": "e", **written}, source="e.toml", base=place, overrides={"model.option.timestep": 0.008}
+    )
+    assert [dict(job.spec.model_edits) for job in found.jobs] == [
+        {"option.timestep": 0.008, "geom.thigh.size": "*2", "geom.thigh.density": density} for density in (6, "*2")
+    ]
+    assert [dict(job.point) for job in found.jobs] == [
+        {"model.geom.thigh.density": 6},
+        {"model.geom.thigh.density": "*2"},
+    ]
+    assert len({job.spec.fingerprint() for job in found.jobs}) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"bodi.x.pos": 1}, '"bodi.x.pos": unknown kind of element; known are option, compiler, actuator, body'),
+        ({"geom.size": 1}, '"geom.size" names no attribute; expected geom.NAME.ATTRIBUTE'),
+        ({"option": 1}, '"option" names no attribute; expected option.timestep'),
+        ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
+        ({"geom.x.size": []}, '"geom.x.size": expected a number'),
+        ({"geom.x.size": [[1]]}, '"geom.x.size": expected a number'),
+        ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
+        ({"geom.x": {"size": 1}, "geom.x.size.y": 2}, '"geom.x.size.y" is written twice, or part of another key'),
+        (3, "expected a table of changes to the robot"),
+    ],
+)
+def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "model": model})
+    ((where, said),) = problems(error)
+    assert where == "jobs[0].model"
+    assert message in said
+
+
+def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})
+    assert problems(error) == [("jobs[0].model", "changes a robot, and this job has none; set xml")]
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "matrix": {"model": {"option.timestep": [1]}}})
+    assert '"model.option.timestep" = […]' in problems(error)[0][1]
 
 
 def test_a_long_matrix_point_is_marked_by_its_hash() -> None:
@@ -438,7 +497,9 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("zero", {"n_envs": 0}, ".n_envs", "of at least 1, found 0; for example n_envs = 8"),
     ("absurd count", {"n_envs": 10**5000}, ".n_envs", "more than 18 digits"),
     ("unknown algorithm", {"algo": "sac"}, ".algo", 'expected "ppo", found the text "sac"'),
-    ("unknown task", {"task": "foward"}, ".task", 'one of "forward", "balance", found the text "foward"; did you mean'),
+    ("unknown task", {"task": "foward"}, ".task", 'unknown task "foward"; did you mean "forward"?'),
+    ("task that is no class", {"task": "my tasks:Jump"}, ".task", "my tasks:Jump"),
+    ("task without a name", {"task": 3}, ".task", "found 3"),
     ("unknown policy", {"policy": "Mlp"}, ".policy", 'did you mean "MlpPolicy"?'),
     ("unknown learner", {"learner": "jax"}, ".learner", 'one of "auto", "sb3"'),
     (
@@ -571,9 +632,7 @@ def test_a_wrong_job_is_refused_at_its_place(place: Path, job: dict[str, Any], w
 def test_a_task_without_robot_is_refused(place: Path) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "ghost"})
-    assert problems(error) == [
-        ("jobs[0]", 'xml is missing: the task "forward" needs a robot; or set env or entry_point')
-    ]
+    assert problems(error) == [("jobs[0]", 'xml is missing: the task "auto" needs a robot; or set env or entry_point')]
 
 
 @pytest.mark.parametrize(
@@ -836,7 +895,9 @@ def test_the_schema_describes_every_key_that_the_format_has() -> None:
     for table in tables:
         for name, content in table["properties"].items():
             assert content.get("description"), name
-    assert schema["$defs"]["Settings"]["properties"]["task"]["enum"] == ["forward", "balance"]
+    named, own = schema["$defs"]["Settings"]["properties"]["task"]["anyOf"]
+    assert named["enum"] == ["auto", *TASKS, *PRESETS]
+    assert re.match(own["pattern"], "my_tasks:Jump")
     assert schema["$defs"]["ResourcesTable"]["properties"]["memory"]["default"] == "2 GiB"
 
 

@@ -100,7 +100,9 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
 )
 def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
     model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
-    with pytest.raises(ValueError, match=r"the starting pose is unhealthy already .root body at height 0 over z = 0"):
+    with pytest.raises(
+        ValueError, match=r"the starting pose is unhealthy already .root body at height 0 over the ground"
+    ):
         make_task("forward", model, {"terminate_when_unhealthy": True})
 
 
@@ -184,7 +186,7 @@ def test_starts_are_noisy_with_unit_quaternions() -> None:
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("foward", {}, 'unknown task "foward"; there is: balance, .*forward'),
+        ("foward", {}, 'unknown task "foward"; there is: auto, balance, .*forward'),
         ("forward", {"healthy_rewrd": 1.0}, 'unknown option "healthy_rewrd" .*did you mean "healthy_reward"'),
         ("forward", {"colour": "red"}, "it has: action_scale, ctrl_cost_weight, forward_reward_weight, frame_skip"),
         ("forward", {"frame_skip": 0}, "frame_skip = 0: expected at least 1"),
@@ -210,7 +212,7 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(
         ('<joint name="spin" axis="0 0 1"/>', r"this robot has hinge joint 'spin' about \[0\.0, 0\.0, 1\.0\]"),
         ('<joint name="up" type="slide" axis="0 0 1"/>', "slide joint 'up' along"),
         ('<joint name="hip" type="ball"/>', "ball joint 'hip'"),
-        ("", "no joint there at all"),
+        ("", "hinge joint 'limb'"),
     ],
 )
 def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, message: str) -> None:

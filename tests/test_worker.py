@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -24,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.contract import ExitCode, Progress, WorkerSpec
 from orchestrator.spec.models import PolicyKwargs
-from orchestrator.worker import evaluation, learners, lifeline, startup
+from orchestrator.worker import learners, lifeline, startup
 from orchestrator.worker.checkpoint import CheckpointStore
 
 OWN_ENV = """
@@ -169,60 +168,6 @@ def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Pat
     assert [row["time/total_timesteps"] for row in table] == ["128", "256", "384", "512"]
     assert [row["train/n_updates"] for row in table] == ["2", "4", "6", "8"]
     assert all(cell for row in table for cell in row.values())
-
-
-def test_evaluation_is_deterministic_and_leaves_the_weights_alone(tmp_path: Path) -> None:
-    found = []
-    for name in ("one", "other"):
-        paths = helpers.job(tmp_path / name, helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
-        record, log = helpers.run(paths)
-        evaluation = json.loads(paths.eval.read_text())
-        assert record.eval_mean == evaluation["mean"], log
-        assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 3
-        assert evaluation["deterministic"] is True
-        found.append((evaluation, {name: t.numpy().tobytes() for name, t in helpers.parameters(paths.model).items()}))
-    assert found[0] == found[1]
-
-
-def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
-    spec = helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3)
-    paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.run(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
-    program = (
-        "import json, sys; sys.modules['orchestrator'] = None\n"
-        "import gymnasium\n"
-        "from stable_baselines3 import PPO\n"
-        "from stable_baselines3.common.monitor import Monitor\n"
-        "from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize\n"
-        "facts = json.load(open(sys.argv[3]))\n"
-        "venv = DummyVecEnv([lambda: Monitor(gymnasium.make('Hopper-v5'))] * facts['n_envs'])\n"
-        "venv = VecNormalize.load(sys.argv[2], venv)\n"
-        "venv.training = False\n"
-        "venv.seed(facts['seed'])\n"
-        "model, observations, returns = PPO.load(sys.argv[1], device='cpu'), venv.reset(), []\n"
-        "while len(returns) < 3:\n"
-        "    observations, _, _, infos = venv.step(model.predict(observations, deterministic=True)[0])\n"
-        "    returns += [float(info['episode']['r']) for info in infos if 'episode' in info]\n"
-        "print(json.dumps(returns))"
-    )
-    files = map(str, (paths.model, paths.vecnormalize, paths.eval))
-    answer = subprocess.run(
-        [sys.executable, "-c", program, *files], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    expected = json.loads(paths.eval.read_text())["returns"]
-    # Dealt out beforehand: one episode to the first environment, two to the second.
-    assert answer.stdout, answer.stderr
-    assert set(expected[:2]) <= set(json.loads(answer.stdout))
-
-
-def test_an_episode_that_does_not_end_is_cut_off_in_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "LONGEST", 20)
-    spec = helpers.spec(env="Pendulum-v1", env_kwargs={"max_episode_steps": 10**6}, eval_episodes=5)
-    model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
-    result = evaluation.evaluate(spec, tmp_path, model, lambda: None)
-    assert result.lengths == [20, 20]
-    assert max(result.returns) < 0
 
 
 def test_no_compiler_is_loaded_and_no_thread_too_many(tmp_path: Path) -> None:

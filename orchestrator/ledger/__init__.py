@@ -24,13 +24,13 @@ from orchestrator.policy import Ending
 
 __all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 CREATE TABLE jobs (
     job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
     spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,
-    fingerprint TEXT NOT NULL, robot_hash TEXT,
+    fingerprint TEXT NOT NULL, robot_hash TEXT, point TEXT NOT NULL,
     state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
     env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
@@ -114,8 +114,8 @@ class Ledger:
         with translated(self._path):
             self._connection.executemany(
                 "INSERT OR REPLACE INTO jobs (job_id, position, where_, name, spec, resources, max_retries, xml_source,"
-                " fingerprint, robot_hash, state) VALUES (:job_id, :position, :where_, :name, :spec, :resources,"
-                " :max_retries, :xml_source, :fingerprint, :robot_hash, 'PENDING')",
+                " fingerprint, robot_hash, point, state) VALUES (:job_id, :position, :where_, :name, :spec, :resources,"
+                " :max_retries, :xml_source, :fingerprint, :robot_hash, :point, 'PENDING')",
                 (rows.job_values(position, job, robot_hash) for position, job, robot_hash in jobs),
             )
 
@@ -123,7 +123,7 @@ class Ledger:
         """Take over what does not decide the result: limits, retries, place in the file."""
         self._execute(
             "UPDATE jobs SET position = :position, where_ = :where_, name = :name, spec = :spec,"
-            " resources = :resources, max_retries = :max_retries WHERE job_id = :job_id",
+            " resources = :resources, max_retries = :max_retries, point = :point WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
 
@@ -267,4 +267,10 @@ class Ledger:
                 " FROM jobs j LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
                 " ORDER BY j.position, j.job_id"
             )
-            yield from map(rows.summary_row, found)
+            varied = self._varied()
+            yield from (rows.summary_row(row, varied) for row in found)
+
+    def _varied(self) -> list[str]:
+        """Every key that a matrix varies, in the order of the job file."""
+        points = self._connection.execute("SELECT point FROM jobs WHERE point != '{}' ORDER BY position, job_id")
+        return list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
         "xml_source": None if job.xml_source is None else str(job.xml_source),
         "fingerprint": job.spec.fingerprint(),
         "robot_hash": robot_hash,
+        "point": json.dumps(dict(job.point)),
     }
 
 
@@ -55,6 +57,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
             resources=Resources(**json.loads(row["resources"])),
             max_retries=row["max_retries"],
             xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
+            point=json.loads(row["point"]),
         ),
         fingerprint=row["fingerprint"],
         robot_hash=row["robot_hash"],
@@ -94,12 +97,16 @@ def attempt_row(row: sqlite3.Row) -> Attempt:
     )
 
 
-def summary_row(row: sqlite3.Row) -> dict[str, Any]:
-    """A row of ``summary.json``."""
+def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
+    """A row of ``summary.json``.
+
+    :param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name.
+    """
+    point = json.loads(row["point"])
     spec = json.loads(row["spec"])
     record = json.loads(row["record"]) if row["record"] else {}
     running = row["state"] == "RUNNING"
-    return {
+    figures = {
         "job_id": row["job_id"],
         "name": row["name"],
         "state": row["state"],
@@ -133,3 +140,4 @@ def summary_row(row: sqlite3.Row) -> dict[str, Any]:
         "pid": row["pid"] if running else None,
         "robot_hash": row["robot_hash"],
     }
+    return figures | {key: point.get(key) for key in varied if key not in figures}

@@ -21,9 +21,9 @@ from orchestrator.errors import Problem, SpecError, UsageError
 from orchestrator.job import Job
 from orchestrator.spec.check import check
 from orchestrator.spec.expand import expand
-from orchestrator.spec.models import TASKS
 from orchestrator.spec.names import safe_name
 from orchestrator.spec.schema import json_schema
+from orchestrator.spec.values import TASKS
 from orchestrator.spec.words import in_place_order, quoted, suggestion
 
 __all__ = ["TASKS", "Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]

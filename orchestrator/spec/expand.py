@@ -14,10 +14,12 @@ from orchestrator.contract import WorkerSpec
 from orchestrator.errors import Problem
 from orchestrator.job import Job, Resources
 from orchestrator.spec.check import Checked, check_one
+from orchestrator.spec.edits import flat
 from orchestrator.spec.models import Settings
 from orchestrator.spec.names import canonical, digest, matrix_suffix, safe_name
 from orchestrator.spec.robots import Robot, Robots
 from orchestrator.spec.together import FAMILY, Layer, check_family, check_together
+from orchestrator.spec.values import is_users_task
 from orchestrator.spec.words import FREE_TABLES, TABLES, place, quoted
 
 MOST_JOBS = 100_000
@@ -236,7 +238,8 @@ def _jobs(
 ) -> list[Job]:
     """One job per seed."""
     env, entry_point = merged.get("env"), merged.get("entry_point")
-    name = robot.name or env or str(entry_point).rpartition(":")[2]
+    task = merged.get("task")
+    name = robot.name or env or str(entry_point or task).rpartition(":")[2]
     chosen = {choice.key: choice.value for choice in point}
     suffix, point_text = matrix_suffix(chosen), canonical(chosen)
     table = merged["resources"]
@@ -269,7 +272,9 @@ def _jobs(
             normalize=merged["normalize"],
             checkpoint_every=merged["checkpoint_every"],
             eval_episodes=merged["eval_episodes"],
+            video=merged["video"],
             xml=f"robot/{robot.xml.name}" if robot.xml else None,
+            model_edits=flat(merged["model"]),
             task=merged.get("task"),
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
@@ -280,7 +285,7 @@ def _jobs(
             policy_kwargs=merged["policy_kwargs"],
             threads=resources.threads,
             device="cuda" if resources.gpus else "cpu",
-            search_path=None if "task" in merged else str(base),  # a mujoco.py beside the job file is not MuJoCo
+            search_path=str(base) if task is None or is_users_task(task) else None,
         )
         jobs.append(
             Job(
@@ -290,6 +295,7 @@ def _jobs(
                 resources=resources,
                 max_retries=merged["retry"]["max_retries"],
                 xml_source=robot.xml,
+                point=chosen,
             )
         )
     return jobs

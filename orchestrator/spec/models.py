@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from orchestrator.spec.edits import nested
 from orchestrator.spec.values import (
     MOST,
     Count,
@@ -25,11 +26,10 @@ from orchestrator.spec.values import (
     Seeds,
     Size,
     StallTimeout,
+    Task,
 )
 
-Task = Literal["forward", "balance"]
-TASKS: tuple[str, ...] = get_args(Task)
-"""Built-in tasks; each has its file in ``orchestrator/worker/tasks``."""
+ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 
 
 def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
@@ -124,7 +124,11 @@ class Settings(Table):
     """Whatever [defaults] may hold; every job may override any key, tables key by key."""
 
     algo: Literal["ppo"] = key("ppo", "The learning algorithm.", "ppo")
-    task: Task = key("forward", "Built-in task over any MJCF; needs xml.", "forward")
+    task: Task = key(
+        "auto",
+        "What the robot must do: a built-in task, gymnasium's own, or a class of yours; auto goes by its structure.",
+        "forward",
+    )
     env: EnvId = key(None, "Gymnasium id instead of a task; may be combined with xml.", "Ant-v5")
     entry_point: EntryPoint = key(
         None,
@@ -133,12 +137,18 @@ class Settings(Table):
     )
     env_kwargs: Options = key({}, "Further keyword arguments of env or entry_point.", {"frame_skip": 5})
     task_options: Options = key({}, "Options of the built-in task.", {})
+    model: ModelEdits = key(
+        {},
+        'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
+        {"geom.thigh.size": "*1.2"},
+    )
     total_timesteps: Count = key(200_000, "env_steps to train for.", 200_000)
     n_envs: Count = key(8, "Environments stepped together within the job.", 8)
     seeds: Seeds = key([0], "One job per seed.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).", True)
     checkpoint_every: Count = key(50_000, "env_steps between checkpoints.", 50_000)
-    eval_episodes: CountFromZero = key(10, "Episodes of the final deterministic evaluation; 0 for none.", 10)
+    eval_episodes: CountFromZero = key(10, "Episodes of each final evaluation, deterministic and stochastic; 0 for none.", 10)
+    video: bool = key(False, "Make video.mp4 and preview.png of every trained policy when all training is over.", True)
     learner: Literal["auto", "sb3"] = key("auto", "What does PPO's arithmetic.", "auto")
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
         "MlpPolicy", "Stable-Baselines3's name of the policy.", "MlpPolicy"

@@ -51,13 +51,24 @@ def matrix_suffix(point: Mapping[str, Any]) -> str:
     """
     if not point:
         return ""
-    text = "-".join(_mark(key.rpartition(".")[2], value) for key, value in point.items())
-    if len(text) <= LONGEST - 16 and _SAFE.match(text):
+    text = "-".join(_mark(_short(key), value) for key, value in point.items())
+    if len(text) <= LONGEST + 16 and _SAFE.match(text):
         return f"-{text}"
     return f"-{digest(canonical(dict(point)))}"
 
 
+def _short(key: str) -> str:
+    """``ppo.n_steps`` → ``n_steps``; of a robot ``model.geom.thigh.size`` → ``thigh.size``, but ``*`` goes unsaid."""
+    table, _, rest = key.partition(".")
+    *above, last = rest.split(".") if rest else [table]
+    name = ".".join(above[1:]) if table == "model" else ""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "", name).strip("-._")
+    return f"{name}.{last}" if name else last
+
+
 def _mark(key: str, value: Any) -> str:
+    if isinstance(value, str) and value.startswith("*"):
+        return f"{key}{value[1:].strip()}x"
     joint = "_" if isinstance(value, (bool, str)) else ""
     return f"{_SHORT_KEYS.get(key, key)}{joint}{_value_text(value)}"
 

@@ -27,7 +27,7 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
     """Every dotted key that takes a value, with a list of what the key itself takes."""
     properties: dict[str, Any] = {}
     for key, content in definitions["Settings"]["properties"].items():
-        if key in ("seeds", "matrix", "env_kwargs", "task_options"):
+        if key in ("seeds", "matrix", "env_kwargs", "model", "task_options"):
             continue
         if "$ref" in content:
             inner = definitions[content["$ref"].rpartition("/")[2]]["properties"]
@@ -39,7 +39,7 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
             key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
             for key, content in properties.items()
         },
-        "patternProperties": {r"^(env_kwargs|task_options)\.": {"type": "array", "minItems": 1}},
+        "patternProperties": {r"^(env_kwargs|model|task_options)\.": {"type": "array", "minItems": 1}},
         "additionalProperties": False,
     }
 

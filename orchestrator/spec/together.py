@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.spec.models import Ppo
+from orchestrator.spec.values import PRESETS
 
 FAMILY = ("task", "env", "entry_point")
 """Of these a job has one: the most specific layer that sets any decides."""
@@ -58,6 +59,8 @@ def check_together(
 
     if not bad & {*FAMILY, "xml", "env_kwargs", "task_options", "policy"}:
         _check_environment(merged, layers[-2:], report)
+    if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
+        report(["model"], "changes a robot, and this job has none; set xml")
     if not bad & {"ppo", "n_envs", "policy_kwargs"}:
         _check_ppo(merged, report)
 
@@ -67,7 +70,7 @@ def _check_environment(
 ) -> None:
     task = merged.get("task")
     if task is not None:
-        if "xml" not in merged:
+        if "xml" not in merged and task not in PRESETS:
             report([], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point')
         if merged["policy"] != "MlpPolicy":
             report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from typing import Annotated, Any
@@ -17,6 +18,22 @@ MOST = 10**12
 
 
 SHORTEST_STALL_S = 3
+
+TASKS = ("balance", "forward", "reach", "stand", "track")
+"""Built-in tasks; each has its file in ``orchestrator/worker/tasks``."""
+AUTO = "auto"
+"""The built-in task that suits the robot's structure; chosen before launch."""
+PRESETS = (
+    "gymnasium:Ant-v5",
+    "gymnasium:HalfCheetah-v5",
+    "gymnasium:Hopper-v5",
+    "gymnasium:Humanoid-v5",
+    "gymnasium:InvertedDoublePendulum-v5",
+    "gymnasium:InvertedPendulum-v5",
+    "gymnasium:Swimmer-v5",
+    "gymnasium:Walker2d-v5",
+)
+"""Gymnasium's own environments over the batched environment, in ``orchestrator/worker/tasks/presets``."""
 
 
 class ExpectedError(ValueError):
@@ -116,6 +133,25 @@ def _entry_point(value: Any) -> str:
         if colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
             return value
     raise ExpectedError('expected "package.module:callable"')
+
+
+def is_users_task(task: str) -> bool:
+    """Whether it is a class of the user's own, found beside the job file too (built-in ones never are)."""
+    return ":" in task and task not in PRESETS
+
+
+def _task(value: Any) -> str:
+    known = (AUTO, *TASKS, *PRESETS)
+    if value in known:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        module, colon, kind = value.partition(":")
+        if colon and module != "gymnasium" and all(part.isidentifier() for part in (*module.split("."), kind)):
+            return value
+        near = difflib.get_close_matches(value, known, n=1)
+        if near:
+            raise ValueError(f'unknown task "{value}"; did you mean "{near[0]}"?')
+    raise ExpectedError(f'expected {", ".join(known)}, or a class of your own as "package.module:Class"')
 
 
 _ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
@@ -221,6 +257,11 @@ Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "
 MjcfPath = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 EntryPoint = Annotated[
     str, PlainValidator(_entry_point), WithJsonSchema({"type": "string", "pattern": r"^[^\s:]+:[^\s:]+$"})
+]
+Task = Annotated[
+    str,
+    PlainValidator(_task),
+    WithJsonSchema({"anyOf": [{"enum": [AUTO, *TASKS, *PRESETS]}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
 ]
 EnvId = Annotated[str, PlainValidator(_env), WithJsonSchema({"type": "string", "minLength": 1})]
 Matrix = Annotated[dict[str, Any], PlainValidator(_matrix), WithJsonSchema({"type": "object"})]

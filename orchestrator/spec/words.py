@@ -29,7 +29,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "retry": Retry,
 }
 """Tables of a job whose keys are known."""
-FREE_TABLES = ("env_kwargs", "task_options")
+FREE_TABLES = ("env_kwargs", "model", "task_options")
 """Tables of a job that are passed on as they are."""
 
 _NO_CLASS = "cannot be set in a job file"

@@ -82,7 +82,7 @@ class CheckpointStore:
         for path in reversed(self._paths()):
             content = path.read_bytes()  # what the disk itself refuses is no damage: the file stays
             try:
-                state = _load(content)
+                state = load(content)
             except MemoryError:
                 raise
             except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
@@ -101,7 +101,11 @@ class CheckpointStore:
         return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
 
 
-def _load(content: bytes) -> dict[str, Any]:
+def load(content: bytes) -> dict[str, Any]:
+    """The state in a checkpoint file's bytes. It runs code: see above.
+
+    :raises Exception: of many kinds, when they are damaged.
+    """
     file = io.BytesIO(content)
     with zipfile.ZipFile(file) as archive:  # torch itself does not compare checksums
         bad = archive.testzip()
@@ -132,7 +136,7 @@ def capture(model: PPO, place: Place) -> dict[str, Any]:
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
-        "generators": _generators(model.device),
+        "generators": generators(model.device),
     }
 
 
@@ -161,7 +165,7 @@ def restore(model: PPO, state: dict[str, Any]) -> Place:
         _restore_envs(model.env.unwrapped, state["envs"])
         model._last_obs = _each_array(state["last_obs"], _as_it_was)
         model._last_episode_starts = state["last_episode_starts"]
-    _set_generators(state["generators"])
+    set_generators(state["generators"])
     return place
 
 
@@ -206,7 +210,8 @@ def _restore_envs(venv: Any, state: Any) -> None:
         venv.set_state(state)
 
 
-def _generators(device: torch.device) -> dict[str, Any]:
+def generators(device: torch.device) -> dict[str, Any]:
+    """The states of this process's random generators, for :func:`set_generators`."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -215,7 +220,8 @@ def _generators(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _set_generators(state: dict[str, Any]) -> None:
+def set_generators(state: dict[str, Any]) -> None:
+    """Let them go on where :func:`generators` was called, perhaps in another process."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

@@ -17,11 +17,12 @@ from orchestrator.worker import user_env
 from orchestrator.worker.outcome import Diverged
 
 
-def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int) -> VecEnv:
+def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False) -> VecEnv:
     """``n_envs`` environments in this process; rewards and observations as the task gives them.
 
     Environment *i* has the seed ``seed + i``, which is also what ``PPO(seed=seed)`` gives it.
-    Every episode's end has ``infos[i]["episode"]`` with the return ``"r"`` and the length ``"l"``.
+    Every episode's end has ``infos[i]["episode"]`` with the return ``"r"`` and the length ``"l"``, and with
+    ``measuring`` a built-in task's ``infos[i]["measures"]``.
     """
     xml = str((job_dir / spec.xml).absolute()) if spec.xml is not None else None
     if spec.entry_point is None and spec.env is None:
@@ -29,7 +30,8 @@ def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int) -> VecEnv:
 
         if xml is None or spec.task is None:
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
-        return MujocoVecEnv(xml, spec.task, n_envs=n_envs, seed=seed, task_options=dict(spec.task_options) or None)
+        options = dict(spec.task_options) or None
+        return MujocoVecEnv(xml, spec.task, n_envs=n_envs, seed=seed, task_options=options, measuring=measuring)
     return DummyVecEnv([_maker(spec, xml, seed + index) for index in range(n_envs)])
 
 
@@ -56,14 +58,15 @@ def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasi
         # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
         env.action_space.seed(seed)
         env.observation_space.seed(seed)
-        if _simulates_with_mujoco(env):
+        if simulates_with_mujoco(env):
             env = PhysicsWatch(env, spec.xml or spec.env or str(spec.entry_point))
         return Monitor(env)
 
     return make_one
 
 
-def _simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:
+def simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether it has MuJoCo's ``model`` and ``data``, as gymnasium's own MuJoCo environments have."""
     base = env.unwrapped
     return type(getattr(base, "data", None)).__name__ == "MjData" and hasattr(base, "model")
 

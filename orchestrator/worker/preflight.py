@@ -1,71 +1,43 @@
 """Are these robots, tasks and environments fit to be trained? Asked in a child process before any launch.
 
-``python -m orchestrator.worker.preflight`` reads one JSON array of requests from stdin and answers with
-one JSON array on stdout, in the same order. See :class:`Request` and :class:`Answer`. Whatever goes
-wrong with a robot or environment is an answer's ``problem``, never a traceback. Only what the requests
-need is imported.
+``python -m orchestrator.worker.preflight`` reads one :class:`ExaminationRequest` a line from stdin and answers each
+with one :class:`ExaminationAnswer` a line on stdout, until the end of its input. Whatever is wrong with a robot
+or environment is an answer's ``problem``, never a traceback. Only what the requests need is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
-import inspect
-import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.worker import lifeline, outcome, user_env
-from orchestrator.worker.bundle import Bundle, BundleError, collect
+from orchestrator.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.worker import lifeline, outcome
+from orchestrator.worker.bundle import Bundle, BundleError, collect, read_regular_file
+from orchestrator.worker.compiling import at_most, compile_staged, fatal_errors_told, too_large
+from orchestrator.worker.env_check import UnfitError, check_environment
+from orchestrator.worker.markup import elements
 
 if TYPE_CHECKING:
-    import gymnasium
+    import mujoco
+
+    from orchestrator.worker.soundness import Findings
+
+PRESET = "gymnasium:"
+PARTS = ("include", "model")
+"""Elements that name another MJCF."""
+NOTHING_MOVES = "has no joints, so nothing in it moves"
+NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
+_NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    where: str
-    """Place in the job file, handed back as it is."""
-    xml: str | None = None
-    """Absolute path of the robot's MJCF."""
-    task: str | None = None
-    """Built-in task, when neither ``env`` nor ``entry_point`` is given."""
-    task_options: Mapping[str, Any] = field(default_factory=dict)
-    env: str | None = None
-    entry_point: str | None = None
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    policy: str | None = None
-    """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
-    use_sde: bool = False
-    """Likewise."""
-    search_path: str | None = None
-    stage_to: str | None = None
-    """Folder the robot's bundle is written to; None: checked in a temporary one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    where: str
-    problem: str | None = None
-    """One message, or None: it can be trained."""
-    xml: str | None = None
-    """Path of the main MJCF, relative to ``stage_to``."""
-    hash: str | None = None
-    """Of the bundle: SHA-256 over names and contents."""
-
-
-class UnfitError(Exception):
-    """``str()`` of it is the answer's ``problem``."""
-
-
-def check(request: Request) -> Answer:
+def check(request: ExaminationRequest) -> ExaminationAnswer:
     """Answer one request; never raises for anything the request brings along."""
     try:
         with contextlib.ExitStack() as cleanup:
@@ -74,189 +46,192 @@ def check(request: Request) -> Answer:
         problem = str(error)
     except OSError as error:
         problem = f"{error.filename or request.xml}: {error.strerror or error}"
+    except MemoryError:
+        problem = f"{request.xml}: {too_large(request.memory_mib)}"
     except Exception as error:  # whoever's bug it is, the other requests want their answers
         problem = outcome.describe(error)
-    return Answer(where=request.where, problem=" ".join(problem.split()))
+    return ExaminationAnswer(problem=" ".join(problem.split()))
 
 
-def _examine(request: Request, cleanup: contextlib.ExitStack) -> Answer:
-    answer = Answer(where=request.where)
-    xml: Path | None = None
-    if request.xml is not None:
-        bundle = collect(Path(request.xml))
-        staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
-        xml = bundle.write(Path(staging))
-        answer = dataclasses.replace(answer, xml=bundle.main, hash=bundle.hash)
-    if request.env is not None or request.entry_point is not None:
-        if xml is not None:
-            _compile(xml, bundle)
-        _check_environment(request, xml)
-        return answer
-    if xml is None or request.task is None:
+def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
+    is_environment = request.env is not None or request.entry_point is not None
+    xml = None if request.xml is None else Path(request.xml)
+    if request.search_path and not is_environment and request.search_path not in sys.path:
+        sys.path.insert(0, request.search_path)  # where a task of the user's own is
+        if request.task is not None:
+            from orchestrator.worker.tasks import find_task
+
+            with contextlib.suppress(ValueError):  # told later; but what it imports is not to count as the robot's
+                find_task(request.task)
+    if xml is None and request.task is not None and request.task.startswith(PRESET):
+        from orchestrator.worker.tasks import presets
+
+        try:
+            xml = presets.default_xml(request.task)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+    if not is_environment and (xml is None or not (request.task or request.alone)):
         raise UnfitError("needs a robot (xml) and a task, or an env or entry_point")
-    _check_task(xml, bundle, request)
-    return answer
-
-
-def _compile(xml: Path, bundle: Bundle) -> Any:
-    """The compiled ``MjModel`` of the staged robot, so that what is checked is what will be trained."""
-    from orchestrator.worker.simulation import load_model
-
+    if xml is None:
+        check_environment(request, None)
+        return ExaminationAnswer()
+    kind, includes = _look(xml)
+    if kind == "robot" and request.alone:
+        return _examine_urdf(request, xml)
+    if kind == "mujocoinclude" and request.alone:
+        return ExaminationAnswer(fragment="a part for others to include (<mujocoinclude>), no robot of its own")
+    if kind not in (None, "robot") and kind.lower() != "mujoco" and request.alone:
+        told = f"{xml}: the root element is <{kind}>, expected <mujoco>"
+        return ExaminationAnswer(problem=told, fragment=f"no MJCF: its root element is <{kind}>")
     try:
-        return load_model(xml)
-    except ValueError as error:
-        staged = str(xml)[: -len(bundle.main)]
-        message = str(error).replace(staged, f"{bundle.origin}{os.sep}").strip()
-        raise UnfitError(f"{_place(message, bundle)}: MuJoCo cannot compile it: {message}") from None
+        answer = _examine_robot(request, xml, is_environment, cleanup)
+    except (BundleError, UnfitError) as error:  # includes are told all the same
+        answer = ExaminationAnswer(problem=" ".join(str(error).split()))
+    return dataclasses.replace(answer, includes=includes if request.alone else ())
 
 
-def _place(message: str, bundle: Bundle) -> str:
-    """File and line that MuJoCo's message is about, as far as it can be told."""
-    lines = re.findall(r"line(?: number=)?\s*([1-9]\d*)", message, re.IGNORECASE)
-    if lines:  # the last: what goes wrong inside an include ends with the line of the <include>
-        return f"{bundle.origin / bundle.main}, line {lines[-1]}"
-    element = re.search(r"Element '(\w+)', line 0", message)
-    attribute = re.search(r"attribute:? '(\w+)'", message)
-    included = bundle.find_included(element[1], attribute and attribute[1]) if element else None
-    return included or str(bundle.origin / bundle.main)
+def _examine_robot(
+    request: ExaminationRequest, xml: Path, is_environment: bool, cleanup: contextlib.ExitStack
+) -> ExaminationAnswer:
+    bundle = collect(xml)
+    if request.model_edits:
+        from orchestrator.worker.model_edits import EditError, edited
+
+        try:
+            bundle = edited(bundle, request.model_edits)
+        except EditError as error:
+            raise UnfitError(f"{xml}: {error}") from None
+    staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
+    staged = bundle.write(Path(staging))
+
+    import mujoco
+
+    from orchestrator.worker import soundness
+    from orchestrator.worker.figures import figures
+
+    findings = soundness.Findings()
+    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash, content_hash=_content_hash(bundle))
+    with at_most(request.memory_mib), fatal_errors_told(xml):
+        model = compile_staged(staged, bundle, findings, request.memory_mib)
+        findings.problems += soundness.numbers(model)
+        if findings.problems:
+            answer = _told(answer, findings, figures(model, mujoco.MjData(model)))
+        elif is_environment:
+            answer = _judge_model(model, answer, findings, request)
+        else:
+            answer = _judge_task(model, answer, findings, request, staged.name)
+            if model.nv == 0:
+                answer = dataclasses.replace(answer, fragment=f"no robot: {NOTHING_MOVES}")
+    if is_environment and answer.problem is None:
+        check_environment(request, staged)
+    if answer.problem is None:
+        return answer
+    problem = f"{bundle.origin / bundle.main}: {answer.problem}"
+    return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
 
 
-def _check_task(xml: Path, bundle: Bundle, request: Request) -> None:
+def _content_hash(bundle: Bundle) -> str:
+    contents = {"" if name == bundle.main else name: content for name, content in bundle.contents.items()}
+    return dataclasses.replace(bundle, main="", contents=contents).hash
+
+
+def _judge_model(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest
+) -> ExaminationAnswer:
+    """The robot of somebody else's environment: how it is moved is not ours to judge, so only warnings come of it."""
+    from orchestrator.worker.examine import examine
+
+    known = examine(model, findings, simulate_s=request.simulate_s)
+    findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
+    return _told(answer, findings, known)
+
+
+def _judge_task(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest, robot: str
+) -> ExaminationAnswer:
     import numpy as np
 
+    from orchestrator.worker.examine import examine
     from orchestrator.worker.simulation import PhysicsDiverged, Simulation
-    from orchestrator.worker.tasks import make_task
+    from orchestrator.worker.tasks import AUTO, choose, make_task
 
-    model = _compile(xml, bundle)
-    assert request.task is not None
-    name = bundle.origin / bundle.main
+    simulation: Simulation | None = None
     if model.nu == 0:
-        raise UnfitError(f"{name}: has no actuators, so there is nothing to train; add an <actuator> section")
-    try:
-        task = make_task(request.task, model, request.task_options)
-        simulation = Simulation(model, task, n_envs=1, seed=0, robot=xml.name)
-        simulation.reset()
-        result = simulation.step(np.zeros((1, model.nu)))
-    except (ValueError, PhysicsDiverged) as error:
-        raise UnfitError(f"{name}: {error}") from None
-    if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
-        raise UnfitError(f"{name}: observation or reward is not finite after one step with zero action")
+        findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
+    else:
+        try:
+            name, reason = request.task or AUTO, None
+            if name == AUTO:
+                name, reason = choose(model)
+            task = make_task(name, model, request.task_options)
+            simulation = Simulation(model, task, n_envs=1, seed=0, robot=robot)
+            answer = dataclasses.replace(answer, task=name, task_reason=reason)
+        except ValueError as error:  # a robot alone may be meant for a task of the user's own
+            (findings.warnings if request.alone else findings.problems).append(str(error))
+    known = examine(
+        model, findings, simulate_s=request.simulate_s, task=None if simulation is None else simulation.task
+    )
+    if simulation is not None and not findings.problems:
+        try:
+            simulation.reset()
+            result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
+            if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
+                findings.problems.append("observation or reward is not finite after one step with zero action")
+        except (ValueError, PhysicsDiverged) as error:
+            findings.problems.append(str(error))
+    return _told(answer, findings, known)
 
 
-def _check_environment(request: Request, xml: Path | None) -> None:
-    """Make the environment and take one random step."""
-    import gymnasium  # before the user's folder comes first: its random.py is not for us
-
-    if request.search_path and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)
-    named = request.entry_point or request.env
-    try:
-        if request.entry_point is not None:
-            _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
-        env = user_env.make(
-            env=request.env,
-            entry_point=request.entry_point,
-            xml=None if xml is None else str(xml),
-            seed=0,
-            env_kwargs=request.env_kwargs,
-        )
-        if not isinstance(env, gymnasium.Env):
-            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
-        _try_out(env, request)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnfitError(f"{named}: gymnasium has no such environment ({error}){hint}") from None
-    except user_env.EntryPointError as error:
-        looked = f" (looked in {request.search_path} too)" if request.search_path else ""
-        raise UnfitError(f"{named}: {error}{looked}") from None
-    except UnfitError as error:
-        raise UnfitError(f"{named}: {error}") from None
-    except (Exception, SystemExit) as error:
-        raise UnfitError(f"{named}: {outcome.describe(error)}") from None
+def _told(answer: ExaminationAnswer, findings: Findings, figures: Mapping[str, object]) -> ExaminationAnswer:
+    return dataclasses.replace(
+        answer,
+        problem="; ".join(findings.problems) or None,
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+        figures=figures,
+    )
 
 
-def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
-    try:
-        inspect.signature(user_env.load(entry_point)).bind(**arguments)
-    except TypeError as error:
-        raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}") from None
-    except ValueError:
-        pass  # a signature is not to be had from every callable; the call itself will tell
+def _look(xml: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Tag of the root element (None where there is none to be seen) and the real paths of what the file includes."""
+    content = read_regular_file(xml, str(xml))
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BundleError(f"{xml}: is written in UTF-16, which MuJoCo cannot read; save it as UTF-8")
+    found = list(elements(content, PARTS))
+    if not found or not _NAME.fullmatch(found[0].tag):
+        return None, ()
+    names = [attribute.value for element in found if element.tag in PARTS for attribute in element.files]
+    return found[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
 
 
-def _try_out(env: gymnasium.Env[Any, Any], request: Request) -> None:
-    try:
-        _check_spaces(env, request)
-        observation, _ = _of_length(env.reset(seed=0), 2, "reset", "observation, info")
-        _check_shape(observation, env.observation_space)
-        env.action_space.seed(0)
-        action = env.action_space.sample()
-        observation, *_ = _of_length(env.step(action), 5, "step", "observation, reward, terminated, truncated, info")
-        _check_shape(observation, env.observation_space)
-    finally:
-        env.close()
+def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
+    """MuJoCo reads these, but they describe no actuators."""
+    from orchestrator.worker.examine import examine
+    from orchestrator.worker.simulation import load_model
+    from orchestrator.worker.soundness import Findings
 
-
-def _check_spaces(env: gymnasium.Env[Any, Any], request: Request) -> None:
-    """What Stable-Baselines3's PPO would refuse once it is launched."""
-    import numpy as np
-    from gymnasium import spaces
-
-    actions, observations = env.action_space, env.observation_space
-    parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
-    for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
-        if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (" or a Dict" if role == "observation" else "")
-            raise UnfitError(f"its {role} space is {space}; Stable-Baselines3's PPO can use {can_use}")
-    if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise UnfitError(f"its action space is {actions}; Stable-Baselines3's PPO needs finite bounds")
-    if request.use_sde and not isinstance(actions, spaces.Box):
-        raise UnfitError(f"its action space is {actions}; ppo.use_sde = true needs a Box")
-    if request.policy is None:
-        return
-    if isinstance(observations, spaces.Dict) != (request.policy == "MultiInputPolicy"):
-        expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
-        raise UnfitError(f"its observation space is {observations}: {request.policy} does not fit, use {expected}")
-    if request.policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        raise UnfitError(f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy")
-
-
-def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
-    if not isinstance(returned, tuple) or len(returned) != length:
-        found = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
-        raise UnfitError(f"its {method}() returns {found}, expected {length}: {expected} (gymnasium.Env)")
-    return returned
-
-
-def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
-    import numpy as np
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            if not isinstance(observation, Mapping) or key not in observation:
-                raise UnfitError(f"its observation lacks {key!r}, which its observation space has")
-            _check_shape(observation[key], part)
-        return
-    try:
-        np.broadcast_to(observation, space.shape or ())
-    except ValueError:
-        raise UnfitError(
-            f"its observation has the shape {np.shape(observation)}, its observation space {space.shape}"
-        ) from None
+    findings = Findings()
+    with at_most(request.memory_mib):
+        try:
+            model = load_model(xml)
+        except ValueError as error:
+            raise UnfitError(f"{xml}: is a URDF, and MuJoCo cannot compile it: {error}") from None
+        known = examine(model, findings, simulate_s=request.simulate_s)
+    advice = "is a URDF, which has no actuators: save it as MJCF (mujoco.mj_saveLastXML) and add an <actuator> section"
+    findings.problems.insert(0, f"{xml}: {advice}")
+    return _told(ExaminationAnswer(), findings, known)
 
 
 def main() -> NoReturn:
     lifeline.attach()  # an environment that hangs must not outlive whoever asked
-    if "--warm" in sys.argv:  # started ahead of the questions, which most likely need this
-        import orchestrator.worker.simulation  # noqa: F401
-    # stdout belongs to the answer alone: what MuJoCo's C code or a user's environment prints goes to stderr.
-    answers_to = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # stdout belongs to the answers alone: what MuJoCo's C code or a user's environment prints goes to stderr.
+    answers_to = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    answers = [dataclasses.asdict(check(Request(**request))) for request in json.load(sys.stdin)]
-    with answers_to:
-        json.dump(answers, answers_to)
+    import orchestrator.worker.simulation  # noqa: F401 - before the first question: most likely it is needed
+
+    for line in sys.stdin.buffer:
+        answers_to.write(check(ExaminationRequest.from_line(line)).to_line())
+        answers_to.flush()
     sys.stderr.flush()
     os._exit(0)  # the interpreter's own way out would wait for threads of the user's
 

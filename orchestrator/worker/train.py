@@ -188,8 +188,8 @@ class Training:
         begun = time.monotonic()
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         write_whole(self._paths.eval, result.to_json())
-        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.mean
-        say(f"evaluated over {len(result.returns)} episodes: return {result.mean:,.1f} ± {result.std:,.1f}")
+        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.mean
+        say(f"evaluated over {result}")
 
 
 def _remove_strays(paths: JobPaths) -> None:

@@ -8,16 +8,26 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.worker import user_env
+from orchestrator.worker import outcome, user_env
 from orchestrator.worker.tasks.balance import Balance
-from orchestrator.worker.tasks.base import Measure, States, Task, read_options
+from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, read_options
+from orchestrator.worker.tasks.choose import choose
 from orchestrator.worker.tasks.forward import Forward
+from orchestrator.worker.tasks.reach import Reach
+from orchestrator.worker.tasks.stand import Stand
+from orchestrator.worker.tasks.track import Track
 
-__all__ = ["TASKS", "Measure", "States", "Task", "make_task"]
+__all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
+
+AUTO = "auto"
+"""The task that :func:`choose` chooses."""
 
 TASKS: Mapping[str, type[Task]] = {
     "balance": Balance,
     "forward": Forward,
+    "reach": Reach,
+    "stand": Stand,
+    "track": Track,
 }
 
 
@@ -26,12 +36,21 @@ def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | Non
 
     :raises ValueError: no such task, an unknown or wrong option, or a robot that does not fit the task.
     """
+    if name == AUTO:
+        name, _ = choose(model)
     kind = find_task(name)
     chosen = read_options(name, kind.Options, options or {})
     try:
-        return kind(model, chosen)
+        made = kind(model, chosen)
     except ValueError as error:
         raise ValueError(f'task "{name}": {error}') from None
+    except Exception as error:
+        if name in TASKS:
+            raise
+        raise ValueError(f'task "{name}": __init__ raises {outcome.describe(error)}') from error
+    if not hasattr(made, "max_episode_steps"):
+        raise ValueError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
+    return made
 
 
 def find_task(name: str) -> type[Task]:
@@ -44,7 +63,7 @@ def find_task(name: str) -> type[Task]:
     family, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f'unknown task "{name}"; there is: {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and its like, '
+            f'unknown task "{name}"; there is: {AUTO}, {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and its like, '
             'and your own as "package.module:Class"'
         )
     if family == "gymnasium":
@@ -57,4 +76,11 @@ def find_task(name: str) -> type[Task]:
     if not (isinstance(found, type) and issubclass(found, Task)):
         wrong = f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task'
         raise ValueError(wrong)  # noqa: TRY004 - what the user named is wrong, not what our caller passed
+    options: object = found.Options
+    derived = isinstance(options, type) and issubclass(options, CommonOptions)
+    if not derived or "__dataclass_fields__" not in vars(options):
+        raise ValueError(
+            f'task "{name}": its Options is not a class derived from orchestrator.worker.tasks.CommonOptions with '
+            "@dataclass(frozen=True, kw_only=True) above it"
+        )
     return found

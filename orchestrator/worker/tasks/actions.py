@@ -55,6 +55,12 @@ class Scaled:
         ctrl = taken * self.half + self.middle
         return np.minimum(np.maximum(ctrl, self.ctrl_low, out=ctrl), self.ctrl_high, out=ctrl)
 
+    def commands(self, actuator: int) -> Floats:
+        """``(2,)`` controls that the actions -1 and 1 lead to."""
+        ends = self.middle[actuator] + self.half[actuator] * np.array([-1.0, 1.0])
+        commands: Floats = np.clip(ends, self.ctrl_low[actuator], self.ctrl_high[actuator])
+        return commands
+
 
 @dataclass(frozen=True, slots=True)
 class Direct:
@@ -69,7 +75,7 @@ class Direct:
         return cls(low, high)
 
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(actions)
+        return np.ascontiguousarray(actions)  # sums over a row come out the same only in one order
 
     def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
         return taken
@@ -78,9 +84,9 @@ class Direct:
 def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
     """Actions in [-1, 1] for any robot.
 
-    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl``, by ``action_scale``
-    (default :data:`SERVO_SCALE`) of half its range (``ctrlrange``, else the joint's). Any other actuator has its
-    whole ``ctrlrange`` (times ``action_scale``, default 1), or ±1 where it has none.
+    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (where the keyframe names none,
+    what holds its pose), by ``action_scale`` (default :data:`SERVO_SCALE`) of half its range (``ctrlrange``, else the
+    joint's). Any other actuator has its whole ``ctrlrange``, or ±1 where it has none, times ``action_scale`` (default 1).
 
     :param key: number of the keyframe, -1 for none.
     """
@@ -91,7 +97,7 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
     if key >= 0:
         servos = position_servos(model)
         reach = np.where(limited, (high - low) / 2, _half_joint_range(model))
-        middle = np.where(servos, model.key_ctrl[key], middle)
+        middle = np.where(servos, _held(model, key), middle)
         half = np.where(servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half)
     return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
@@ -102,8 +108,19 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
     affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
     same = np.isclose(stiffness, model.actuator_gainprm[:, 0])
-    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same
+    integrates = model.actuator_dyntype == int(mujoco.mjtDyn.mjDYN_INTEGRATOR)  # then the control is a velocity
+    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same & ~integrates
     return servos
+
+
+def _held(model: mujoco.MjModel, key: int) -> Floats:
+    """``(nu,)`` controls at which position servos hold the keyframe."""
+    if model.key_ctrl[key].any():
+        return np.array(model.key_ctrl[key])
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[key]
+    mujoco.mj_fwdPosition(model, data)
+    return np.array(data.actuator_length)
 
 
 def _half_joint_range(model: mujoco.MjModel) -> Floats:

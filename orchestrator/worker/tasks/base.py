@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import mujoco
 import numpy as np
@@ -48,18 +49,14 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommonOptions:
-    """Options every task has."""
+class EpisodeOptions:
+    """Options every task has, gymnasium's own ones too."""
 
     frame_skip: int | None = None
     """Physics steps per control step; None: as many as come nearest to the task's own control period."""
     max_episode_steps: int = 1000
     reset_noise_scale: float = 0.01
     """Half-width of the uniform noise on positions, standard deviation of that on velocities, at a start."""
-    keyframe: str | None = None
-    """The pose an episode starts from; None: ``home``, else the first keyframe, else the model's own pose."""
-    action_scale: float | None = None
-    """Share of an actuator's range that actions reach; None: half of it for servos around a keyframe, else all."""
 
     def __post_init__(self) -> None:
         if self.frame_skip is not None and self.frame_skip < 1:
@@ -68,6 +65,19 @@ class CommonOptions:
             raise ValueError(f"max_episode_steps = {self.max_episode_steps}: expected at least 1")
         if self.reset_noise_scale < 0:
             raise ValueError(f"reset_noise_scale = {self.reset_noise_scale}: expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions(EpisodeOptions):
+    """Options every task of ours has, and one of your own should have."""
+
+    keyframe: str | None = None
+    """The pose an episode starts from; None: ``home``, else the first keyframe, else the model's own pose."""
+    action_scale: float | None = None
+    """Share of an actuator's range that actions reach; None: half of it for servos around a keyframe, else all."""
+
+    def __post_init__(self) -> None:
+        EpisodeOptions.__post_init__(self)  # super() does not know a class that slots=True has made anew
         if self.action_scale is not None and self.action_scale <= 0:
             raise ValueError(f"action_scale = {self.action_scale}: expected more than 0")
 
@@ -79,7 +89,7 @@ class Task:
     Whatever is wrong with robot or options, ``__init__`` says by a :class:`ValueError`.
     """
 
-    Options: ClassVar[type[CommonOptions]] = CommonOptions
+    Options: ClassVar[type[EpisodeOptions]] = CommonOptions
     """Its fields are what ``[jobs.task_options]`` may hold."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
@@ -89,18 +99,21 @@ class Task:
     goal_size: int = 0
     goal_period: int | None = None
     """Control steps after which an episode gets a new goal; None: it keeps the one it started with."""
+    push_period: int | None = None
+    """Control steps after which the robot is pushed; None: never."""
     measures: tuple[Measure, ...] = ()
     """What :meth:`measure` gives."""
     actions: ActionMap
 
-    def __init__(self, model: mujoco.MjModel, options: CommonOptions) -> None:
-        """:param options: of the class's own ``Options``."""
+    def __init__(self, model: mujoco.MjModel, options: Any) -> None:
+        """:param options: of the class's own ``Options``, here with all of :class:`CommonOptions`."""
         self.model = model
-        self.options: Any = options
+        self.options = options
         self.key = find_keyframe(model, options.keyframe)
         self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
+        self._lowest, self._highest = start_limits(model, self.pose)
         self.actions = scaled(model, self.key, options.action_scale)
-        self.frame_skip = options.frame_skip or max(1, round(self.control_period_s / model.opt.timestep))
+        self.frame_skip = options.frame_skip or control_steps(self.control_period_s, model.opt.timestep)
         self.max_episode_steps = options.max_episode_steps
 
     @property
@@ -109,12 +122,23 @@ class Task:
         return float(self.frame_skip * self.model.opt.timestep)
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """``(qpos (nq,), qvel (nv,))`` for a new episode; ``rng`` is the only source of randomness."""
-        return noisy_start(self.model, self.pose, self.options.reset_noise_scale, rng)
+        """``(qpos (nq,), qvel (nv,))`` for a new episode; ``rng`` is the only source of randomness.
+
+        The starting pose with noise, within the joints' limits and with unit quaternions.
+        """
+        model, scale = self.model, self.options.reset_noise_scale
+        qpos = self.pose + rng.uniform(-scale, scale, model.nq)
+        np.minimum(np.maximum(qpos, self._lowest, out=qpos), self._highest, out=qpos)
+        mujoco.mj_normalizeQuat(model, qpos)
+        return qpos, scale * rng.standard_normal(model.nv)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
         """``(goal_size,)`` drawn at the start of an episode, after :meth:`initial_state`, and every ``goal_period``."""
         return np.zeros(self.goal_size)
+
+    def push(self, rng: np.random.Generator) -> Floats:
+        """``(nv,)`` what a push adds to the velocities, every ``push_period``."""
+        return np.zeros(self.model.nv)
 
     def observe(self, states: States) -> NDArray[Any]:
         """``(n_envs, observation_size)`` float32 or float64, a new array. Row i depends on environment i alone."""
@@ -138,18 +162,10 @@ class Task:
         return None
 
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+Options = TypeVar("Options", bound=EpisodeOptions)
 
-
-def make(name: str, kind: type[AnyTask], model: mujoco.MjModel, options: Mapping[str, Any]) -> AnyTask:
-    """A task from the user's ``task_options``.
-
-    :raises ValueError: unknown option (answered with the valid ones), wrong type or value, a robot that does not fit.
-    """
-    return kind(model, read_options(name, kind.Options, options))
-
-
-Options = TypeVar("Options", bound=CommonOptions)
+Range = tuple[float, float]
+"""As an option: a list of two numbers in the job file; ``inf`` may be one of them."""
 
 
 def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> Options:
@@ -159,31 +175,44 @@ def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> 
     """
     hints = get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
+    values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
             raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
-        accepted = tuple(set(get_args(hints[name]) or (hints[name],)) - {type(None)})
+        wanted = hints[name]
+        alternatives = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+        accepted = [one if one == Range else get_origin(one) or one for one in alternatives if one is not type(None)]
         if not _is_a(value, accepted):
-            expected = " or ".join(_WORDS.get(kind, kind.__name__) for kind in accepted)
+            expected = " or ".join(_WORDS.get(one) or one.__name__ for one in accepted)
             raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
+        values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
     try:
-        return kind(**options)
+        return kind(**values)
     except ValueError as error:
         raise ValueError(f'task "{task}": {error}') from None
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", list: "a list"}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    list: "a list",
+    Range: "a list of two numbers",
+}
 
 
-def _is_a(value: object, accepted: tuple[type, ...]) -> bool:
+def _is_a(value: object, accepted: Collection[Any]) -> bool:
     if isinstance(value, bool):
         return bool in accepted
     if isinstance(value, int):
         return int in accepted or float in accepted
     if isinstance(value, float):
         return float in accepted and math.isfinite(value)
+    if Range in accepted and isinstance(value, (list, tuple)):
+        return len(value) == 2 and all(_is_a(one, (float,)) or one in (math.inf, -math.inf) for one in value)
     return type(value) in accepted
 
 
@@ -200,11 +229,24 @@ def find_keyframe(model: mujoco.MjModel, wanted: str | None) -> int:
     return names.index(wanted)
 
 
-def noisy_start(model: mujoco.MjModel, pose: Floats, scale: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """``(qpos (nq,), qvel (nv,))`` near ``pose``, with unit quaternions."""
-    qpos = pose + rng.uniform(-scale, scale, model.nq)
-    mujoco.mj_normalizeQuat(model, qpos)
-    return qpos, scale * rng.standard_normal(model.nv)
+def control_steps(seconds: float, step_s: float) -> int:
+    """The number of control steps that comes nearest, at least 1."""
+    return max(1, round(seconds / step_s))
+
+
+def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
+    """``(nq,)`` least and greatest positions at a start: the joints' limits, and no free joint lower than in ``pose``.
+
+    A pose beyond them stays as it is.
+    """
+    low, high = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
+    for joint in range(model.njnt):
+        address, kind = model.jnt_qposadr[joint], joint_type(model, joint)
+        if kind == mujoco.mjtJoint.mjJNT_FREE:
+            low[address + 2] = pose[address + 2]
+        elif kind != mujoco.mjtJoint.mjJNT_BALL and model.jnt_limited[joint]:
+            low[address], high[address] = model.jnt_range[joint]
+    return np.minimum(low, pose), np.maximum(high, pose)
 
 
 def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import CommonOptions, States, joint_name, joint_type
+from orchestrator.worker.tasks.structure import driven_dofs, ground_below, is_fixed, joints_of, posed
 
 FREE, BALL, SLIDE, HINGE = (
     mujoco.mjtJoint.mjJNT_FREE,
@@ -22,15 +23,16 @@ FREE, BALL, SLIDE, HINGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinate:
-    """One scalar joint of the root: its address in ``qpos`` and its sense (+1 or −1) in world axes."""
+    """One scalar of the root: its place in ``qpos`` and ``qvel``, and its sense (+1 or −1) in world axes."""
 
     address: int
+    dof: int
     sign: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """How the robot's base moves: a free joint, or some of slide x, y, z and hinge y."""
+    """How the robot's base moves: a free joint, or slide x and perhaps some of slide y, z and hinge y."""
 
     body: int
     x: Coordinate
@@ -41,12 +43,17 @@ class Root:
     """Of a free joint in ``qpos``; its velocities in ``qvel`` are the six from :attr:`free_dof` on."""
     free_dof: int | None
     start_height: float
-    """Metres over z = 0 in the starting pose."""
+    """Metres over the ground below, or over z = 0 where there is none, in the starting pose."""
 
     @property
     def unseen(self) -> list[int]:
         """Addresses in ``qpos`` that say only where on the ground the robot is."""
         return [coordinate.address for coordinate in (self.x, self.y) if coordinate is not None]
+
+    @property
+    def coordinates(self) -> list[Coordinate]:
+        """Those that there are; of a free joint, the three positions."""
+        return [one for one in (self.x, self.y, self.z, self.pitch) if one is not None]
 
 
 class NoRootError(ValueError):
@@ -54,49 +61,51 @@ class NoRootError(ValueError):
 
 
 def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
-    """The first body with joints that hangs on the world, and what its joints do in world axes.
+    """The first body with joints that hangs on something fixed, and what its joints do in world axes.
+
+    Where several do, one whose tree the actuators move: the robot rather than a ball that lies about.
 
     :raises NoRootError: none can move along x.
     """
-    data = mujoco.MjData(model)
-    data.qpos[:] = pose
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_comPos(model, data)
-    bodies = [body for body in range(1, model.nbody) if model.body_parentid[body] == 0 and model.body_jntnum[body]]
+    data = posed(model, pose)
+    bodies = [
+        body for body in range(1, model.nbody) if is_fixed(model, model.body_parentid[body]) and model.body_jntnum[body]
+    ]
+    trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
+    bodies = [body for body in bodies if model.body_treeid[body] in trees] or bodies
     for body in bodies:
-        height = float(data.xpos[body, 2])
+        height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
         coordinates: dict[str, Coordinate] = {}
         for joint in joints_of(model, body):
-            address = int(model.jnt_qposadr[joint])
+            address, dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
             kind = joint_type(model, joint)
             if kind == FREE:
-                free_x, free_y, free_z = (Coordinate(address=address + offset, sign=1.0) for offset in range(3))
+                x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))
                 return Root(
                     body=body,
-                    x=free_x,
-                    y=free_y,
-                    z=free_z,
+                    x=x,
+                    y=y,
+                    z=z,
                     pitch=None,
                     quaternion=slice(address + 3, address + 7),
-                    free_dof=int(model.jnt_dofadr[joint]),
+                    free_dof=dof,
                     start_height=height,
                 )
             axis = int(np.abs(data.xaxis[joint]).argmax())
-            sign = float(np.sign(data.xaxis[joint, axis]))
             if abs(data.xaxis[joint, axis]) < 0.999:
                 continue
+            found = Coordinate(address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis])))
             if kind == SLIDE:
-                coordinates.setdefault("xyz"[axis], Coordinate(address=address, sign=sign))
+                coordinates.setdefault("xyz"[axis], found)
             elif kind == HINGE and axis == 1:
-                coordinates.setdefault("pitch", Coordinate(address=address, sign=sign))
+                coordinates.setdefault("pitch", found)
         if "x" in coordinates:
-            y, z, pitch = (coordinates.get(name) for name in ("y", "z", "pitch"))
             return Root(
                 body=body,
                 x=coordinates["x"],
-                y=y,
-                z=z,
-                pitch=pitch,
+                y=coordinates.get("y"),
+                z=coordinates.get("z"),
+                pitch=coordinates.get("pitch"),
                 quaternion=None,
                 free_dof=None,
                 start_height=height,
@@ -105,11 +114,6 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
         "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
         f"this robot has {_describe_roots(model, bodies)}"
     )
-
-
-def joints_of(model: mujoco.MjModel, body: int) -> range:
-    """Numbers of the joints by which ``body`` moves against its parent."""
-    return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
@@ -131,6 +135,12 @@ def world_up(quaternions: Floats) -> Floats:
     return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
 
 
+def uprightness(up: Floats) -> Floats:
+    """``(4, 4)`` M with q · M · q = ``world_up(q) · up`` for every unit quaternion; takes a fraction of the time."""
+    a, b, c = up
+    return np.array([[c, b, -a, 0.0], [b, -c, 0.0, a], [-a, 0.0, -c, b], [0.0, a, b, c]])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions(CommonOptions):
     terminate_when_unhealthy: bool | None = None
@@ -138,7 +148,7 @@ class HealthOptions(CommonOptions):
     healthy_reward: float | None = None
     """Per control step while healthy; None: 1 where falling ends the episode, 0 where it does not."""
     min_height: float = 0.6
-    """The root is healthy above this fraction of its starting height over z = 0."""
+    """The root is healthy above this fraction of its starting height over the ground."""
     max_tilt: float = 1.0
     """… and within this angle in radians of its starting orientation, turns about the vertical aside."""
 
@@ -155,14 +165,14 @@ class Health:
         self._max_tilt = options.max_tilt
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
         quaternion = pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
-        self._start_up = world_up(quaternion[None])[0]
+        self._uprightness = uprightness(world_up(quaternion[None])[0])
         stands = bool(self(States(pose[None], np.zeros((1, model.nv))))[0])
         if options.terminate_when_unhealthy and not stands:
             raise ValueError(
-                f"the starting pose is unhealthy already (root body at height {root.start_height:g} over "
-                f"z = 0, min_height = {options.min_height:g}, max_tilt = {options.max_tilt:g}), so every episode would "
-                "end at once; put the root body at its height over the ground, change these options, or leave out "
-                "terminate_when_unhealthy"
+                f"the starting pose is unhealthy already (root body at height {root.start_height:g} over the "
+                f"ground, min_height = {options.min_height:g}, max_tilt = {options.max_tilt:g}), so every episode "
+                "would end at once; put the root body at its height over the ground, change these options, or leave "
+                "out terminate_when_unhealthy"
             )
         can_fall = any(part is not None for part in (root.z, root.pitch, root.quaternion))
         wanted = options.terminate_when_unhealthy
@@ -179,5 +189,7 @@ class Health:
         if root.pitch is not None:
             healthy &= np.abs(qpos[:, root.pitch.address] - self._pose[root.pitch.address]) < self._max_tilt
         if root.quaternion is not None:
-            healthy &= world_up(qpos[:, root.quaternion]) @ self._start_up > self._min_cosine
+            quaternions = qpos[:, root.quaternion]
+            products = quaternions[:, :, None] * quaternions[:, None, :] * self._uprightness
+            healthy &= products.reshape(-1, 16).sum(axis=1) > self._min_cosine
         return healthy

@@ -1,0 +1,1 @@
+"""Measurements whose figures docs/performance.md gives; each prints one table."""

@@ -1,0 +1,265 @@
+"""What the batched environment costs over bare physics, and saves over gymnasium's: one table.
+
+    python -m benchmarks.environment [--repeats 5] [--only physics,gymnasium]
+
+All on one core with one thread. A and B of a ratio go through the very same states with the same actions,
+in turns within one process, now A first and now B. A repeat is the ratio of the CPU times of all its turns
+(nothing here waits, so on an idle machine they are the wall's); the table gives the repeats' median and range.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.experiment import Line, both_ways, print_table, spread
+
+if TYPE_CHECKING:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from orchestrator.worker.vec_env import MujocoVecEnv
+
+ROOT = Path(__file__).resolve().parents[1]
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+N_ENVS = 8
+TURNS = 6
+"""Of each side, in a repeat."""
+STEPS = 250
+"""Control steps of a turn: with eight environments two thousand env_steps."""
+TASKS = ("balance", "forward", "reach")
+"""A robot is measured with the first of these that fits it."""
+OVER_PHYSICS: Mapping[str, float] = {"quadruped": 0.85, "runner": 0.75}
+OVER_GYMNASIUM: Mapping[str, float] = {"Ant-v5": 1.1, "HalfCheetah-v5": 1.5}
+PPO_ROBOT = "HalfCheetah-v5"
+PPO_SETTINGS: tuple[tuple[str, dict[str, int], float | None], ...] = (
+    ("n_steps 256, batch_size 512", {"n_steps": 256, "batch_size": 512}, 1.15),
+    ("n_steps 256, batch_size 256", {"n_steps": 256, "batch_size": 256}, None),
+    ("default hyperparameters", {}, None),
+)
+"""Words, settings, wanted. The smaller the minibatches, the more of the time is the update's, which is the same."""
+MORE_ENVS = 256
+
+
+def physics(repeats: int) -> list[Line]:
+    """Our environment against a loop of ``mj_step`` over one ``MjData`` per environment, for every robot of ours."""
+    lines = []
+    for xml in sorted((ROOT / "mjcf").glob("*.xml")):
+        venv, task = _fitting(xml)
+        run = functools.partial(_against_bare, venv)
+        wanted = OVER_PHYSICS.get(xml.stem)
+        lines.append(
+            _line(f"steps/s of {N_ENVS} environments / bare mj_step, {xml.stem} ({task})", run, wanted, repeats)
+        )
+    return lines
+
+
+def _fitting(xml: Path) -> tuple[MujocoVecEnv, str]:
+    from orchestrator.worker.vec_env import MujocoVecEnv
+
+    problems = []
+    for task in TASKS:
+        try:
+            return MujocoVecEnv(xml, task, n_envs=N_ENVS, seed=0), task
+        except ValueError as problem:
+            problems.append(str(problem))
+    raise ValueError(f"{xml}: no task fits: {'; '.join(problems)}")
+
+
+def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
+    """Seconds of the environment and of bare physics, over the same turns.
+
+    Each turn is walked through once unmeasured, which tells at which steps from which states episodes
+    begin; the bare loop then starts its own there, so that contacts are the same ones.
+    """
+    import mujoco
+    import numpy as np
+
+    simulation = venv.simulation
+    model, task, skip = simulation.model, simulation.task, simulation.task.frame_skip
+    whole = mujoco.mjtState.mjSTATE_INTEGRATION
+    datas = [mujoco.MjData(model) for _ in range(N_ENVS)]
+    rng = np.random.default_rng(0)
+    seconds = [0.0, 0.0]
+    venv.reset()
+    for turn in range(TURNS):
+        size = (STEPS, N_ENVS, model.nu)
+        actions = rng.uniform(task.actions.low, task.actions.high, size).astype(np.float32)
+        controls = [task.actions.ctrl(task.actions.taken(action)) for action in actions]
+        before = simulation.get_state()
+        starts = []
+        for action in actions:
+            done = simulation.step(action).done
+            qpos, qvel = simulation.states.qpos, simulation.states.qvel
+            starts.append([(env, qpos[env].copy(), qvel[env].copy()) for env in done.nonzero()[0]])
+        end = simulation.states.qpos.copy()
+
+        def ours(before: Any = before, actions: Any = actions) -> None:
+            simulation.set_state(before)
+            _walk(venv, actions)
+
+        def bare(before: Any = before, controls: Any = controls, starts: Any = starts) -> None:
+            for data, state in zip(datas, before["physics"], strict=True):
+                mujoco.mj_setState(model, data, state, whole)
+            for control, started in zip(controls, starts, strict=True):
+                for data, ctrl in zip(datas, control, strict=True):
+                    data.ctrl[:] = ctrl
+                    mujoco.mj_step(model, data, skip)
+                for env, qpos, qvel in started:
+                    mujoco.mj_resetData(model, datas[env])
+                    datas[env].qpos[:], datas[env].qvel[:] = qpos, qvel
+
+        for side in both_ways(turn, 0, 1):
+            seconds[side] += _timed((ours, bare)[side])[0]
+        assert np.array_equal(end, [data.qpos for data in datas]), "the bare loop took another way"
+    return seconds[0], seconds[1]
+
+
+def over_gymnasium(repeats: int) -> list[Line]:
+    """Our environment against ``DummyVecEnv`` as Stable-Baselines3's ``make_vec_env`` makes it."""
+    from orchestrator.worker.tasks.presets import PRESETS
+
+    lines = []
+    for name in (preset.removeprefix("gymnasium:") for preset in PRESETS):
+        run = functools.partial(_against_dummy, *_both(name))
+        what = f"steps/s of {N_ENVS} environments / the same in a DummyVecEnv, {name}"
+        lines.append(_line(what, run, OVER_GYMNASIUM.get(name), repeats))
+    return lines
+
+
+def _both(name: str) -> tuple[MujocoVecEnv, VecEnv]:
+    from stable_baselines3.common.env_util import make_vec_env
+
+    from orchestrator.worker.tasks import presets
+    from orchestrator.worker.vec_env import MujocoVecEnv
+
+    preset = f"gymnasium:{name}"
+    ours = MujocoVecEnv(presets.default_xml(preset), preset, n_envs=N_ENVS, seed=0)
+    return ours, make_vec_env(name, n_envs=N_ENVS, seed=0)
+
+
+def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
+    """Seconds of each. Both start from generators in the same state, which makes their episodes the same."""
+    import numpy as np
+    from gymnasium.utils import seeding
+
+    rng = np.random.default_rng(0)
+    ours.simulation.generators = [seeding.np_random(env)[0] for env in range(N_ENVS)]
+    theirs.seed(0)
+    ours.reset()
+    theirs.reset()
+    seconds = [0.0, 0.0]
+    for turn in range(TURNS):
+        size = (STEPS, N_ENVS, *ours.action_space.shape)  # type: ignore[misc]
+        actions = rng.uniform(ours.action_space.low, ours.action_space.high, size).astype(np.float32)  # type: ignore[attr-defined]
+        last: list[Any] = [None, None]
+        for side in both_ways(turn, 0, 1):
+            walk = functools.partial(_walk, (ours, theirs)[side], actions)
+            took_s, last[side] = _timed(walk)
+            seconds[side] += took_s
+        assert np.abs(last[0] - last[1]).max() < 1e-9, "the environments took different ways"
+    return seconds[0], seconds[1]
+
+
+def _walk(venv: VecEnv, actions: Any) -> Any:
+    """→ the last observations."""
+    for action in actions:
+        observations = venv.step(action)[0]
+    return observations
+
+
+def ppo(repeats: int) -> list[Line]:
+    """Stock PPO over ours against the same over ``DummyVecEnv``; whole iterations, update included."""
+    lines = []
+    for words, settings, wanted in PPO_SETTINGS:
+        run = functools.partial(_against_stock, settings)
+        what = f"env_steps/s of stock PPO, {words} / the same over a DummyVecEnv, {PPO_ROBOT}"
+        lines.append(_line(what, run, wanted, repeats))
+    return lines
+
+
+def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
+    import torch
+    from stable_baselines3 import PPO
+
+    torch.set_num_threads(1)
+    sides = [PPO("MlpPolicy", venv, seed=0, device="cpu", **settings) for venv in _both(PPO_ROBOT)]  # type: ignore[arg-type]
+    for side in sides:
+        _learn(side)  # torch makes and loads things at the first call
+    seconds = [0.0, 0.0]
+    for turn in range(2):
+        for number in both_ways(turn, 0, 1):
+            seconds[number] += _timed(functools.partial(_learn, sides[number]))[0]
+    return seconds[0], seconds[1]
+
+
+def _learn(model: PPO) -> None:
+    model.learn(model.n_steps * model.n_envs, reset_num_timesteps=False)
+
+
+def memory(repeats: int) -> list[Line]:
+    """Resident memory for each environment more, of a process each."""
+    program = (
+        "import sys, psutil, numpy as np\n"
+        "from orchestrator.worker.vec_env import MujocoVecEnv\n"
+        "venv = MujocoVecEnv(sys.argv[1], 'forward', n_envs=int(sys.argv[2]), seed=0)\n"
+        "venv.reset()\n"
+        "for _ in range(20): venv.step(np.zeros((venv.num_envs, *venv.action_space.shape), np.float32))\n"
+        "print(psutil.Process().memory_info().rss)\n"
+    )
+    lines = []
+    for robot in ("hopper", "quadruped"):
+        grown = []
+        for number in range(repeats):
+            resident = {}
+            for n_envs in both_ways(number, N_ENVS, N_ENVS + MORE_ENVS):
+                command = [sys.executable, "-c", program, str(ROOT / "mjcf" / f"{robot}.xml"), str(n_envs)]
+                done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+                resident[n_envs] = int(done.stdout)
+            grown.append((resident[N_ENVS + MORE_ENVS] - resident[N_ENVS]) / MORE_ENVS / 2**20)
+        good = statistics.median(grown) < 1.0
+        what = f"resident MiB for each environment more, {robot}"
+        lines.append(Line(what=what, measured=spread(grown), wanted="< 1", good=good))
+    return lines
+
+
+def _line(what: str, run: Callable[[], tuple[float, float]], wanted: float | None, repeats: int) -> Line:
+    """:param run: → seconds of ours and of what it is held against."""
+    ratios = []
+    for _ in range(repeats):
+        ours, other = run()
+        ratios.append(other / ours)
+    good = wanted is None or statistics.median(ratios) >= wanted
+    return Line(what=what, measured=spread(ratios), wanted="" if wanted is None else f"≥ {wanted}", good=good)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """→ CPU seconds, and what the call gives."""
+    begun = time.process_time()
+    result = call()
+    return time.process_time() - begun, result
+
+
+PARTS: dict[str, Callable[[int], list[Line]]] = {
+    "physics": physics,
+    "gymnasium": over_gymnasium,
+    "ppo": ppo,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before NumPy and torch are imported
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    print_table(__doc__, PARTS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Where the camera stands, worked out from the motion it is to show: the robot is in every frame, never cut off.
+
+The poses are known before the first one is drawn. So the camera need not guess: it is placed as near as
+the largest excursion allows, and where it follows the robot, it does so without lagging behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+MARGIN = 0.1
+"""Of the picture that our own camera leaves free on every side."""
+OWN_MARGIN = 0.02
+"""Likewise what a model's own camera must leave."""
+SMALLEST = 0.2
+"""Of the picture's height or width that a robot takes at least on average, or its model's camera is not used."""
+STILL = 1.5
+"""A camera that stands still may be this many times as far away as one that follows; else ours follows."""
+SMOOTH_S, SMOOTH_HEIGHT_S = 0.5, 1.0
+"""Time over which the followed path is averaged."""
+AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
+"""Degrees: nearly from the side, slightly from above; more so for what lies flat."""
+FLAT = 0.15
+"""Height per width of the space used, below which a robot is looked at from above."""
+
+WINDOW_DISTANCE = 2.5
+"""Of the robot's diagonals, a window's camera begins at."""
+
+_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
+_FOLLOWING = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
+_UNBOUNDED = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+_OBJECT_ONLY = (0, int(mujoco.mjtJoint.mjJNT_FREE))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One picture to come: where the robot is."""
+
+    episode: int
+    time_s: float
+    """Since the start of its episode."""
+    corners: Floats
+    """``(n, 3)``, of the boxes around the robot's parts and whatever else is to be seen, in world coordinates."""
+    camera_positions: Floats
+    """``(ncam, 3)``, of the model's own cameras."""
+    camera_axes: Floats
+    """``(ncam, 3, 3)``, columns: right, up, back."""
+
+
+def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Numbers of the geoms that are the robot: of trees with joints other than a free one, bases included.
+
+    Things that are merely thrown or pushed are left out, as they may fly anywhere, unless nothing else moves. What a
+    bolted robot stands on is part of it, where it is no larger than the robot.
+    """
+    articulated, moving = set(), set()
+    for joint in range(model.njnt):
+        root = int(model.body_rootid[model.jnt_bodyid[joint]])
+        moving.add(root)
+        if int(model.jnt_type[joint]) not in _OBJECT_ONLY[1:]:
+            articulated.add(root)
+    roots = articulated or moving
+    mine = np.isin(model.body_rootid[model.geom_bodyid], list(roots)) & (model.geom_bodyid > 0)
+    bounded = ~np.isin(model.geom_type, [int(kind) for kind in _UNBOUNDED])
+    visible = model.geom_rgba[:, 3] > 0
+    for wanted in (mine & bounded & visible, mine & bounded, bounded):
+        if wanted.any():
+            return np.flatnonzero(wanted | (_pedestal(model, wanted) & bounded & visible))
+    return np.arange(model.ngeom)
+
+
+def _pedestal(model: mujoco.MjModel, robot: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which geoms of the world itself belong to a robot that is bolted to it."""
+    roots = np.unique(model.body_rootid[model.geom_bodyid[robot]])
+    travels = np.isin(model.jnt_bodyid, roots) & (model.jnt_type != int(mujoco.mjtJoint.mjJNT_HINGE))
+    if travels.any():
+        return np.zeros(model.ngeom, bool)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    own = corners(model, data, np.flatnonzero(robot))
+    size = np.linalg.norm(np.ptp(own, axis=0))
+    near = np.linalg.norm(data.geom_xpos - own.mean(axis=0), axis=1) < size
+    return np.asarray((model.geom_bodyid == 0) & (2 * model.geom_rbound < size) & near)
+
+
+def corners(model: mujoco.MjModel, data: mujoco.MjData, geoms: NDArray[np.intp]) -> Floats:
+    """``(8 len(geoms), 3)``: corners of the boxes around ``geoms``, in world coordinates."""
+    boxes = model.geom_aabb[geoms]
+    local = boxes[:, None, :3] + _SIGNS * boxes[:, None, 3:]
+    turned = np.einsum("gij,gkj->gki", data.geom_xmat[geoms].reshape(-1, 3, 3), local)
+    return np.asarray((data.geom_xpos[geoms, None, :] + turned).reshape(-1, 3))
+
+
+def choose(model: mujoco.MjModel, moments: Sequence[Moment], aspect: float) -> list[mujoco.MjvCamera]:
+    """A camera for each of ``moments``: the model's own where one shows all of it, ours otherwise.
+
+    :param aspect: width of the picture divided by its height.
+    """
+    fixed_in_world = [cam for cam in range(model.ncam) if model.cam_bodyid[cam] == 0]
+    following = [cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in map(int, _FOLLOWING)]
+    for cam in dict.fromkeys(following + fixed_in_world):
+        if _shows_all(model, cam, moments, aspect):
+            camera = mujoco.MjvCamera()
+            camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, cam
+            return [camera] * len(moments)
+    return _own(moments, math.tan(math.radians(model.vis.global_.fovy) / 2), aspect)
+
+
+def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
+    """Let a window's camera follow the robot, near enough to see it; the user moves it from there.
+
+    :param model: as it is drawn.
+    """
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    geoms = robot_geoms(model)
+    camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+    camera.trackbodyid = model.body_rootid[model.geom_bodyid[geoms[0]]]
+    model.stat.extent = float(np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0)))  # the reach of shadows
+    camera.distance = WINDOW_DISTANCE * model.stat.extent
+    camera.azimuth, camera.elevation = AZIMUTH, ELEVATION
+
+
+def _shows_all(model: mujoco.MjModel, cam: int, moments: Sequence[Moment], aspect: float) -> bool:
+    """Whether the model's camera has the whole robot in every picture, upright and large enough to be seen."""
+    if model.cam_sensorsize[cam].any() or int(model.cam_projection[cam]) != int(
+        mujoco.mjtProjection.mjPROJ_PERSPECTIVE
+    ):
+        return False  # with optics of its own
+    half = math.tan(math.radians(model.cam_fovy[cam]) / 2)
+    sizes = []
+    for moment in moments:
+        axes = moment.camera_axes[cam]
+        if axes[2, 1] < abs(axes[2, 0]):  # the world's vertical is not the picture's
+            return False
+        seen = (moment.corners - moment.camera_positions[cam]) @ axes
+        depth = -seen[:, 2]
+        if depth.min() <= 0:
+            return False
+        across = seen[:, :2] / (depth[:, None] * half * np.array([aspect, 1.0]))
+        if np.abs(across).max() > 1 - 2 * OWN_MARGIN:
+            return False
+        sizes.append(float(np.ptp(across, axis=0).max()) / 2)
+    return float(np.mean(sizes)) >= SMALLEST
+
+
+def _own(moments: Sequence[Moment], half: float, aspect: float) -> list[mujoco.MjvCamera]:
+    """Standing still where that is near enough, else following.
+
+    :param half: tangent of half the vertical angle of view.
+    """
+    points = [moment.corners for moment in moments]
+    everything = np.concatenate(points)
+    space = np.ptp(everything, axis=0)
+    elevation = FROM_ABOVE if space[2] < FLAT * max(space[:2]) else ELEVATION
+    middle = (everything.min(axis=0) + everything.max(axis=0)) / 2
+    path = _smooth_path(moments)
+    still = _distance([everything - middle], elevation, half, aspect)
+    following = _distance([one - at for one, at in zip(points, path, strict=True)], elevation, half, aspect)
+    if still <= STILL * following:
+        return [_free(middle, still, elevation)] * len(moments)
+    return [_free(at, following, elevation) for at in path]
+
+
+def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera:
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_FREE
+    camera.lookat[:] = lookat
+    camera.distance, camera.azimuth, camera.elevation = distance, AZIMUTH, elevation
+    return camera
+
+
+def _smooth_path(moments: Sequence[Moment]) -> Floats:
+    """``(len(moments), 3)``: the robot's middle, averaged to both sides within each episode, so without delay."""
+    middles = np.array([(one.corners.min(axis=0) + one.corners.max(axis=0)) / 2 for one in moments])
+    times, episodes = np.array([one.time_s for one in moments]), np.array([one.episode for one in moments])
+    path = np.empty_like(middles)
+    for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
+        same = episodes == episode
+        for axes, window_s in ((slice(0, 2), SMOOTH_S), (slice(2, 3), SMOOTH_HEIGHT_S)):
+            # As far to one side as there is to the other, or the ends of the path would be pulled inwards.
+            reach = min(window_s / 2, time_s - times[same].min(), times[same].max() - time_s)
+            path[index, axes] = middles[same & (np.abs(times - time_s) <= reach + 1e-9)][:, axes].mean(axis=0)
+    return path
+
+
+def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: float) -> float:
+    """The smallest distance from which all points (relative to what is looked at) are in the picture."""
+    azimuth, tilt = math.radians(AZIMUTH), math.radians(elevation)
+    forward = np.array([math.cos(tilt) * math.cos(azimuth), math.cos(tilt) * math.sin(azimuth), math.sin(tilt)])
+    right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])
+    up = np.cross(right, forward)
+    reach = half * (1 - 2 * MARGIN)
+    needed = 0.0
+    for cloud in points:
+        nearer = -cloud @ forward
+        across = np.abs(cloud @ right) / (reach * aspect)
+        upwards = np.abs(cloud @ up) / reach
+        needed = max(needed, float((np.maximum(across, upwards) + nearer).max()))
+    return max(needed, 1e-3)

@@ -1,0 +1,251 @@
+"""Attributes of MjSpec's elements under their MJCF names: what they hold, how many values, and how to set them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+
+RENAMED = {
+    "actuatorfrclimited": "actfrclimited",
+    "actuatorfrcrange": "actfrcrange",
+    "actuatorgravcomp": "actgravcomp",
+    "diaginertia": "inertia",
+    "fluidcoef": "fluid_coefs",
+    "focal": "focal_length",
+    "focalpixel": "focal_pixel",
+    "hfield": "hfieldname",
+    "mesh": "meshname",
+    "principal": "principal_length",
+    "principalpixel": "principal_pixel",
+    "sensorsize": "sensor_size",
+    "solimpfriction": "solimp_friction",
+    "solimplimit": "solimp_limit",
+    "solreffriction": "solref_friction",
+    "solreflimit": "solref_limit",
+    "user": "userdata",
+}
+"""MJCF's name → MjSpec's, where they differ."""
+ORIENTATIONS = ("axisangle", "euler", "xyaxes", "zaxis")
+SHORTER = frozenset(
+    [
+        "size",
+        "friction",
+        "gear",
+        "solref",
+        "solimp",
+        "solreflimit",
+        "solimplimit",
+        "solreffriction",
+        "solimpfriction",
+        "o_solref",
+        "o_solimp",
+        "o_friction",
+        "gainprm",
+        "biasprm",
+        "dynprm",
+        "stiffness",
+        "damping",
+        "fluidcoef",
+        "data",
+    ]
+)
+"""Attributes of which MJCF takes fewer values than there are; the others keep theirs."""
+HIDDEN = frozenset(
+    [
+        "alt",
+        "ialt",
+        "authored",
+        "classname",
+        "compiler",
+        "explicitinertial",
+        "frame",
+        "id",
+        "info",
+        "inertia",
+        "name",
+        "parent",
+        "plugin",
+        "signature",
+        "type",
+        "delete",
+        "meshdir",
+        "texturedir",
+        "LRopt",
+        "passthrough",
+        "savecanonical",
+        "savecompiled",
+        "saveinertial",
+    ]
+)
+"""What an MjSpec element has besides, which an edit has no business with (or, like inertia, under another name)."""
+
+Cell = tuple[str, int, float]
+"""``(vector, index, factor)``: a number of an actuator's parameter vectors, and what to multiply it with."""
+_POSITION = {
+    "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
+    "kv": [[("biasprm", 2, -1.0)]],
+    "dampratio": [[("biasprm", 2, 1.0)]],
+    "timeconst": [[("dynprm", 0, 1.0)]],
+}
+_MUSCLE = {
+    name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)] for index in indices]
+    for name, indices in {
+        "range": (0, 1),
+        "force": (2,),
+        "scale": (3,),
+        "lmin": (4,),
+        "lmax": (5,),
+        "vmax": (6,),
+        "fpmax": (7,),
+        "fvmax": (8,),
+    }.items()
+}
+_ACTUATOR = mujoco.mjtActuator
+SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
+    _ACTUATOR.mjACTUATOR_POSITION: _POSITION,
+    _ACTUATOR.mjACTUATOR_INTVELOCITY: {name: _POSITION[name] for name in ("kp", "kv", "dampratio")},
+    _ACTUATOR.mjACTUATOR_VELOCITY: {"kv": [[("gainprm", 0, 1.0), ("biasprm", 2, -1.0)]]},
+    _ACTUATOR.mjACTUATOR_DAMPER: {"kv": [[("gainprm", 2, -1.0)]]},
+    _ACTUATOR.mjACTUATOR_ADHESION: {"gain": [[("gainprm", 0, 1.0)]]},
+    _ACTUATOR.mjACTUATOR_CYLINDER: {
+        "area": [[("gainprm", 0, 1.0)]],
+        "bias": [[("biasprm", index, 1.0)] for index in range(3)],
+        "timeconst": [[("dynprm", 0, 1.0)]],
+    },
+    _ACTUATOR.mjACTUATOR_MUSCLE: {
+        **_MUSCLE,
+        "timeconst": [[("dynprm", 0, 1.0)], [("dynprm", 1, 1.0)]],
+        "tausmooth": [[("dynprm", 2, 1.0)]],
+    },
+}
+"""Attributes that an actuator has by the element it is written with; one list of cells for each of its values."""
+ENUMS = {
+    "cone": mujoco.mjtCone,
+    "integrator": mujoco.mjtIntegrator,
+    "jacobian": mujoco.mjtJacobian,
+    "solver": mujoco.mjtSolver,
+}
+"""Options that MjOption holds as numbers."""
+
+
+class AttributeProblem(Exception):
+    """What is wrong with a value, or that there is no such attribute."""
+
+    def __init__(self, message: str, *, is_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.is_unknown = is_unknown
+
+
+def attribute_names(element: Any, kind: str) -> list[str]:
+    """Every attribute that can be edited, as MJCF spells it."""
+    mjcf = {spec: name for name, spec in RENAMED.items()}
+    own = [name for name in dir(element) if not name.startswith(("_", "set_"))]
+    names = [mjcf.get(name, name) for name in own if name not in HIDDEN or name in mjcf]
+    names += ["type"] if kind in ("geom", "site") else []
+    names += ORIENTATIONS if hasattr(element, "alt") else ()
+    return sorted({*names, *_shortcuts(element, kind)})
+
+
+def write(element: Any, kind: str, attribute: str, value: Any) -> bool:
+    """Set an attribute of an MjSpec element; whether it was another before.
+
+    :raises AttributeProblem: there is none, or ``value`` does not fit it.
+    """
+    if attribute not in attribute_names(element, kind):
+        raise AttributeProblem(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
+    if cells := _shortcuts(element, kind).get(attribute):
+        return _write_cells(element, cells, attribute, value)
+    if attribute in ORIENTATIONS or attribute == "quat":
+        return _write_orientation(element, attribute, value)
+    name = RENAMED.get(attribute, attribute)
+    current = getattr(element, name)
+    if type(current).__module__ == "mujoco._enums" or (kind == "option" and attribute in ENUMS):
+        new = _choice(ENUMS[attribute] if kind == "option" else type(current), attribute, value)
+    elif isinstance(current, bool | str):
+        if type(value) is not type(current):
+            raise AttributeProblem(
+                f"expected {'true or false' if isinstance(current, bool) else 'text'}, found {value}"
+            )
+        new = value
+    elif isinstance(current, int | float):
+        (new,) = _numbers([float(current)], attribute, value)
+        if isinstance(current, int) and not new.is_integer():
+            raise AttributeProblem(f"expected a whole number, found {new:g}")
+        new = type(current)(new)
+    else:
+        old = [float(number) for number in current]
+        numbers = _numbers(old, attribute, value)
+        setattr(element, name, numbers)
+        return not np.array_equal(numbers, old, equal_nan=True)
+    setattr(element, name, new)
+    return bool(new != current)
+
+
+def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Cell]]]:
+    return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
+
+
+def _write_cells(element: Any, cells: Sequence[Sequence[Cell]], attribute: str, value: Any) -> bool:
+    old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in cells]
+    if old[0] < 0:  # MuJoCo keeps kv and dampratio in one place, told apart by the sign
+        old = [math.nan]
+    new = _numbers(old, attribute, value)
+    for number, places in zip(new, cells, strict=True):
+        for vector, index, factor in places:
+            getattr(element, vector)[index] = number * factor
+    return new != old
+
+
+def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
+    alternative = element.alt
+    wanted = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
+    holder, is_active = (element if attribute == "quat" else alternative), alternative.type == wanted
+    old = [float(number) if is_active else math.nan for number in getattr(holder, attribute)]
+    new = _numbers(old, attribute, value)
+    setattr(holder, attribute, new)
+    alternative.type = wanted
+    return new != old
+
+
+def _choice(kind: type, attribute: str, value: Any) -> Any:
+    """The member of one of MuJoCo's enumerations that MJCF calls ``value``."""
+    known = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}  # type: ignore[attr-defined]
+    text = str(value).lower() if isinstance(value, bool | str) else ""
+    if text not in known:
+        raise AttributeProblem(f"{attribute} is one of {', '.join(known)}; found {value!r}")
+    return known[text] if attribute not in ENUMS else int(known[text])
+
+
+def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
+    """``value`` in place of ``old``, where a text such as ``"*1.2"`` multiplies."""
+    if isinstance(value, str):
+        values: list[Any] = [value] * len(old)
+    else:
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        least = 1 if attribute in SHORTER else len(old)
+        if not least <= len(values) <= len(old):
+            expected = f"{least} to {len(old)} values" if least < len(old) else f"{len(old)} value{'s'[: len(old) > 1]}"
+            raise AttributeProblem(f"{attribute} takes {expected}, found {len(values)}")
+    return [_number(*pair, attribute) for pair in zip(old, values, strict=False)] + old[len(values) :]
+
+
+def _number(old: float, value: Any, attribute: str) -> float:
+    if isinstance(value, str) and value.startswith("*"):
+        try:
+            factor = float(value[1:])
+        except ValueError:
+            factor = math.nan
+        if not math.isfinite(factor):
+            raise AttributeProblem(f'{value!r} multiplies by nothing; write it as "*1.2"')
+        if math.isnan(old):
+            raise AttributeProblem(
+                f"{attribute} is not given in the robot, so there is nothing to multiply; set a value"
+            )
+        return old * factor
+    if isinstance(value, bool | str) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise AttributeProblem(f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}')
+    return float(value)

@@ -1,0 +1,82 @@
+"""The built-in task that suits a robot's structure: what ``task = "auto"`` means.
+
+Asked in this order, because each excludes what the former takes:
+
+1. ``balance``: everything is driven but for hinges whose load stands above them and would tip over;
+2. ``forward``: a free joint at the root, or a root that slides along x and is not driven along a rail of finite length;
+3. ``reach``: actuators move a chain on a fixed base.
+
+``stand`` and ``track`` suit the same robots as ``forward`` does and are never chosen: what a robot that can walk
+shall do is the user's choice, and the one that asks least of robot and keyframe is taken.
+"""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.balance import driven_joints_and_poles
+from orchestrator.worker.tasks.base import find_keyframe, joint_name
+from orchestrator.worker.tasks.reach import Reach, ReachOptions
+from orchestrator.worker.tasks.root import NoRootError, Root, find_root
+from orchestrator.worker.tasks.structure import driven_dofs, posed
+
+_UPRIGHT = 0.9
+"""Least cosine between the vertical and the way from hinge to load of a pole that stands."""
+
+
+def choose(model: mujoco.MjModel) -> tuple[str, str]:
+    """``(task, why)``, as in ``("forward", "free root 'trunk', moved by 8 actuators")``.
+
+    :raises ValueError: no built-in task suits; the message says what there is and what can be done.
+    """
+    if model.nu == 0:
+        raise ValueError("no task suits a robot without actuators; add an <actuator> section")
+    key = find_keyframe(model, None)
+    pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
+    actuators = f"moved by {model.nu} actuator{'' if model.nu == 1 else 's'}"
+    poles = _standing_poles(model, pose)
+    if poles:
+        names = ", ".join(joint_name(model, joint) for joint in poles)
+        return "balance", f"upright {'pole' if len(poles) == 1 else 'poles'} {names} on a base {actuators}"
+    try:
+        root = find_root(model, pose)
+    except NoRootError:
+        root = None
+    if root is not None and not _is_gantry(model, root, pose):
+        kind = "free" if root.quaternion is not None else "planar"
+        return "forward", f"{kind} root '{model.body(root.body).name or root.body}', {actuators}"
+    try:
+        effector = Reach(model, ReachOptions()).effector
+    except ValueError as error:
+        raise ValueError(
+            'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
+            f'on a driven base, and "reach" {error}. Write a task of your own: task = "my_tasks:MyTask" (docs/tasks.md)'
+        ) from None
+    count = len(effector.joints)
+    return "reach", f"fixed base, chain of {count} driven joint{'' if count == 1 else 's'} ends in {effector}"
+
+
+def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
+    """Numbers of the hinges without actuator, if these stand, and carry all but a driven base; else none."""
+    try:
+        _, poles = driven_joints_and_poles(model)
+    except ValueError:
+        return []
+    data = posed(model, pose)
+    gravity = model.opt.gravity / max(float(np.linalg.norm(model.opt.gravity)), 1e-9)
+    for joint in poles:
+        load = data.subtree_com[model.jnt_bodyid[joint]] - data.xanchor[joint]
+        axis = data.xaxis[joint]
+        lever = load - axis * (load @ axis)
+        if -lever @ gravity < _UPRIGHT * max(float(np.linalg.norm(lever)), 1e-9):
+            return []
+    return poles
+
+
+def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:
+    """Whether actuators push the root along a rail with ends: an axis of a machine, not a robot that goes places."""
+    joint = model.dof_jntid[root.x.dof]
+    driven = driven_dofs(model, posed(model, pose))
+    return root.quaternion is None and bool(driven[root.x.dof]) and bool(model.jnt_limited[joint])

@@ -1,0 +1,183 @@
+"""The end of a chain that is bolted to the world, and where it can get to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import ActionMap, Floats, Scaled, position_servos
+from orchestrator.worker.tasks.base import joint_name, joint_type
+from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
+from orchestrator.worker.tasks.structure import ancestors, driven_dofs, joints_of, posed
+
+_END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
+END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")
+TARGET_NAME = re.compile(r"target|goal")
+DEEPEST_PENETRATION_M = 1e-3
+TURN = np.pi
+"""Radians to either side that a hinge without limits is turned; a slide without limits is not moved."""
+TRIES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effector:
+    """A site, or the centre of mass of a body (whose origin most often lies in its own joint)."""
+
+    kind: str
+    """``site`` or ``body``."""
+    number: int
+    body: int
+    name: str
+    joints: tuple[int, ...]
+    """Driven hinges and slides between the world and it, from the world on."""
+
+    @property
+    def field(self) -> str:
+        """Of ``MjData``: where the effector's position stands, in row ``number``."""
+        return "site_xpos" if self.kind == "site" else "xipos"
+
+    def position(self, data: mujoco.MjData) -> Floats:
+        return np.array(getattr(data, self.field)[self.number])
+
+    def __str__(self) -> str:
+        return f"{self.kind} '{self.name}'" if self.name else f"{self.kind} {self.number}"
+
+
+def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
+    """The site of that name; else the last one named like an end (tip, grip, hand …), else the last site of the
+    chain's deepest body, else that body itself.
+
+    :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
+    """
+    driven = driven_dofs(model, posed(model, pose))
+    sites = [
+        Effector(kind="site", number=number, body=body, name=model.site(number).name, joints=chain(model, body, driven))
+        for number, body in enumerate(map(int, model.site_bodyid))
+    ]
+    if site is not None:
+        return _named(model, sites, site)
+    fit = [one for one in sites if one.joints and not TARGET_NAME.search(one.name.lower())]
+    ends = [one for one in fit if END_NAME.search(one.name.lower())]
+    if ends:
+        return ends[-1]
+    bodies = [
+        Effector(kind="body", number=body, body=body, name=model.body(body).name, joints=chain(model, body, driven))
+        for body in range(1, model.nbody)
+    ]
+    deepest = max(bodies, key=lambda one: (len(one.joints), _depth(model, one.body), one.body), default=None)
+    if deepest is None or not deepest.joints:
+        raise ValueError(
+            "needs a chain of hinges or slides on a fixed base, moved by actuators; this robot has "
+            + describe_joints(model)
+        )
+    at_deepest = [one for one in fit if one.body == deepest.body]
+    return at_deepest[-1] if at_deepest else deepest
+
+
+def _named(model: mujoco.MjModel, sites: list[Effector], name: str) -> Effector:
+    found = next((one for one in sites if one.name == name), None)
+    if found is None:
+        names = ", ".join(one.name for one in sites if one.name)
+        raise ValueError(f'site = "{name}": the robot has {names or "no site with a name"}')
+    if not found.joints:
+        raise ValueError(
+            f'site = "{name}" is not on a chain of hinges or slides on a fixed base that actuators move; '
+            f"this robot has {describe_joints(model)}"
+        )
+    return found
+
+
+def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Driven hinges and slides on the way to ``body``; none where it hangs on a free joint."""
+    joints = [joint for one in reversed(list(ancestors(model, body))) for joint in joints_of(model, one)]
+    if any(joint_type(model, joint) == FREE for joint in joints):
+        return ()
+    scalar = [joint for joint in joints if joint_type(model, joint) in (HINGE, SLIDE)]
+    return tuple(joint for joint in scalar if driven[model.jnt_dofadr[joint]])
+
+
+def describe_joints(model: mujoco.MjModel) -> str:
+    """In words, for messages."""
+    words = {"mjJNT_FREE": "free", "mjJNT_BALL": "ball", "mjJNT_SLIDE": "slide", "mjJNT_HINGE": "hinge"}
+    joints = [f"{words[joint_type(model, joint).name]} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
+    shown = ", ".join(joints[:6]) + (f" and {len(joints) - 6} more" if len(joints) > 6 else "")
+    return f"{shown or 'no joint'} and {model.nu} actuator{'' if model.nu == 1 else 's'}"
+
+
+def _depth(model: mujoco.MjModel, body: int) -> int:
+    return sum(1 for _ in ancestors(model, body))
+
+
+class Workspace:
+    """Where the effector gets to: the robot's own forward kinematics over positions its controls can hold.
+
+    :param share: of the way from the starting pose to a joint's limits.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, effector: Effector, pose: Floats, actions: ActionMap, share: float
+    ) -> None:
+        self._model, self._effector, self._pose = model, effector, pose
+        self._data = posed(model, pose)
+        self.start = effector.position(self._data)
+        self._deepest = self._penetration() + DEEPEST_PENETRATION_M
+        joints = list(effector.joints)
+        self._addresses = model.jnt_qposadr[joints]
+        low, high = _reach(model, joints, pose, actions)
+        centre = pose[self._addresses]
+        self.low, self.high = centre + share * (low - centre), centre + share * (high - centre)
+        planes = np.flatnonzero(model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE))
+        floors = [plane for plane in planes if model.body_weldid[model.geom_bodyid[plane]] == 0]
+        self._normals = self._data.geom_xmat[floors].reshape(-1, 3, 3)[:, :, 2].copy()
+        self._points = self._data.geom_xpos[floors].copy()
+
+    def sample(self, rng: np.random.Generator) -> Floats:
+        """``(3,)`` a position the effector takes with the robot neither in the ground nor in itself.
+
+        Where :data:`TRIES` draws bring none, the effector's own in the starting pose.
+        """
+        data = self._data
+        for _ in range(TRIES):
+            data.qpos[:] = self._pose
+            data.qpos[self._addresses] = rng.uniform(self.low, self.high)
+            mujoco.mj_kinematics(self._model, data)
+            position = self._effector.position(data)
+            if self._is_under_ground(position):
+                continue
+            mujoco.mj_comPos(self._model, data)
+            mujoco.mj_collision(self._model, data)
+            if self._penetration() <= self._deepest:
+                return position
+        return self.start.copy()
+
+    def _penetration(self) -> float:
+        """Metres, of the deepest contact."""
+        return float(max(0.0, -self._data.contact.dist.min(initial=0.0)))
+
+    def _is_under_ground(self, position: Floats) -> bool:
+        height = ((position - self._points) * self._normals).sum(axis=1)
+        above = ((self.start - self._points) * self._normals).sum(axis=1) >= 0
+        return bool((above & (height < 0)).any())
+
+
+def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap) -> tuple[Floats, Floats]:
+    """``(len(joints),)`` least and greatest positions: the joints' limits, and what position servos can be told."""
+    low, high = np.empty(len(joints)), np.empty(len(joints))
+    servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
+    for place, joint in enumerate(joints):
+        start = pose[model.jnt_qposadr[joint]]
+        if model.jnt_limited[joint]:
+            low[place], high[place] = model.jnt_range[joint]
+        else:
+            turn = TURN if joint_type(model, joint) == HINGE else 0.0
+            low[place], high[place] = start - turn, start + turn
+        for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
+            if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
+                told = sorted(actions.commands(servo) / model.actuator_gear[servo, 0])
+                low[place], high[place] = max(low[place], told[0]), min(high[place], told[1])
+        low[place], high[place] = min(low[place], start), max(high[place], start)
+    return low, high

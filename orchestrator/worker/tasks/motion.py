@@ -1,0 +1,145 @@
+"""How a robot's root moves and how its joints stand, for any kind of root.
+
+Of a free joint MuJoCo gives the linear velocity in world axes and the angular velocity in the body's own
+(``qvel[:3]``, ``qvel[3:6]``); a planar root has one velocity for each of its joints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import States
+from orchestrator.worker.tasks.root import Root
+
+GRAVITY_M_S2 = 9.81
+MAX_OBSERVED_VELOCITY = 10.0
+
+
+def rotation_matrices(quaternions: Floats) -> Floats:
+    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3, 3)``, from body to world."""
+    w, x, y, z = quaternions.T
+    matrices = np.empty((len(quaternions), 3, 3))
+    xx, yy, zz = x * x, y * y, z * z
+    xy, xz, yz = x * y, x * z, y * z
+    wx, wy, wz = w * x, w * y, w * z
+    matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 0, 2] = 1 - 2 * (yy + zz), 2 * (xy - wz), 2 * (xz + wy)
+    matrices[:, 1, 0], matrices[:, 1, 1], matrices[:, 1, 2] = 2 * (xy + wz), 1 - 2 * (xx + zz), 2 * (yz - wx)
+    matrices[:, 2, 0], matrices[:, 2, 1], matrices[:, 2, 2] = 2 * (xz - wy), 2 * (yz + wx), 1 - 2 * (xx + yy)
+    return matrices
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """Of the root, in a batch of ``n`` environments.
+
+    No matrix product of the whole batch is in it: BLAS rounds a row differently in batches of different sizes.
+    """
+
+    up: Floats
+    """``(n, 3)`` the world's up in the root's own axes: minus the projected gravity."""
+    velocity: Floats
+    """``(n, 3)`` metres a second, in the root's own axes."""
+    spin: Floats
+    """``(n, 3)`` radians a second, in the root's own axes."""
+    heading_velocity: Floats
+    """``(n, 3)`` metres a second forward, to the left and up: world axes turned about the vertical by as much as
+    the root has turned since the starting pose."""
+    yaw_rate: Floats
+    """``(n,)`` radians a second about the vertical."""
+
+
+class Proprioception:
+    """What the robot feels of itself.
+
+    :param pose: ``(nq,)`` in which it heads along world x.
+    """
+
+    def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
+        self._root = root
+        self._pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
+        start = rotation_matrices(pose[None, root.quaternion])[0] if root.quaternion is not None else np.eye(3)
+        self._ahead = start[0]
+        self._root_up = start[2]
+        addresses = [one.address for one in root.coordinates]
+        dofs = [one.dof for one in root.coordinates]
+        if root.quaternion is not None and root.free_dof is not None:
+            addresses += range(root.quaternion.start, root.quaternion.stop)
+            dofs += range(root.free_dof + 3, root.free_dof + 6)
+        self.joints = np.setdiff1d(np.arange(model.nq), addresses)
+        """Addresses in ``qpos`` of everything but the root."""
+        self.dofs = np.setdiff1d(np.arange(model.nv), dofs)
+        """Likewise in ``qvel``."""
+        self._home = pose[self.joints]
+
+    def motion(self, states: States) -> Motion:
+        rotations = self._rotations(states)
+        velocity, spin = self._world_velocity(states), self._spin(states)
+        ahead = (rotations[:, :2] * self._ahead).sum(axis=2)
+        ahead /= np.maximum(np.sqrt(np.square(ahead).sum(axis=1, keepdims=True)), 1e-9)
+        heading = velocity.copy()
+        heading[:, 0] = ahead[:, 0] * velocity[:, 0] + ahead[:, 1] * velocity[:, 1]
+        heading[:, 1] = ahead[:, 0] * velocity[:, 1] - ahead[:, 1] * velocity[:, 0]
+        up = rotations[:, 2]
+        own = (velocity[:, :, None] * rotations).sum(axis=1)
+        return Motion(up, own, spin, heading, (up * spin).sum(axis=1))
+
+    def uprightness(self, motion: Motion) -> Floats:
+        """``(n,)`` cosine of the tilt against the starting pose."""
+        cosines: Floats = (motion.up * self._root_up).sum(axis=1)
+        return cosines
+
+    def offsets(self, states: States) -> Floats:
+        """``(n, len(joints))`` positions of the joints against the starting pose."""
+        return states.qpos.take(self.joints, axis=1) - self._home
+
+    def feel(self, states: States, *more: Floats) -> Floats:
+        """``(n, …)`` float32: up, velocity, spin, offsets and velocities of the joints (±10 at most), then ``more``."""
+        motion, velocities = self.motion(states), states.qvel.take(self.dofs, axis=1)
+        parts = (motion.up, motion.velocity, motion.spin, self.offsets(states), velocities, *more)
+        felt: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+        np.minimum(felt, MAX_OBSERVED_VELOCITY, out=felt)
+        return np.maximum(felt, -MAX_OBSERVED_VELOCITY, out=felt)
+
+    def _rotations(self, states: States) -> Floats:
+        root = self._root
+        if root.quaternion is not None:
+            return rotation_matrices(states.qpos[:, root.quaternion])
+        rotations = np.zeros((len(states.qpos), 3, 3))
+        rotations[:, 1, 1] = 1.0
+        angle = 0.0 if root.pitch is None else root.pitch.sign * (states.qpos[:, root.pitch.address] - self._pitch)
+        rotations[:, 0, 0] = rotations[:, 2, 2] = np.cos(angle)
+        rotations[:, 0, 2] = np.sin(angle)
+        rotations[:, 2, 0] = -rotations[:, 0, 2]
+        return rotations
+
+    def _world_velocity(self, states: States) -> Floats:
+        root = self._root
+        if root.free_dof is not None:
+            return states.qvel[:, root.free_dof : root.free_dof + 3]
+        velocity = np.zeros((len(states.qvel), 3))
+        for axis, one in enumerate((root.x, root.y, root.z)):
+            if one is not None:
+                velocity[:, axis] = one.sign * states.qvel[:, one.dof]
+        return velocity
+
+    def _spin(self, states: States) -> Floats:
+        root = self._root
+        if root.free_dof is not None:
+            return states.qvel[:, root.free_dof + 3 : root.free_dof + 6]
+        spin = np.zeros((len(states.qvel), 3))
+        if root.pitch is not None:
+            spin[:, 1] = root.pitch.sign * states.qvel[:, root.pitch.dof]
+        return spin
+
+
+def brisk_speed(root: Root) -> float:
+    """Metres a second at which a robot of this height walks briskly: Froude number v² / (g · height) = 0.1.
+
+    Animals of any size walk alike at the same Froude number, and most run from 0.5 on (R. McN. Alexander,
+    "Optimization and gaits in the locomotion of vertebrates", Physiological Reviews 69, 1989).
+    """
+    return float(np.sqrt(0.1 * GRAVITY_M_S2 * max(root.start_height, 0.05)))

@@ -1,0 +1,99 @@
+"""Poles on a cart: ``InvertedPendulum-v5`` and ``InvertedDoublePendulum-v5``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import Range, States
+from orchestrator.worker.tasks.presets.base import Preset, PresetOptions, misfit, within
+
+MAX_ANGLE = 0.2
+MIN_TIP_HEIGHT = 1.0
+OBSERVED: Range = (-10.0, 10.0)
+"""Limits of velocities and of the constraint force."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvertedPendulumOptions(PresetOptions):
+    frame_skip: int = 2
+
+
+class InvertedPendulum(Preset):
+    """Pays 1 while the pole's angle, the second position, is within ±0.2, and ends beyond.
+
+    Observation: positions and velocities.
+    """
+
+    Options = InvertedPendulumOptions
+    asset = "inverted_pendulum.xml"
+
+    def __init__(self, model: mujoco.MjModel, options: InvertedPendulumOptions) -> None:
+        super().__init__(model, options)
+        _require_joints(model, 2, "cart and pole")
+
+    def observe(self, states: States) -> Floats:
+        return np.concatenate((states.qpos, states.qvel), axis=1)
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        upright = np.abs(after.qpos[:, 1]) <= MAX_ANGLE
+        return upright.astype(np.float64), ~upright
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvertedDoublePendulumOptions(PresetOptions):
+    healthy_reward: float = 10.0
+    reset_noise_scale: float = 0.1
+
+
+class InvertedDoublePendulum(Preset):
+    """Pays for a tip at rest two metres over the cart's rail, and ends when it is at most one metre high.
+
+    ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of the
+    first site, and ω the poles' velocities.
+
+    Observation: position of the cart, sine and cosine of the angles, velocities clipped to ±10, constraint
+    force on the cart likewise.
+    """
+
+    Options = InvertedDoublePendulumOptions
+    asset = "inverted_double_pendulum.xml"
+    normal_velocities = True
+    fields = ("site_xpos", "qfrc_constraint")
+
+    def __init__(self, model: mujoco.MjModel, options: InvertedDoublePendulumOptions) -> None:
+        super().__init__(model, options)
+        _require_joints(model, 3, "cart and two poles")
+        if model.nsite == 0:
+            raise misfit("a site at the tip of the second pole", "no site")
+
+    def observe(self, states: States) -> Floats:
+        angles = states.qpos[:, 1:]
+        force = within(states.fields["qfrc_constraint"][:, :1], OBSERVED)
+        parts = (states.qpos[:, :1], np.sin(angles), np.cos(angles), within(states.qvel, OBSERVED), force)
+        return np.concatenate(parts, axis=1)
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        x, _, z = after.fields["site_xpos"][:, 0].T
+        _, first, second = after.qvel.T
+        alive = z > MIN_TIP_HEIGHT
+        distance = 0.01 * x**2 + (z - 2.0) ** 2
+        restlessness = 1e-3 * first**2 + 5e-3 * second**2
+        return self.options.healthy_reward * alive - distance - restlessness, ~alive
+
+
+def _require_joints(model: mujoco.MjModel, count: int, what: str) -> None:
+    """:raises ValueError: the robot has not exactly ``count`` slides and hinges."""
+    if (model.nq, model.nv) != (count, count):
+        raise misfit(
+            f"{count} slide or hinge joints, {what}", f"{model.nq} positions and {model.nv} velocities in its joints"
+        )

@@ -1,0 +1,132 @@
+"""Task ``reach``: bring the end of a fixed-base arm to a target, and keep it there.
+
+Targets are places that the robot's own forward kinematics give: random positions of the joints that actuators move,
+within what limits and servos allow, but for those with the robot in the ground or in itself. The reward is that of
+gymnasium's Reacher-v5 (minus distance, minus effort), with the distance in units of how far targets are on
+average, and with a term that grows steeply close to the target, where the distance itself hardly changes any more:
+
+    reward = −d / span + precision_weight · exp(−(d / (0.1 · span))²) − ctrl_cost_weight · mean(action²)
+
+Observation: positions and velocities of the arm's joints (sine and cosine of hinges without limits; velocities
+within ±10), activations of muscles, the effector's position, and the target minus that. No termination. A body or
+site named "target" in the model plays no part: the target is the environment's own, and pictures show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.effector import Workspace, find_effector
+from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.root import HINGE
+
+PRECISION_WIDTH = 0.1
+LEAST_SPAN_M = 1e-4
+_TRIALS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachOptions(CommonOptions):
+    max_episode_steps: int = 100
+    site: str | None = None
+    """What shall reach; None: the last site named like an end (tip, grip, hand …), else the end of the chain."""
+    target_range: float = 0.6
+    """Share of the way from the starting pose to the joints' limits within which targets are drawn."""
+    target_period_s: float | None = None
+    """Seconds after which there is another target; None: one an episode."""
+    precision_weight: float = 1.0
+    ctrl_cost_weight: float = 0.01
+
+    def __post_init__(self) -> None:
+        CommonOptions.__post_init__(self)
+        if not 0 < self.target_range <= 1:
+            raise ValueError(f"target_range = {self.target_range}: expected above 0, at most 1")
+        if self.target_period_s is not None and self.target_period_s <= 0:
+            raise ValueError(f"target_period_s = {self.target_period_s}: expected more than 0")
+
+
+class Reach(Task):
+    """:raises ValueError: no such site, or no driven chain on a fixed base, or one whose end stays where it is."""
+
+    Options = ReachOptions
+    goal_size = 3
+    measures = (Measure(name="distance_m", over_episode="last"),)
+
+    def __init__(self, model: mujoco.MjModel, options: ReachOptions) -> None:
+        super().__init__(model, options)
+        self.effector = find_effector(model, self.pose, options.site)
+        self.workspace = Workspace(model, self.effector, self.pose, self.actions, options.target_range)
+        self.fields = (self.effector.field, "act") if model.na else (self.effector.field,)
+        if options.target_period_s is not None:
+            self.goal_period = control_steps(options.target_period_s, self.step_s)
+        rng = np.random.default_rng(0)
+        targets = np.array([self.workspace.sample(rng) for _ in range(_TRIALS)])
+        self.span_m = float(np.linalg.norm(targets - self.workspace.start, axis=1).mean())
+        """Mean distance of targets from where the effector starts."""
+        if self.span_m < LEAST_SPAN_M:
+            raise ValueError(
+                f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
+                'is in the ground or in the robot itself); name another one: site = "…"'
+            )
+        self._look_at_joints()
+
+    def _look_at_joints(self) -> None:
+        """Only those of the arm's own tree: a ball that lies about is none of its business."""
+        model = self.model
+        tree = model.body_treeid[self.effector.body]
+        joints = [joint for joint in range(model.njnt) if model.body_treeid[model.jnt_bodyid[joint]] == tree]
+        turning = [joint for joint in joints if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]]
+        addresses = [model.jnt_qposadr[joint] for joint in turning]
+        own = np.isin(model.jnt_bodyid[model.dof_jntid], np.flatnonzero(model.body_treeid == tree))
+        self._dofs = np.flatnonzero(own)
+        positions = np.concatenate([_addresses(model, joint) for joint in joints])
+        self._turning, self._limited = np.array(addresses, int), np.setdiff1d(positions, addresses)
+
+    def sample_goal(self, rng: np.random.Generator) -> Floats:
+        """``(x, y, z)`` in metres, world axes."""
+        return self.workspace.sample(rng)
+
+    def observe(self, states: States) -> Floats:
+        qpos, effector = states.qpos, states.fields[self.effector.field][:, self.effector.number]
+        velocities = np.clip(states.qvel.take(self._dofs, axis=1), -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
+        angles = qpos.take(self._turning, axis=1)
+        away = states.goals - effector
+        parts = [qpos.take(self._limited, axis=1), np.sin(angles), np.cos(angles), velocities, effector, away]
+        parts += [states.fields[name] for name in self.fields[1:]]
+        observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+        return observations
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        options = self.options
+        distances = self._distances(after) / self.span_m
+        rewards = options.precision_weight * np.exp(-np.square(distances / PRECISION_WIDTH)) - distances
+        rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
+        return rewards, np.zeros(len(rewards), bool)
+
+    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+        return self._distances(after)[:, None]
+
+    def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
+        x, y, z = goal.tolist()
+        return x, y, z
+
+    def _distances(self, states: States) -> Floats:
+        """``(n,)`` metres from the effector to the target."""
+        away = states.goals - states.fields[self.effector.field][:, self.effector.number]
+        distances: Floats = np.sqrt(np.square(away).sum(axis=1))
+        return distances
+
+
+def _addresses(model: mujoco.MjModel, joint: int) -> NDArray[np.int64]:
+    """In ``qpos``."""
+    width = {mujoco.mjtJoint.mjJNT_FREE: 7, mujoco.mjtJoint.mjJNT_BALL: 4}.get(joint_type(model, joint), 1)
+    return np.arange(model.jnt_qposadr[joint], model.jnt_qposadr[joint] + width)

@@ -1,0 +1,114 @@
+"""Task ``stand``: stay up in the starting pose, whatever pushes.
+
+The reward has the form of the standing tasks of dm_control's walker and humanoid (Tassa et al. 2018, "DeepMind
+Control Suite", section on humanoid): a product of factors between 0 and 1, so that none can be traded for another,
+here with Gaussians around the robot's own starting pose instead of thresholds made for one robot:
+
+    reward = high · upright · (1 + pose) / 2 · (1 + still) / 2
+             + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
+
+    high     = exp(−(Δheight / (0.2 · start height))²)
+    upright  = cosine of the tilt against the starting pose, at least 0
+    pose     = exp(−mean((joint position − starting position)²) / 0.3²)
+    still    = exp(−(horizontal speed / brisk walking speed)²)
+
+Every ``push_period_s`` the root is given a horizontal velocity in a random direction on top of its own, as legged
+robots are pushed in Rudin et al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement
+Learning".
+
+Observation: the world's up, velocity and spin in the root's own axes, joint positions against the starting pose and
+joint velocities, height, activations of muscles; all within ±10. Ends when unhealthy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import Measure, States, Task, control_steps
+from orchestrator.worker.tasks.motion import Proprioception, brisk_speed
+from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
+
+HIGH_SHARE = 0.2
+POSE_WIDTH = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandOptions(HealthOptions):
+    max_episode_steps: int = 250
+    healthy_reward: float | None = 0.0
+    ctrl_cost_weight: float = 0.01
+    push_speed: float | None = None
+    """Metres a second that a push adds; None: as fast as the robot would walk briskly (Froude number 0.1)."""
+    push_period_s: float = 2.0
+    """Seconds between pushes."""
+
+    def __post_init__(self) -> None:
+        HealthOptions.__post_init__(self)
+        if self.push_speed is not None and self.push_speed < 0:
+            raise ValueError(f"push_speed = {self.push_speed}: expected 0 or more")
+        if self.push_period_s <= 0:
+            raise ValueError(f"push_period_s = {self.push_period_s}: expected more than 0")
+
+
+class Stand(Task):
+    """:raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy."""
+
+    Options = StandOptions
+    measures = (Measure(name="height_m", over_episode="mean"),)
+
+    def __init__(self, model: mujoco.MjModel, options: StandOptions) -> None:
+        super().__init__(model, options)
+        self.root = find_root(model, self.pose)
+        self.healthy = Health(model, self.root, self.pose, options)
+        self.fields = ("act",) if model.na else ()
+        self._body = Proprioception(model, self.root, self.pose)
+        self._brisk = brisk_speed(self.root)
+        self._push_speed = self._brisk if options.push_speed is None else options.push_speed
+        self.push_period = control_steps(options.push_period_s, self.step_s) if self._push_speed else None
+
+    def push(self, rng: np.random.Generator) -> Floats:
+        pushed = np.zeros(self.model.nv)
+        root, direction = self.root, rng.uniform(-math.pi, math.pi)
+        if root.y is None:
+            pushed[root.x.dof] = math.copysign(self._push_speed, direction)
+        else:
+            pushed[root.x.dof] = self._push_speed * math.cos(direction)
+            pushed[root.y.dof] = self._push_speed * math.sin(direction)
+        return pushed
+
+    def observe(self, states: States) -> Floats:
+        height = self._height(states)[:, None]
+        return self._body.feel(states, height, *states.fields.values())
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        options, body = self.options, self._body
+        motion = body.motion(after)
+        fall = (self._height(after) - self.root.start_height) / (HIGH_SHARE * self.root.start_height)
+        bent = np.square(body.offsets(after)).sum(axis=1) / max(1, len(body.joints)) / POSE_WIDTH**2
+        speed = np.square(motion.heading_velocity[:, :2]).sum(axis=1) / self._brisk**2
+        rewards = np.exp(-fall * fall) * np.maximum(body.uprightness(motion), 0.0)
+        rewards *= (1.0 + np.exp(-bent)) * (1.0 + np.exp(-speed)) / 4.0
+        rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
+        healthy = self.healthy(after)
+        rewards += self.healthy.bonus * healthy
+        return rewards, ~healthy if self.healthy.terminates else np.zeros(len(healthy), bool)
+
+    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+        return self._height(after)[:, None]
+
+    def _height(self, states: States) -> Floats:
+        """``(n,)`` metres over the ground that the root started above."""
+        z = self.root.z
+        if z is None:
+            return np.full(len(states.qpos), self.root.start_height)
+        height: Floats = self.root.start_height + z.sign * (states.qpos[:, z.address] - self.pose[z.address])
+        return height

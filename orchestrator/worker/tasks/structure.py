@@ -1,0 +1,63 @@
+"""What a robot's actuators move, and what stands still: facts about a compiled model in its starting pose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats
+
+_DOWN = np.array([0.0, 0.0, -1.0])
+_LEAST_LEVER = 1e-9
+
+
+def posed(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
+    """A new ``MjData`` in ``pose`` (nq,), with everything that follows from positions."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = pose
+    mujoco.mj_fwdPosition(model, data)
+    return data
+
+
+def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]:
+    """``(nv,)`` which degrees of freedom an actuator has a lever on, through whatever joint, tendon or site."""
+    driven = np.zeros(model.nv, bool)
+    for first, count in zip(data.moment_rowadr, data.moment_rownnz, strict=True):
+        entries = slice(first, first + count)
+        driven[data.moment_colind[entries][np.abs(data.actuator_moment[entries]) > _LEAST_LEVER]] = True
+    return driven
+
+
+def joints_of(model: mujoco.MjModel, body: int) -> range:
+    """Numbers of the joints by which ``body`` moves against its parent."""
+    return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
+
+
+def ancestors(model: mujoco.MjModel, body: int) -> Iterator[int]:
+    """``body`` and everything it hangs on, without the world."""
+    while body > 0:
+        yield body
+        body = int(model.body_parentid[body])
+
+
+def is_fixed(model: mujoco.MjModel, body: int) -> bool:
+    """Whether ``body`` is the world or welded to it."""
+    return bool(model.body_weldid[body] == 0)
+
+
+def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> float:
+    """Height of the first surface below ``point`` (3,) that is fixed and can be stood on; 0 where there is none."""
+    origin, hit = np.array(point), np.zeros(1, np.int32)
+    for _ in range(2 * model.ngeom):  # into a geom of the robot's own and out of it
+        distance = mujoco.mj_ray(model, data, origin, _DOWN, None, True, -1, hit)
+        if distance < 0:
+            break
+        geom = hit[0]
+        origin[2] -= distance
+        if is_fixed(model, model.geom_bodyid[geom]) and (model.geom_contype[geom] or model.geom_conaffinity[geom]):
+            return float(origin[2])
+        origin[2] -= 1e-6
+    return 0.0

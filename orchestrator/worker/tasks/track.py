@@ -1,0 +1,148 @@
+"""Task ``track``: walk at the velocity that is commanded, and follow when the command changes.
+
+The command is a velocity forward, one to the left and a rate of turning, in the robot's heading frame (world axes
+turned about the vertical with the robot), drawn anew every ``command_period_s``. The reward has the terms of Rudin et
+al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning", appendix on rewards:
+
+    reward = exp(−|Δv|² / σ²) + ½ · exp(−Δω² / σ_ω²) − ½ · |Δv| / speed + healthy_reward · healthy
+             − bounce_cost_weight · (v_up² + (½ · height · |roll and pitch rate|)²) / speed²
+             − ctrl_cost_weight · mean(action²) − smoothness_weight · mean((action − last action)²)
+
+with Δv, Δω what is commanded minus what is, ``speed`` the greatest commanded one, σ half of it and σ_ω half of the
+greatest rate of turning (there σ = ½ for speeds up to 1). The weights there fit one robot and torque control; here
+costs are relative to the robot's speed and height and means over actuators. The third term is not from there: far
+from the command the first is so flat that a robot that stands does not learn to walk from a few hundred thousand
+steps. ``healthy_reward`` makes up for it, so that to fall is never better than to stand.
+
+Observation: the world's up (minus projected gravity), velocity and spin in the root's own axes, joint positions
+against the starting pose, joint velocities, the command, the last action, activations of muscles; all within ±10.
+Ends when unhealthy. A planar root is commanded its velocity along x alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.tasks.actions import Floats, Scaled
+from orchestrator.worker.tasks.base import Measure, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
+from orchestrator.worker.tasks.root import HINGE, Health, HealthOptions, find_root
+from orchestrator.worker.tasks.structure import driven_dofs, posed
+
+TURN_WEIGHT = 0.5
+FAR_WEIGHT = 0.5
+LEAST_TURN = 0.2
+"""Radians a second; the unit of turning for robots that are never told to turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackOptions(HealthOptions):
+    max_episode_steps: int = 500
+    healthy_reward: float | None = 0.5
+    forward_speed: float | None = None
+    """Metres a second, the fastest command forward; None: a brisk walk for the robot's height (Froude number 0.1)."""
+    backward_speed: float = 0.0
+    """Likewise backward."""
+    sideways_speed: float | None = None
+    """Likewise to either side; None: half of ``forward_speed`` where legs can swing sideways, else 0."""
+    turn_rate: float = 0.5
+    """Radians a second, the fastest command to turn to either side."""
+    command_period_s: float = 4.0
+    """Seconds after which there is another command."""
+    bounce_cost_weight: float = 0.05
+    ctrl_cost_weight: float = 0.01
+    smoothness_weight: float = 0.01
+
+    def __post_init__(self) -> None:
+        HealthOptions.__post_init__(self)
+        for name in ("backward_speed", "sideways_speed", "turn_rate"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} = {value}: expected 0 or more")
+        for name in ("forward_speed", "command_period_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} = {value}: expected more than 0")
+
+
+class Track(Task):
+    """:raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy."""
+
+    Options = TrackOptions
+    measures = (Measure(name="velocity_error_m_s", over_episode="mean"),)
+    actions: Scaled
+
+    def __init__(self, model: mujoco.MjModel, options: TrackOptions) -> None:
+        super().__init__(model, options)
+        self.root = find_root(model, self.pose)
+        self.healthy = Health(model, self.root, self.pose, options)
+        self.goal_period = control_steps(options.command_period_s, self.step_s)
+        self.fields = ("ctrl", "act") if model.na else ("ctrl",)
+        self._body = Proprioception(model, self.root, self.pose)
+        self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
+        forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
+        self._low, self._high = np.array([-options.backward_speed]), np.array([forward])
+        self._turn = max(options.turn_rate, LEAST_TURN)
+        if self.root.quaternion is not None:
+            sideways = options.sideways_speed
+            if sideways is None:
+                sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
+            aside = np.array([sideways, options.turn_rate])
+            self._low, self._high = np.append(self._low, -aside), np.append(self._high, aside)
+        self.goal_size = len(self._low)
+        self._speed = max(forward, options.backward_speed)
+
+    def sample_goal(self, rng: np.random.Generator) -> Floats:
+        """``(vx, vy, yaw rate)`` in metres and radians a second; of a planar root ``(vx,)``."""
+        return rng.uniform(self._low, self._high)
+
+    def observe(self, states: States) -> Floats:
+        last = self._last_action(states)
+        return self._body.feel(states, states.goals, last, *(states.fields[name] for name in self.fields[1:]))
+
+    def reward_and_terminated(
+        self, before: States, action: NDArray[Any], after: States
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        options = self.options
+        motion = self._body.motion(after)
+        error = self._error(motion, after.goals)
+        rewards = np.exp(error / -((self._speed / 2) ** 2)) - FAR_WEIGHT * np.sqrt(error) / self._speed
+        if self.goal_size == 3:
+            turning = (after.goals[:, 2] - motion.yaw_rate) / (self._turn / 2)
+            rewards += TURN_WEIGHT * np.exp(-turning * turning)
+        rolling = np.square(motion.spin).sum(axis=1) - np.square(motion.yaw_rate)
+        bounce = np.square(motion.heading_velocity[:, 2]) + rolling * (self.root.start_height / 2) ** 2
+        rewards -= options.bounce_cost_weight * np.minimum(bounce / self._speed**2, 10.0)
+        change = action - self._last_action(before)
+        effort = options.ctrl_cost_weight * np.square(action) + options.smoothness_weight * np.square(change)
+        rewards -= effort.sum(axis=1) / action.shape[1]
+        healthy = self.healthy(after)
+        rewards += self.healthy.bonus * healthy
+        return rewards, ~healthy if self.healthy.terminates else np.zeros(len(healthy), bool)
+
+    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+        return np.sqrt(self._error(self._body.motion(after), after.goals))[:, None]
+
+    def _error(self, motion: Motion, goals: Floats) -> Floats:
+        """``(n,)`` square of the difference in velocity, m²/s²."""
+        planar = min(2, self.goal_size)
+        squares: Floats = np.square(goals[:, :planar] - motion.heading_velocity[:, :planar]).sum(axis=1)
+        return squares
+
+    def _last_action(self, states: States) -> Floats:
+        last: Floats = (states.fields["ctrl"] - self.actions.middle) / self._half
+        return last
+
+
+def swings_sideways(model: mujoco.MjModel, pose: Floats) -> bool:
+    """Whether an actuator turns a joint about an axis that lies more along world x than along y and z."""
+    data = posed(model, pose)
+    driven = driven_dofs(model, data)
+    hinges = [joint for joint in range(model.njnt) if joint_type(model, joint) == HINGE]
+    return any(driven[model.jnt_dofadr[joint]] and abs(data.xaxis[joint, 0]) > math.sqrt(0.5) for joint in hinges)

@@ -1,0 +1,55 @@
+"""Where is the robot in the pictures? Run as a program, as MuJoCo chooses its OpenGL library when it is imported.
+
+``python picture_helpers.py XML…`` prints for each robot a JSON object: whether its own camera was used, and for each of
+some moments under random actions the share of pixels that are the robot, and whether it touches the picture's border.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+MOMENTS, EVERY_S = 4, 0.4
+
+
+def look(xml: Path) -> dict[str, Any]:
+    import mujoco
+    import numpy as np
+
+    from orchestrator.worker import camera, rendering, scenes
+
+    model = rendering.dressed(xml)
+    data = mujoco.MjData(model)
+    if model.nkey:
+        mujoco.mj_resetDataKeyframe(model, data, 0)
+    frames = []
+    rng = np.random.default_rng(0)
+    for number in range(MOMENTS):
+        mujoco.mj_forward(model, data)
+        frames.append(rendering.Frame(0, data.time, rendering.Pose(scenes.state_of(model, data))))
+        while data.time < (number + 1) * EVERY_S:
+            data.ctrl[:] = rng.uniform(*model.actuator_ctrlrange.T)
+            mujoco.mj_step(model, data)
+    robot = camera.robot_geoms(model)
+    geom = int(mujoco.mjtObj.mjOBJ_GEOM)
+    found = []
+    with rendering.Stage(model) as stage:
+        ours = stage.cameras(frames)[0].fixedcamid < 0
+        for _ in stage.draw(frames):
+            stage.renderer.enable_segmentation_rendering()
+            kinds = stage.renderer.render()
+            stage.renderer.disable_segmentation_rendering()
+            mask = (kinds[:, :, 1] == geom) & np.isin(kinds[:, :, 0], robot)
+            border = mask[0].any() or mask[-1].any() or mask[:, 0].any() or mask[:, -1].any()
+            found.append({"share": float(mask.mean()), "touches_border": bool(border)})
+    return {"own_camera": not ours, "moments": found}
+
+
+if __name__ == "__main__":
+    from orchestrator.worker.rendering import choose_gl
+
+    choose_gl()
+    for argument in sys.argv[1:]:
+        print(json.dumps(look(Path(argument))), flush=True)

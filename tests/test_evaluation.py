@@ -1,0 +1,342 @@
+"""Evaluation after training: a function of job and policy, of whole episodes, with and without exploration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import worker_helpers as helpers
+from stable_baselines3 import PPO
+
+from orchestrator.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.worker import envs, evaluation
+from orchestrator.worker.evaluation import Evaluation, interquartile_mean
+from orchestrator.worker.outcome import Diverged
+from orchestrator.worker.simulation import Simulation
+
+CART = """
+<mujoco><option timestep="0.02"/>
+  <worldbody><geom type="plane" size="9 9 1"/>
+    <body name="cart" pos="0 0 0.5"><geom type="box" size="0.3 0.2 0.1"/>
+      <joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>
+      <body name="arm"><joint name="swing" axis="0 1 0"/><geom type="capsule" size="0.05" fromto="0 0 0 0 0 0.4"/>
+      </body>
+    </body></worldbody>
+  <actuator><motor joint="x" gear="30" ctrllimited="true" ctrlrange="-1 1"/>
+    <motor joint="swing" gear="2" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
+"""
+STEPS = 25
+PLAIN = {"max_episode_steps": STEPS, "terminate_when_unhealthy": False, "reset_noise_scale": 0.1}
+
+TALKER = """
+import random
+
+import gymnasium
+import numpy as np
+
+
+class Talker(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    render_mode = None
+    reward = None
+
+    def __init__(self):
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count += 1
+        self.steps = 0
+        return np.random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        measures = {"error_m": 0.5 * self.count, "fell": self.count == 2, "name": "talker"}
+        if self.count == 2:
+            measures["error_m"] = float("nan")
+        if self.count == 3:
+            measures["late_s"] = np.float32(4.0)
+        info = {"measures": "none" if self.count == 4 else measures}
+        reward = random.random() + np.random.random() if self.reward is None else self.reward
+        return np.zeros(2, np.float32), reward, self.steps == 5, False, info
+
+
+class Endless(Talker):
+    reward = float("inf")
+
+
+def make_env(xml, seed, kind="Talker"):
+    return globals()[kind]()
+"""
+
+
+def cart(directory: Path, **changes: Any) -> WorkerSpec:
+    """A job of the cart, whose files lie in ``directory``."""
+    (directory / "robot").mkdir(parents=True, exist_ok=True)
+    (directory / "robot/cart.xml").write_text(CART)
+    given: dict[str, Any] = {"task": "forward", "xml": "robot/cart.xml", "task_options": PLAIN, "eval_episodes": 3}
+    return helpers.spec(**given | changes)
+
+
+def policy(spec: WorkerSpec, directory: Path, **changes: Any) -> PPO:
+    """As it comes from a little training, normalisation included."""
+    venv = envs.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)
+    env = envs.normalized(spec, venv) if spec.normalize else venv
+    model = PPO("MlpPolicy", env, seed=spec.seed, device="cpu", **{**helpers.SMALL_PPO, **changes})
+    return model.learn(2 * spec.n_envs * model.n_steps)
+
+
+def evaluate(spec: WorkerSpec, directory: Path, model: PPO) -> Evaluation:
+    return evaluation.evaluate(spec, directory, model, lambda: None)
+
+
+def content(result: Evaluation) -> Any:
+    return json.loads(result.to_json())
+
+
+def disturb(model: PPO) -> None:
+    """As if something else had happened before."""
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    if model.use_sde:
+        model.policy.reset_noise(7)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7.0], 7.0),
+        ([1.0, 5.0], 3.0),
+        ([9.0, 0.0, 3.0], 4.0),
+        ([100.0, 1.0, -50.0, 2.0], 1.5),
+        ([-1000.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 50.0, -10.0, 900.0], 3.5),
+    ],
+    ids=["1", "2", "3", "4", "10"],
+)
+def test_interquartile_mean_leaves_out_a_quarter_at_either_end(values: list[float], expected: float) -> None:
+    assert interquartile_mean(values) == expected
+
+
+@pytest.mark.parametrize(
+    "hyperparameters", [{}, {"use_sde": True}, {"use_sde": True, "sde_sample_freq": 4}], ids=["plain", "gSDE", "often"]
+)
+def test_evaluation_is_the_same_whatever_happened_before_and_disturbs_nothing(
+    tmp_path: Path, hyperparameters: Mapping[str, Any]
+) -> None:
+    spec = cart(tmp_path, normalize=True)
+    model = policy(spec, tmp_path, **hyperparameters)
+    first = evaluate(spec, tmp_path, model)
+    disturb(model)
+    normalization = model.get_vec_normalize_env()
+    assert normalization is not None
+    parameters = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    statistics = pickle.dumps((normalization.obs_rms, normalization.ret_rms))
+    again = evaluate(spec, tmp_path, model)
+    drawn = random.random(), np.random.random(), torch.rand(1).item()
+    assert again.to_json() == first.to_json()
+    assert drawn == _draws_after_disturbance(model)
+    assert helpers.same_bits(dict(model.policy.state_dict()), parameters)
+    assert pickle.dumps((normalization.obs_rms, normalization.ret_rms)) == statistics
+    assert normalization.training
+
+
+def _draws_after_disturbance(model: PPO) -> tuple[float, float, float]:
+    disturb(model)
+    return random.random(), np.random.random(), torch.rand(1).item()
+
+
+def test_exploration_makes_another_outcome_from_the_same_starts(tmp_path: Path) -> None:
+    spec = cart(tmp_path)
+    model = policy(spec, tmp_path)
+    told = content(evaluate(spec, tmp_path, model))
+    assert min(abs(one - other) for one, other in both(told, "returns")) > 1e-3
+    with torch.no_grad():
+        model.policy.log_std.fill_(-30.0)
+    calm = content(evaluate(spec, tmp_path, model))
+    assert calm["deterministic"] == told["deterministic"], "exploration has no part in it"
+    assert [one for one, _ in both(calm, "returns")] == pytest.approx([other for _, other in both(calm, "returns")])
+    assert len({round(value, 6) for value in calm["deterministic"]["returns"]}) == 3, "the starts differ"
+
+
+def both(told: Any, name: str) -> list[tuple[float, float]]:
+    return list(zip(told["deterministic"][name], told["stochastic"][name], strict=True))
+
+
+@pytest.mark.parametrize(("freq", "expected"), [(-1, 1), (10, 3)], ids=["as often as rollouts", "every 10 steps"])
+def test_noise_of_state_dependent_exploration_is_drawn_as_often_as_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freq: int, expected: int
+) -> None:
+    spec = cart(tmp_path, eval_episodes=2)
+    model = policy(spec, tmp_path, use_sde=True, sde_sample_freq=freq)
+    drawn: list[int] = []
+    monkeypatch.setattr(model.policy, "reset_noise", drawn.append)
+    evaluate(spec, tmp_path, model)
+    assert drawn == [2] * expected
+
+
+def test_figures_are_those_of_the_episodes(tmp_path: Path) -> None:
+    spec = cart(tmp_path, eval_episodes=5)
+    model = policy(spec, tmp_path)
+    told = content(evaluate(spec, tmp_path, model))
+    assert (told["episodes"], told["n_envs"]) == (5, 2)
+    for mode in ("deterministic", "stochastic"):
+        part = told[mode]
+        returns = np.array(part["returns"])
+        assert (part["mean"], part["std"]) == pytest.approx((returns.mean(), returns.std()))
+        assert part["iqm"] == pytest.approx(np.sort(returns)[1:4].mean())
+        assert (part["min"], part["max"]) == (returns.min(), returns.max())
+        assert (part["lengths"], part["length_mean"]) == ([STEPS] * 5, STEPS)
+        distances = part["measures"]["distance_m"]
+        assert len(distances["values"]) == 5
+        assert distances["mean"] == pytest.approx(np.mean(distances["values"]))
+        assert distances["std"] == pytest.approx(np.std(distances["values"]))
+
+
+def test_distance_is_how_far_the_robot_got_along_x(tmp_path: Path) -> None:
+    spec = cart(tmp_path, n_envs=1, eval_episodes=1)
+    model = policy(spec, tmp_path)
+    told = content(evaluate(spec, tmp_path, model))
+    longer = {**PLAIN, "max_episode_steps": 2 * STEPS}
+    replay = Simulation.from_xml(
+        tmp_path / "robot/cart.xml", "forward", n_envs=1, seed=told["seed"], task_options=longer
+    )
+    observations = replay.reset()
+    start = float(replay.states.qpos[0, 0])
+    for _ in range(STEPS):
+        observations = replay.step(model.predict(observations, deterministic=True)[0]).observations
+    moved = float(replay.states.qpos[0, 0]) - start
+    assert abs(moved) > 0.01
+    assert told["deterministic"]["measures"]["distance_m"]["values"] == pytest.approx([moved], abs=1e-9)
+
+
+def talker(directory: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[WorkerSpec, PPO]:
+    (directory / "talker.py").write_text(TALKER)
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.delitem(sys.modules, "talker", raising=False)
+    spec = helpers.spec(entry_point="talker:make_env", n_envs=1, **changes)
+    made = envs.make(spec, directory, n_envs=1, seed=0)
+    return spec, PPO("MlpPolicy", made, device="cpu", seed=0)
+
+
+def test_measures_of_a_users_own_environment_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, model = talker(tmp_path, monkeypatch, eval_episodes=4)
+    told = evaluate(spec, tmp_path, model)
+    assert content(told)["deterministic"]["measures"] == {
+        "error_m": {"mean": 1.0, "std": 0.5, "values": [0.5, None, 1.5, None]},
+        "fell": {"mean": pytest.approx(1 / 3), "std": pytest.approx(2**0.5 / 3), "values": [0.0, 1.0, 0.0, None]},
+        "late_s": {"mean": 4.0, "std": 0.0, "values": [None, None, 4.0, None]},
+    }
+    assert str(told).endswith(" stochastic; error_m 1, fell 0.3333, late_s 4")
+
+
+def test_an_environment_that_draws_from_global_generators_is_evaluated_reproducibly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, model = talker(tmp_path, monkeypatch, eval_episodes=2)
+    first = evaluate(spec, tmp_path, model)
+    disturb(model)
+    assert evaluate(spec, tmp_path, model).to_json() == first.to_json()
+    assert first.deterministic.returns == first.stochastic.returns, "its rewards do not depend on actions"
+
+
+def test_a_return_that_is_not_finite_ends_the_job_as_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, model = talker(tmp_path, monkeypatch, eval_episodes=1, env_kwargs={"kind": "Endless"})
+    with pytest.raises(Diverged, match="an episode of 5 steps in environment 0 has the return inf"):
+        evaluate(spec, tmp_path, model)
+
+
+def test_an_episode_that_does_not_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "LONGEST", 20)
+    spec = helpers.spec(env="Pendulum-v1", env_kwargs={"max_episode_steps": 10**6}, eval_episodes=5)
+    model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
+    result = evaluate(spec, tmp_path, model)
+    for outcome in (result.deterministic, result.stochastic):
+        assert outcome.lengths == [20, 20]
+        assert max(outcome.returns) < 0
+        assert outcome.measures == {}
+
+
+def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        paths = helpers.job(tmp_path / name, cart(tmp_path / name, normalize=True))
+        record, log = helpers.run(paths)
+        told = json.loads(paths.eval.read_text())
+        assert record.eval_mean == told["deterministic"]["mean"], log
+        line = next(line for line in log.splitlines() if "evaluated over" in line)
+        distance = told["deterministic"]["measures"]["distance_m"]["mean"]
+        assert line.startswith(f"worker: evaluated over 3 episodes: return {record.eval_mean:,.1f} ± ")
+        assert line.endswith(f"{told['stochastic']['std']:,.1f} stochastic; distance_m {distance:,.4g}")
+        found.append(
+            (paths.eval.read_bytes(), {n: t.numpy().tobytes() for n, t in helpers.parameters(paths.model).items()})
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "asked to leave"])
+def test_ended_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path, ending: signal.Signals) -> None:
+    options = {**PLAIN, "max_episode_steps": 1000}
+    changes = {"normalize": True, "eval_episodes": 8, "task_options": options}
+    undisturbed, resumed = (helpers.job(tmp_path / name, cart(tmp_path / name, **changes)) for name in ("a", "b"))
+    assert helpers.run(undisturbed)[0].code == ExitCode.SUCCEEDED
+    with helpers.Worker(resumed, channel=True) as worker:
+        wait_for_evaluation(worker)
+        worker.process.send_signal(ending)
+        assert worker.wait() == (-signal.SIGKILL if ending == signal.SIGKILL else ExitCode.INTERRUPTED)
+        assert not resumed.eval.exists()
+    record, log = helpers.run(resumed, 1)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert resumed.eval.read_bytes() == undisturbed.eval.read_bytes()
+
+
+def wait_for_evaluation(worker: helpers.Worker) -> None:
+    with contextlib.closing(worker.channel.dup()) as channel, channel.makefile("rb", buffering=0) as lines:
+        assert any(Progress.from_line(line).phase == "evaluating" for line in lines), worker.log
+
+
+BY_HAND = """
+import json, sys; sys.modules['orchestrator'] = None
+import gymnasium
+from stable_baselines3 import PPO
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+facts = json.load(open(sys.argv[3]))
+venv = DummyVecEnv([lambda: Monitor(gymnasium.make('Hopper-v5'))] * facts['n_envs'])
+venv = VecNormalize.load(sys.argv[2], venv)
+venv.training = False
+venv.seed(facts['seed'])
+model, observations, returns = PPO.load(sys.argv[1], device='cpu'), venv.reset(), []
+while len(returns) < 3:
+    observations, _, _, infos = venv.step(model.predict(observations, deterministic=True)[0])
+    returns += [float(info['episode']['r']) for info in infos if 'episode' in info]
+print(json.dumps(returns))
+"""
+
+
+def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    files = map(str, (paths.model, paths.vecnormalize, paths.eval))
+    answer = subprocess.run(
+        [sys.executable, "-c", BY_HAND, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert answer.stdout, answer.stderr
+    # Dealt out beforehand: one episode to the first environment, two to the second.
+    expected = json.loads(paths.eval.read_text())["deterministic"]["returns"]
+    assert len(expected) == 3
+    assert set(expected[:2]) <= set(json.loads(answer.stdout))

@@ -1,0 +1,109 @@
+"""Every built-in task is learned by the job file that shows it, in under two minutes of one core."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command_helpers import REPOSITORY, command, environment
+
+from orchestrator.worker.tasks import TASKS
+
+JOBS = REPOSITORY / "jobs" / "tasks"
+FILES = sorted(JOBS.glob("*.toml"))
+CORE_S = 120.0
+PATIENCE_S = 900.0
+"""Only a failing test waits this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """Of mean deterministic returns; the figures that were seen stand in the job files."""
+
+    untrained_at_most: float
+    trained_at_least: float
+
+
+MARGINS = {
+    "balance": Margin(untrained_at_most=150, trained_at_least=800),
+    "forward": Margin(untrained_at_most=100, trained_at_least=1200),
+    "reach": Margin(untrained_at_most=-50, trained_at_least=30),
+    "stand": Margin(untrained_at_most=40, trained_at_least=120),
+    "track": Margin(untrained_at_most=420, trained_at_least=560),
+}
+
+
+def test_every_built_in_task_has_a_job_file_and_a_margin() -> None:
+    assert {path.stem for path in FILES} == set(TASKS) == set(MARGINS)
+
+
+@pytest.mark.parametrize("jobs", FILES, ids=lambda path: path.stem)
+def test_a_tasks_job_file_is_one_robot_one_seed_and_one_core(jobs: Path) -> None:
+    given = tomllib.loads(jobs.read_text())
+    (job,) = given["jobs"]
+    settings = given["defaults"] | job
+    assert settings["task"] == jobs.stem
+    assert (jobs.parent / settings["xml"]).is_file()
+    assert len(settings["seeds"]) == 1
+    assert "resources" not in settings
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize("jobs", FILES, ids=lambda path: path.stem)
+def test_a_task_is_learned_by_its_job_file(jobs: Path, tmp_path: Path) -> None:
+    untrained = train(untrained_copy(jobs, tmp_path), tmp_path / "untrained")
+    trained = train(jobs, tmp_path / "trained")
+    margin = MARGINS[jobs.stem]
+    assert mean_return(untrained) <= margin.untrained_at_most
+    assert mean_return(trained) >= margin.trained_at_least
+    assert core_seconds(trained) < CORE_S
+
+
+def untrained_copy(jobs: Path, folder: Path) -> Path:
+    """The same job, ended after its first rollout, with an update that changes next to nothing."""
+    text = jobs.read_text()
+    settings = tomllib.loads(text)["defaults"]
+    for key, value in (
+        ("total_timesteps", str(settings["n_envs"] * settings["ppo"]["n_steps"])),
+        ("learning_rate", "1e-12"),
+        ("xml", json.dumps(str((jobs.parent / tomllib.loads(text)["jobs"][0]["xml"]).resolve()))),
+    ):
+        text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert count == 1, key
+    copy = folder / "untrained.toml"
+    copy.write_text(text)
+    return copy
+
+
+def train(jobs: Path, run_dir: Path) -> Path:
+    """→ the directory of the one job."""
+    done = subprocess.run(
+        command("run", jobs, "--run-dir", run_dir),
+        check=False,
+        cwd=run_dir.parent,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    (job,) = (run_dir / "jobs").iterdir()
+    return job
+
+
+def mean_return(job: Path) -> float:
+    return float(json.loads((job / "eval.json").read_text())["deterministic"]["mean"])
+
+
+def core_seconds(job: Path) -> float:
+    """Processor time of all iterations; where other work shares the machine, wall time would say nothing."""
+    with (job / "timings.csv").open(newline="") as file:
+        return sum(float(row["cpu_s"]) for row in csv.DictReader(file))

@@ -1,0 +1,495 @@
+"""Pictures of trained policies, and the ``play`` command: real trainings, real rendering, pixels looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import command_helpers as commands
+import numpy as np
+import picture_helpers
+import pytest
+from command_helpers import (
+    BALANCER,
+    HOPPER,
+    REPOSITORY,
+    Experiment,
+    environment,
+    give,
+    odd,
+    wait_until,
+    write_experiment,
+)
+from PIL import Image
+from supervisor_helpers import Told, make_job, make_machine
+
+from orchestrator import pictures
+from orchestrator.contract import JobPaths, RunPaths, WorkerSpec
+from orchestrator.job import Cause, Failed, State, Succeeded
+from orchestrator.machine import Cpu
+from orchestrator.slots import SlotPool
+from orchestrator.worker import film, rendering
+
+COARSE = {"frame_skip": 40}
+"""0.2 s a control step: few frames, so that ten seconds of video are made quickly."""
+ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
+UNFILMED = ["arm", "hopper", "quadruped"]
+"""Robots that are also looked at without their own cameras: bolted, planar, free."""
+NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
+
+
+@pytest.fixture(scope="session")
+def opengl() -> None:
+    """Skips where nothing can be drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", ""))
+        try:
+            rendering.choose_gl()
+        except rendering.CannotRender as error:
+            pytest.skip(str(error))
+
+
+def play(experiment: Experiment, *arguments: str | Path, **added: str) -> subprocess.CompletedProcess[str]:
+    return give("play", experiment.run_dir, *arguments, cwd=experiment.cwd, **NO_DISPLAY | added)
+
+
+def job_dir(experiment: Experiment, job_id: str) -> JobPaths:
+    return JobPaths(experiment.run_dir / "jobs" / job_id)
+
+
+def frames(video: Path) -> tuple[list[np.ndarray], Fraction]:
+    """Every picture of a video, decoded, and how many are shown a second."""
+    with av.open(video) as container:
+        [stream] = container.streams
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        rate = stream.average_rate
+        assert rate is not None
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)], rate
+
+
+def size(png: Path) -> tuple[int, int]:
+    with Image.open(png) as image:
+        return image.size
+
+
+STRIP = (film.STRIP_FRAMES * (320 + 4) - 4, film.STRIP_HEIGHT)
+
+
+# -- the play command
+
+
+@pytest.mark.usefixtures("opengl")
+def test_play_writes_a_video_in_real_time_and_a_film_strip(finished: Experiment) -> None:
+    done = play(finished, "bal", "--seconds", "1.2")
+    assert done.returncode == 0, done.stderr
+    job = job_dir(finished, "balancer-s0")
+    assert f"wrote {job.video.relative_to(finished.cwd)}" in done.stdout.replace(str(finished.cwd) + os.sep, "")
+    shown, rate = frames(job.video)
+    assert 20 <= rate <= 45
+    assert len(shown) / rate == pytest.approx(1.2, abs=1 / float(rate))
+    assert {picture.shape for picture in shown} == {(480, 640, 3)}
+    assert min(np.ptp(picture) for picture in shown) > 100  # something is to be seen in each
+    assert np.abs(shown[0].astype(int) - shown[-1]).max() > 50  # and it moves
+    assert size(job.preview) == STRIP
+
+
+@pytest.mark.usefixtures("opengl")
+def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts(finished: Experiment) -> None:
+    def shown(file: str, *arguments: str) -> bytes:
+        assert play(finished, "hopper", "--seconds", "0.2", "--output", "out", *arguments).returncode == 0
+        return b"".join(picture.tobytes() for picture in frames(finished.cwd / "out" / file)[0])
+
+    policy = shown("video.mp4")
+    assert shown("video-512.mp4", "--checkpoint", "512") == policy
+    assert shown("video.mp4", "--seed", "1") != policy
+    assert not job_dir(finished, "hopper-s0").video.exists()  # it went where it was asked to
+
+
+@pytest.mark.usefixtures("opengl")
+def test_a_checkpoint_given_as_a_file_leaves_the_policys_own_video_alone(finished: Experiment) -> None:
+    job = job_dir(finished, "hopper-s0")
+    done = play(finished, "hopper", "--seconds", "0.2", "--checkpoint", job.checkpoints / "checkpoint-000000000384.pt")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in job.root.glob("video*")} == {"video-384.mp4"}
+    assert {path.name for path in job.root.glob("preview*")} == {"preview-384.png"}
+
+
+@pytest.mark.usefixtures("opengl")
+def test_a_robot_whose_originals_are_gone_still_plays(tmp_path: Path) -> None:
+    (tmp_path / "originals").mkdir()
+    text = HOPPER.read_text()
+    start, end = text.index("<actuator>"), text.index("</mujoco>")
+    (tmp_path / "originals/part.xml").write_text(f"<mujoco>{text[start:end]}</mujoco>")
+    robot = tmp_path / "originals/robot.xml"
+    robot.write_text(text[:start] + '<include file="part.xml"/>' + text[end:])
+    jobs = write_experiment(tmp_path, {"name": "robot", "xml": robot, "task": "forward"})
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    shutil.rmtree(tmp_path / "originals")
+    experiment = Experiment(tmp_path, jobs, tmp_path / "run")
+    done = play(experiment, "robot", "--seconds", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert job_dir(experiment, "robot-s0").video.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("nobody",), "nobody: no such job: "),
+        (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; there is: 384, 512"),
+        (("hopper", "--checkpoint", "gone.pt"), "--checkpoint gone.pt: no such file; expected one, or env_steps"),
+        (("hopper", "--seconds", "0"), "--seconds"),
+    ],
+)
+def test_what_cannot_be_played_is_told(finished: Experiment, arguments: tuple[str, ...], expected: str) -> None:
+    done = play(finished, *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+
+
+@pytest.mark.usefixtures("opengl")
+def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(finished: Experiment) -> None:
+    other = job_dir(finished, "balancer-s0").checkpoints / "checkpoint-000000000512.pt"
+    done = play(finished, "hopper", "--checkpoint", other)
+    assert (done.returncode, "is not of this job" in done.stderr) == (2, True)
+    done = play(finished, "hopper", "--checkpoint", finished.jobs)
+    assert (done.returncode, "is damaged or no checkpoint" in done.stderr) == (2, True)
+
+
+def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Experiment) -> None:
+    job_dir(finished, "hopper-s0").model.unlink()
+    done = play(finished, "hopper")
+    assert done.returncode == 2
+    assert "no model.zip yet: wait until it has finished, or play one of its checkpoints" in done.stderr
+    assert "env_steps: 384, 512" in done.stderr
+
+
+# -- without a screen
+
+
+def test_without_opengl_play_says_what_to_do_and_nothing_else_breaks(finished: Experiment) -> None:
+    done = play(finished, "hopper", MUJOCO_GL="off")
+    assert done.returncode == 1
+    assert "MUJOCO_GL asks for what does not work here (off: " in done.stderr
+    assert give("status", finished.run_dir, cwd=finished.cwd, MUJOCO_GL="off").returncode == 0
+
+
+def test_every_library_that_was_tried_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "")
+    monkeypatch.setattr(rendering, "_GL_LIBRARIES", ("off", "nonsense"))
+    with pytest.raises(rendering.CannotRender) as caught:
+        rendering.choose_gl()
+    for expected in (
+        "off: AttributeError",
+        "nonsense: RuntimeError",
+        "libegl1",
+        "libosmesa6",
+        "Training does not need",
+    ):
+        assert expected in str(caught.value)
+
+
+def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(finished: Experiment) -> None:
+    done = play(finished, "hopper", DISPLAY=":4711", MUJOCO_GL="off")
+    assert "display :4711 cannot be used" in done.stdout
+    assert "writing video and film strip instead" in done.stdout
+    assert "no pictures can be drawn" in done.stderr  # so it went on to them
+
+
+@pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb, a display without a screen")
+def test_with_a_display_a_window_opens_and_ends_when_the_time_is_over(finished: Experiment) -> None:
+    reader, writer = os.pipe()
+    with subprocess.Popen(
+        ["Xvfb", "-displayfd", str(writer)], pass_fds=[writer], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as screen:
+        os.close(writer)
+        try:
+            with open(reader) as file:  # noqa: PTH123 - a descriptor
+                display = f":{int(file.readline())}"
+            done = play(finished, "hopper", "--seconds", "0.3", DISPLAY=display)
+        finally:
+            screen.kill()
+    assert done.returncode == 0, done.stderr
+    assert "playing; close the window to end" in done.stdout
+    assert not job_dir(finished, "hopper-s0").video.exists()
+
+
+# -- after a run
+
+
+@pytest.fixture(scope="module")
+def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> tuple[Experiment, list[dict[str, Any]]]:
+    """Two jobs with ``video = true`` and one that cannot be drawn, run to the end; not to be changed."""
+    cwd = tmp_path_factory.mktemp("filmed")
+    jobs = write_experiment(
+        cwd,
+        {"name": "hopper", "xml": HOPPER, "task": "forward", "task_options": COARSE, "video": True},
+        {"name": "balancer", "xml": BALANCER, "task": "balance", "task_options": COARSE, "video": True},
+        odd("blind", "nothing", video=True),
+        odd("unasked", "nothing"),
+    )
+    with commands.Run(jobs, "--run-dir", "run", cwd=cwd) as run:
+        assert run.end() == 0, run.said
+    return Experiment(cwd, jobs, cwd / "run"), run.events
+
+
+def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
+    filmed: tuple[Experiment, list[dict[str, Any]]],
+) -> None:
+    experiment, events = filmed
+    kinds = [event["event"] for event in events]
+    assert kinds.index("pictures") > max(index for index, kind in enumerate(kinds) if kind == "succeeded")
+    assert {event["job_id"] for event in events if event["event"] == "pictured"} == {"hopper-s0", "balancer-s0"}
+    for job_id in ("hopper-s0", "balancer-s0"):
+        job = job_dir(experiment, job_id)
+        shown, rate = frames(job.video)
+        assert len(shown) / rate == pytest.approx(10.0, abs=1 / float(rate))
+        assert size(job.preview)[1] == film.STRIP_HEIGHT
+        assert not list(job.root.glob(".*"))  # nothing half written
+
+
+def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
+    filmed: tuple[Experiment, list[dict[str, Any]]],
+) -> None:
+    experiment, events = filmed
+    [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]
+    assert "odd:make cannot draw itself" in warning["message"]
+    assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
+    assert not job_dir(experiment, "unasked-s0").preview.exists()
+
+
+def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
+    filmed: tuple[Experiment, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    shutil.copytree(filmed[0].cwd, tmp_path / "again")
+    experiment = Experiment(tmp_path / "again", tmp_path / "again/jobs.toml", tmp_path / "again/run")
+    hopper, balancer = (job_dir(experiment, job_id) for job_id in ("hopper-s0", "balancer-s0"))
+    hopper.preview.unlink()
+    before = balancer.video.stat().st_mtime_ns
+    with commands.Run(experiment.jobs, "--run-dir", "run", cwd=experiment.cwd) as run:
+        assert run.end() == 0, run.said
+    assert [event["job_id"] for event in run.events if event["event"] == "pictured"] == ["hopper-s0"]
+    assert "launched" not in [event["event"] for event in run.events]
+    assert hopper.preview.exists()
+    assert balancer.video.stat().st_mtime_ns == before
+    assert not pictures.is_due(hopper)
+    os.utime(hopper.model)
+    assert pictures.is_due(hopper)
+
+
+def test_video_does_not_belong_to_what_decides_a_training() -> None:
+    plain = WorkerSpec(
+        job_id="a-s0",
+        name="a",
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=1,
+        n_envs=1,
+        normalize=False,
+        checkpoint_every=1,
+        eval_episodes=0,
+    )
+    values = json.loads(plain.to_json())
+    assert WorkerSpec.from_json(json.dumps(values | {"video": True})).fingerprint() == plain.fingerprint()
+    del values["video"]  # as written by earlier versions
+    assert WorkerSpec.from_json(json.dumps(values)) == plain
+
+
+SLOW_TO_DRAW = """
+import gymnasium, numpy as np, time
+
+
+class Slow(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+    def render(self):
+        open("drawing", "w").close()
+        time.sleep(600)
+
+
+def make(xml=None, seed=0, render_mode=None):
+    return Slow(render_mode)
+"""
+
+
+@pytest.fixture
+def drawing(tmp_path: Path, opengl: None) -> commands.Run:
+    """A run whose one job is trained, and whose video is never done."""
+    (tmp_path / "slow.py").write_text(SLOW_TO_DRAW)
+    jobs = write_experiment(tmp_path, {"name": "slow", "entry_point": "slow:make", "video": True})
+    with commands.Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        run.until("pictures")
+        wait_until((tmp_path / "drawing").exists, "the environment is asked for a picture")
+        yield run
+
+
+def players_of(pid: int) -> list[int]:
+    """Children of ``pid`` that play a policy."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in found if b"orchestrator.worker.play" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:
+    [player] = players_of(drawing.popen.pid)
+    drawing.signal(signal.SIGINT)
+    assert drawing.end() == 0  # every job has succeeded
+    assert any("1 video not made" in event["message"] for event in drawing.events), drawing.events
+    assert not is_alive(player)
+
+
+def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
+    assert give("stop", "run", cwd=drawing.cwd).returncode == 0
+    assert drawing.end() == 0
+    assert any("1 video not made" in event["message"] for event in drawing.events), drawing.events
+
+
+def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
+    [player] = players_of(drawing.popen.pid)
+    drawing.popen.kill()
+    wait_until(lambda: not is_alive(player), "the player ends with its supervisor")
+
+
+@pytest.mark.parametrize(("limit_s", "why"), [(0.0, "took more than 0 s"), (600.0, "spec.json: No such file")])
+def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, why: str
+) -> None:
+    monkeypatch.setattr(pictures, "TIME_LIMIT_S", limit_s)
+    jobs = [make_job(job_id, spec={"video": True}) for job_id in ("a-s0", "b-s0", "failed-s0")]
+    paths, told = RunPaths(tmp_path), Told()
+    for job in jobs:
+        paths.job(job.job_id).root.mkdir(parents=True)
+        paths.job(job.job_id).model.touch()
+    failed = Failed(cause=Cause.ERROR, message="")
+    states: dict[str, State] = {"a-s0": Succeeded(), "b-s0": Succeeded(), "failed-s0": failed}
+    [cpu, *_] = os.sched_getaffinity(0)
+    machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
+    pictures.make_missing(paths, jobs, states, SlotPool(machine), told, lambda: False)
+    assert told.kinds() == ["pictures", "warning", "warning"]
+    assert [facts.get("job_id") for _, _, facts in told.events] == [None, "a-s0", "b-s0"]
+    assert told.messages().count(why) == 2
+
+
+# -- other environments
+
+
+@pytest.mark.usefixtures("opengl")
+def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "swimmer", "env": "Swimmer-v5"})
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    experiment = Experiment(tmp_path, jobs, tmp_path / "run")
+    done = play(experiment, "swimmer", "--seconds", "0.4")
+    assert done.returncode == 0, done.stderr
+    shown, rate = frames(job_dir(experiment, "swimmer-s0").video)
+    assert len(shown) / rate == pytest.approx(0.4, abs=1 / float(rate))
+
+
+@pytest.mark.usefixtures("opengl")
+def test_an_environment_that_draws_itself_is_asked_to(tmp_path: Path) -> None:
+    drawn = SLOW_TO_DRAW.replace("time.sleep(600)", "return np.full((33, 47, 3), 200, np.uint8)")
+    (tmp_path / "own.py").write_text(drawn)
+    jobs = write_experiment(tmp_path, {"name": "own", "entry_point": "own:make"})
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    experiment = Experiment(tmp_path, jobs, tmp_path / "run")
+    done = play(experiment, "own", "--seconds", "1")
+    assert done.returncode == 0, done.stderr
+    shown, rate = frames(job_dir(experiment, "own-s0").video)
+    assert (len(shown), rate) == (30, 30)
+    assert {picture.shape for picture in shown} == {(32, 46, 3)}  # H.264 takes even sizes only
+    assert abs(int(shown[0].mean()) - 200) < 5
+
+
+# -- the picture
+
+
+@pytest.fixture(scope="module")
+def looks(opengl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Where our robots are in their pictures; some also without their cameras, or with one that looks away."""
+    files = {robot.stem: robot for robot in ROBOTS}
+    for name in UNFILMED:
+        plain = re.sub(r"<camera [^>]*/>", "", files[name].read_text())
+        assert plain.count("<worldbody>") == 1
+        away = '<worldbody><camera mode="trackcom" pos="0 -3 0" xyaxes="-1 0 0 0 0 1"/>'
+        folder = tmp_path_factory.mktemp(name)
+        for kind, text in (("without cameras", plain), ("filmed elsewhere", plain.replace("<worldbody>", away))):
+            files[f"{name} {kind}"] = folder / f"{kind}.xml"
+            files[f"{name} {kind}"].write_text(text)
+    done = subprocess.run(
+        [sys.executable, picture_helpers.__file__, *files.values()],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(files, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def assert_in_frame(look: dict[str, Any]) -> None:
+    for moment in look["moments"]:
+        assert not moment["touches_border"]
+        assert 0.003 < moment["share"] < 0.5
+
+
+@pytest.mark.parametrize("robot", [robot.stem for robot in ROBOTS])
+def test_the_whole_robot_is_in_every_picture(looks: dict[str, dict[str, Any]], robot: str) -> None:
+    assert_in_frame(looks[robot])
+
+
+@pytest.mark.parametrize("robot", UNFILMED)
+@pytest.mark.parametrize("kind", ["without cameras", "filmed elsewhere"])
+def test_a_robot_whose_file_has_no_camera_on_it_gets_one(
+    looks: dict[str, dict[str, Any]], robot: str, kind: str
+) -> None:
+    assert looks[robot]["own_camera"]
+    assert not looks[f"{robot} {kind}"]["own_camera"]
+    assert_in_frame(looks[f"{robot} {kind}"])
+
+
+def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
+    for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
+        stride, rate = film.stride_and_rate(period_s)
+        assert stride * period_s * rate == pytest.approx(1.0, rel=1e-3)
+        assert rate <= 45
+        assert rate >= 20 or stride == 1
+
+
+def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
+    blank = np.zeros((48, 64, 3), np.uint8)
+    episodes = [0] * 3 + [1] * 20 + [2] * 5
+    shown = film.strip_indices([rendering.Frame(episode, 0.0, blank) for episode in episodes])
+    assert (shown[0], shown[-1], len(shown)) == (3, 22, film.STRIP_FRAMES)
+    assert film.strip_indices([rendering.Frame(0, 0.0, blank)]) == [0]
+    png = film.film_strip([(0.0, blank), (1.5, blank)])
+    with Image.open(io.BytesIO(png)) as image:
+        assert image.size == (2 * 320 + 4, film.STRIP_HEIGHT)
+        assert np.ptp(np.asarray(image)) == 255  # the times are written on it
