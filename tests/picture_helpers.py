@@ -1,7 +1,8 @@
 """Where is the robot in the pictures? Run as a program, as MuJoCo chooses its OpenGL library when it is imported.
 
 ``python picture_helpers.py XML…`` prints for each robot a JSON object: whether its own camera was used, and for each of
-some moments under random actions the share of pixels that are the robot, and whether it touches the picture's border.
+some moments under random actions the share of pixels that are the robot, and whether it touches the picture's border;
+and how many pixels are green without and with a goal.
 """
 
 from __future__ import annotations
@@ -44,7 +45,19 @@ def look(xml: Path) -> dict[str, Any]:
             mask = (kinds[:, :, 1] == geom) & np.isin(kinds[:, :, 0], robot)
             border = mask[0].any() or mask[-1].any() or mask[:, 0].any() or mask[:, -1].any()
             found.append({"share": float(mask.mean()), "touches_border": bool(border)})
-    return {"own_camera": not ours, "moments": found}
+        bare = next(stage.draw(frames[:1]))
+        mujoco.mj_setState(model, data, frames[0].content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(model, data)
+        top = camera.corners(model, data, robot).max(axis=0)
+        goal = rendering.Frame(0, 0.0, rendering.Pose(frames[0].content.state, tuple(top + 0.1)))
+        marked = next(stage.draw([goal]))
+    return {"own_camera": not ours, "moments": found, "green": [greens(bare), greens(marked)]}
+
+
+def greens(picture: Any) -> int:
+    """How many pixels are strongly green."""
+    red, green, blue = picture.astype(int).transpose(2, 0, 1)
+    return int(((green > red + 60) & (green > blue + 60)).sum())
 
 
 if __name__ == "__main__":

@@ -62,6 +62,17 @@ def test_actions_reach_what_each_kind_of_actuator_takes(actuator: str, keyframe:
     assert controls(robot(actuator, keyframe)) == pytest.approx(expected)
 
 
+def test_an_actuator_of_several_controls_leaves_each_control_its_place() -> None:
+    servo = '<position joint="hip" kp="9" ctrlrange="-1 2"/>'
+    model = robot(f'<pid joint="hip" kp="3"/>{servo}', HOME.format(name="home", ctrl=' ctrl="0.4 0.8 0.8"'))
+    assert (model.nactuator, model.nu) == (2, 3)
+    actions = scaled(model, find_keyframe(model, None), None)
+    assert actions.ctrl(actions.taken(np.array([[1.0, 1.0, 1.0]])))[0] == pytest.approx([1.0, 1.0, 1.55])
+    simulation = Simulation(model, make_task("forward", model), n_envs=2, seed=0, robot="pid")
+    simulation.reset()
+    assert np.isfinite(simulation.step(np.ones((2, 3))).observations).all()
+
+
 @pytest.mark.parametrize(
     ("actuator", "expected"),
     [

@@ -34,8 +34,8 @@ MARGINS = {
     "balance": Margin(untrained_at_most=150, trained_at_least=800),
     "forward": Margin(untrained_at_most=100, trained_at_least=1200),
     "reach": Margin(untrained_at_most=-50, trained_at_least=30),
-    "stand": Margin(untrained_at_most=40, trained_at_least=120),
-    "track": Margin(untrained_at_most=420, trained_at_least=560),
+    "stand": Margin(untrained_at_most=40, trained_at_least=100),
+    "track": Margin(untrained_at_most=300, trained_at_least=500),
 }
 
 

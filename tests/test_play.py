@@ -475,6 +475,13 @@ def test_a_robot_whose_file_has_no_camera_on_it_gets_one(
     assert_in_frame(looks[f"{robot} {kind}"])
 
 
+@pytest.mark.parametrize("robot", UNFILMED)
+def test_a_goal_is_drawn_where_the_task_has_a_place_for_it(looks: dict[str, dict[str, Any]], robot: str) -> None:
+    without, with_goal = looks[robot]["green"]
+    assert without < 50
+    assert with_goal > without + 50
+
+
 def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
     for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
         stride, rate = film.stride_and_rate(period_s)

@@ -59,7 +59,7 @@ def turned(task: Task, axis: tuple[float, float, float], angle: float) -> dict[i
     return {3 + index: both[index] - task.pose[3 + index] for index in range(4)}
 
 
-@pytest.mark.parametrize("robot", ["biped", "hopper", "quadruped"])
+@pytest.mark.parametrize("robot", ["biped", "hopper", "quadruped", "eel", "dog"])
 def test_standing_still_in_the_starting_pose_is_worth_one(robot: str) -> None:
     task = stand(robot)
     assert paid(task, state(task)) == pytest.approx(1.0)

@@ -147,7 +147,9 @@ class Settings(Table):
     seeds: Seeds = key([0], "One job per seed.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).", True)
     checkpoint_every: Count = key(50_000, "env_steps between checkpoints.", 50_000)
-    eval_episodes: CountFromZero = key(10, "Episodes of each final evaluation, deterministic and stochastic; 0 for none.", 10)
+    eval_episodes: CountFromZero = key(
+        10, "Episodes of each final evaluation, deterministic and stochastic; 0 for none.", 10
+    )
     video: bool = key(False, "Make video.mp4 and preview.png of every trained policy when all training is over.", True)
     learner: Literal["auto", "sb3"] = key("auto", "What does PPO's arithmetic.", "auto")
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(

@@ -40,7 +40,8 @@ os._exit(0)
 _SKY, _HORIZON = (0.35, 0.50, 0.70), (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
-_MARKER_RGBA = (0.95, 0.25, 0.20, 0.55)
+_MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
+"""Its size as a share of the robot's."""
 
 
 class CannotRender(Exception):
@@ -234,7 +235,7 @@ class Stage:
             self.renderer.update_scene(self._data, view, self._option)
             if pose.marker is not None:
                 scene = self.renderer.scene
-                size = np.full(3, 0.02 * extent)
+                size = np.full(3, _MARKER_SIZE * extent)
                 rgba = np.array(_MARKER_RGBA, np.float32)
                 sphere = mujoco.mjtGeom.mjGEOM_SPHERE
                 place = np.array(pose.marker, float)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from orchestrator.errors import OrchestratorError
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import joint_name
+from orchestrator.worker.tasks.base import control_name, joint_name
 from orchestrator.worker.tasks.conformance import first_observation, first_state
 
 _WARNING_MEANINGS = {
@@ -343,7 +343,7 @@ class Simulation:
 
     def _name(self, kind: mujoco.mjtWarning, index: int) -> str:
         if kind == mujoco.mjtWarning.mjWARN_BADCTRL:
-            return f"actuator '{self.model.actuator(index).name or index}'"
+            return f"actuator {control_name(self.model, index)}"
         if kind == mujoco.mjtWarning.mjWARN_BADQPOS:
             joint = int(np.searchsorted(self.model.jnt_qposadr, index, side="right")) - 1
         else:

@@ -55,10 +55,10 @@ class Scaled:
         ctrl = taken * self.half + self.middle
         return np.minimum(np.maximum(ctrl, self.ctrl_low, out=ctrl), self.ctrl_high, out=ctrl)
 
-    def commands(self, actuator: int) -> Floats:
-        """``(2,)`` controls that the actions -1 and 1 lead to."""
-        ends = self.middle[actuator] + self.half[actuator] * np.array([-1.0, 1.0])
-        commands: Floats = np.clip(ends, self.ctrl_low[actuator], self.ctrl_high[actuator])
+    def commands(self, control: int) -> Floats:
+        """``(2,)`` what the actions -1 and 1 make of one control."""
+        ends = self.middle[control] + self.half[control] * np.array([-1.0, 1.0])
+        commands: Floats = np.clip(ends, self.ctrl_low[control], self.ctrl_high[control])
         return commands
 
 
@@ -86,7 +86,8 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
 
     A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (where the keyframe names none,
     what holds its pose), by ``action_scale`` (default :data:`SERVO_SCALE`) of half its range (``ctrlrange``, else the
-    joint's). Any other actuator has its whole ``ctrlrange``, or ±1 where it has none, times ``action_scale`` (default 1).
+    joint's). Any other actuator has its whole ``ctrlrange``, or ±1 where it has none, times ``action_scale`` (default
+    1).
 
     :param key: number of the keyframe, -1 for none.
     """
@@ -95,37 +96,45 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
     high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
     middle, half = (low + high) / 2, (high - low) / 2 * (1.0 if action_scale is None else action_scale)
     if key >= 0:
-        servos = position_servos(model)
-        reach = np.where(limited, (high - low) / 2, _half_joint_range(model))
-        middle = np.where(servos, _held(model, key), middle)
+        actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
+        servos = position_servos(model)[actuator]
+        reach = np.where(limited, (high - low) / 2, _half_joint_range(model)[actuator])
+        middle = np.where(servos, _held(model, key, actuator), middle)
         half = np.where(servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half)
     return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
 
 def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """``(nu,)`` which actuators pull towards the position that is their control: force = kp · (ctrl − position) − …"""
+    """``(nactuator,)`` which ones pull towards the position that is their control: force = kp · (ctrl − position) − …
+
+    Those with several controls (``pid``) are left out: not all of these are positions.
+    """
     stiffness = -model.actuator_biasprm[:, 1]
     fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
     affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
     same = np.isclose(stiffness, model.actuator_gainprm[:, 0])
     integrates = model.actuator_dyntype == int(mujoco.mjtDyn.mjDYN_INTEGRATOR)  # then the control is a velocity
-    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same & ~integrates
+    single = model.actuator_ctrlnum == 1
+    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same & ~integrates & single
     return servos
 
 
-def _held(model: mujoco.MjModel, key: int) -> Floats:
-    """``(nu,)`` controls at which position servos hold the keyframe."""
+def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:
+    """``(nu,)`` controls at which position servos hold the keyframe.
+
+    :param actuator: ``(nu,)`` which one each control is of.
+    """
     if model.key_ctrl[key].any():
         return np.array(model.key_ctrl[key])
     data = mujoco.MjData(model)
     data.qpos[:] = model.key_qpos[key]
     mujoco.mj_fwdPosition(model, data)
-    return np.array(data.actuator_length)
+    return np.array(data.actuator_length[model.actuator_outadr[actuator]])
 
 
 def _half_joint_range(model: mujoco.MjModel) -> Floats:
-    """``(nu,)`` half the range of each actuator's joint; 1 where it has none."""
-    half = np.ones(model.nu)
+    """``(nactuator,)`` half the range of each actuator's joint; 1 where it has none."""
+    half = np.ones(model.nactuator)
     for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)):
         joint = model.actuator_trnid[actuator, 0]
         if model.jnt_limited[joint]:

@@ -254,6 +254,12 @@ def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
     return mujoco.mjtJoint(int(model.jnt_type[joint]))
 
 
+def control_name(model: mujoco.MjModel, control: int) -> str:
+    """The name of the actuator that a control is of, or its number where it has none."""
+    actuator = int(np.searchsorted(model.actuator_ctrladr, control, side="right")) - 1
+    return f"'{model.actuator(actuator).name or actuator}'"
+
+
 def joint_name(model: mujoco.MjModel, joint: int) -> str:
     """The joint's name as in the MJCF, or its number and body where it has none."""
     name = model.joint(joint).name

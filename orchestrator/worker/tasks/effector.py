@@ -177,7 +177,7 @@ def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: Acti
             low[place], high[place] = start - turn, start + turn
         for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
             if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
-                told = sorted(actions.commands(servo) / model.actuator_gear[servo, 0])
+                told = sorted(actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0])
                 low[place], high[place] = max(low[place], told[0]), min(high[place], told[1])
         low[place], high[place] = min(low[place], start), max(high[place], start)
     return low, high

@@ -17,6 +17,8 @@ from orchestrator.worker.tasks.root import Root
 
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0
+LEAST_HEIGHT_M = 0.05
+"""Taken for the height of a robot whose root lies lower: a swimmer, a snake."""
 
 
 def rotation_matrices(quaternions: Floats) -> Floats:
@@ -142,4 +144,4 @@ def brisk_speed(root: Root) -> float:
     Animals of any size walk alike at the same Froude number, and most run from 0.5 on (R. McN. Alexander,
     "Optimization and gaits in the locomotion of vertebrates", Physiological Reviews 69, 1989).
     """
-    return float(np.sqrt(0.1 * GRAVITY_M_S2 * max(root.start_height, 0.05)))
+    return float(np.sqrt(0.1 * GRAVITY_M_S2 * max(root.start_height, LEAST_HEIGHT_M)))

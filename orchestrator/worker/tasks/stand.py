@@ -7,7 +7,7 @@ here with Gaussians around the robot's own starting pose instead of thresholds m
     reward = high · upright · (1 + pose) / 2 · (1 + still) / 2
              + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
 
-    high     = exp(−(Δheight / (0.2 · start height))²)
+    high     = exp(−(Δheight / (0.2 · start height))²), where the root can move up and down
     upright  = cosine of the tilt against the starting pose, at least 0
     pose     = exp(−mean((joint position − starting position)²) / 0.3²)
     still    = exp(−(horizontal speed / brisk walking speed)²)
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, States, Task, control_steps
-from orchestrator.worker.tasks.motion import Proprioception, brisk_speed
+from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
 
 HIGH_SHARE = 0.2
@@ -70,6 +70,7 @@ class Stand(Task):
         self.fields = ("act",) if model.na else ()
         self._body = Proprioception(model, self.root, self.pose)
         self._brisk = brisk_speed(self.root)
+        self._drop = HIGH_SHARE * max(self.root.start_height, LEAST_HEIGHT_M)
         self._push_speed = self._brisk if options.push_speed is None else options.push_speed
         self.push_period = control_steps(options.push_period_s, self.step_s) if self._push_speed else None
 
@@ -92,7 +93,7 @@ class Stand(Task):
     ) -> tuple[Floats, NDArray[np.bool_]]:
         options, body = self.options, self._body
         motion = body.motion(after)
-        fall = (self._height(after) - self.root.start_height) / (HIGH_SHARE * self.root.start_height)
+        fall = (self._height(after) - self.root.start_height) / self._drop
         bent = np.square(body.offsets(after)).sum(axis=1) / max(1, len(body.joints)) / POSE_WIDTH**2
         speed = np.square(motion.heading_velocity[:, :2]).sum(axis=1) / self._brisk**2
         rewards = np.exp(-fall * fall) * np.maximum(body.uprightness(motion), 0.0)

@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Direct, Floats
-from orchestrator.worker.tasks.base import EpisodeOptions, Measure, Range, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.base import (
+    EpisodeOptions,
+    Measure,
+    Range,
+    States,
+    Task,
+    control_name,
+    joint_name,
+    joint_type,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,7 @@ class Preset(Task):
         self.max_episode_steps = options.max_episode_steps
         free = [number for number in range(model.nu) if not np.ptp(model.actuator_ctrlrange[number])]
         if free:
-            names = ", ".join(f"'{model.actuator(number).name or number}'" for number in free)
+            names = ", ".join(control_name(model, number) for number in free)
             raise misfit("a ctrlrange for every actuator, since actions are controls", f"none for {names}")
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
