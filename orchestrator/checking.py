@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,12 @@ class Checked:
     def facts(self) -> dict[str, Any]:
         """One flat object; a figure that is not known is None."""
         own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
-        return {**own, "messages": list(self.messages), **{name: self.figures.get(name) for name in FIGURES}}
+        return {**own, "messages": list(self.messages), **{name: _finite(self.figures.get(name)) for name in FIGURES}}
+
+
+def _finite(figure: Any) -> Any:
+    """JSON has no other numbers."""
+    return None if isinstance(figure, float) and not math.isfinite(figure) else figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,6 +290,8 @@ class ExaminationAnswer:
     """The task asked for, or chosen."""
     task_reason: str | None = None
     """Why it was chosen; None where it was given."""
+    spoilt: bool = False
+    """Whether the process ends with this answer, because another robot might suffer there from what this one did."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Of the compiled model, by the names in ``orchestrator/worker/figures.py``; empty without one."""
 

@@ -173,7 +173,8 @@ def ask(
                 index = busy.pop(child)
                 if isinstance(found, ExaminationAnswer):
                     answers[index] = found
-                    idle.append(child)
+                    if not found.spoilt:
+                        idle.append(child)
                 elif child.answered and not child.hung and index not in again:
                     again.add(index)
                     waiting.appendleft(index)
@@ -205,7 +206,9 @@ class Child:
         self._search_path: str | None = None
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
-        environment = {**os.environ, **worker_thread_settings(1), **package_path()}
+        self._folder = tempfile.TemporaryDirectory(prefix="preflight-", ignore_cleanup_errors=True)
+        temporary = {"TMPDIR": self._folder.name}  # so that nothing stays behind of a process that is killed
+        environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.worker.preflight"],
             stdin=subprocess.PIPE,
@@ -224,6 +227,7 @@ class Child:
             if file is not None:
                 with contextlib.suppress(BrokenPipeError):
                     file.close()
+        self._folder.cleanup()
 
     def fileno(self) -> int:
         assert self._popen.stdout is not None

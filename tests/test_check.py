@@ -38,13 +38,17 @@ def cart(*, head: str = "", geom: str = "", actuator: str = MOTOR, tail: str = "
     return CART.format(head=head, geom=geom, actuator=actuator, tail=tail)
 
 
+def no_number(text: str) -> None:
+    raise AssertionError(f"{text} is no JSON")
+
+
 def check(
     *arguments: str | Path, cwd: Path, before: Callable[[], None] | None = None, code: int
 ) -> dict[str, dict[str, Any]]:
     """``check --json`` through the real command: rows by file name."""
     done = give("check", *arguments, "--json", cwd=cwd, before=before)
     assert done.returncode == code, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout, parse_constant=no_number)
     assert all(set(row) >= {"path", "verdict", "messages", *FIGURES} for row in rows)
     return {Path(row["path"]).name: row for row in rows}
 
@@ -65,6 +69,8 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
     "nan_mass.xml": (cart(geom='\nmass="nan"'), "error", "line 2: holds a NaN"),
     "nan_key.xml": (cart(tail='<keyframe><key qpos="0 nan"/></keyframe>'), "error", "line 3: holds a NaN"),
     "inf.xml": (cart(actuator=MOTOR.replace('"5"', '"inf"')), "error", "gear of actuator '0': not a finite number"),
+    "endless.xml": (cart(geom='mass="inf"'), "error", "mass of body '1'"),
+    "creeping.xml": (cart(head='<option timestep="1e-9"/>'), "error", "no training comes to an end"),
     "no_time.xml": (cart(head='<option timestep="0"/>'), "error", "option timestep is 0"),
     "junk.xml": (bytes(range(256)) * 20, "error", "is a binary file"),
     "noise.xml": (b"\x89\xff<\xfe\x81junk>" * 20, "error", "expected <mujoco>"),
@@ -93,6 +99,7 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     for name, (content, *_) in NASTY.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     os.mkfifo(folder / "pipe.xml")
+    (folder / os.fsdecode(b"\xff.xml")).write_text(cart())
     (folder / "self.xml").symlink_to("self.xml")
     (folder / "nowhere.xml").symlink_to("not_there.xml")
     (folder / "inner" / ".hidden").mkdir(parents=True)
@@ -119,6 +126,7 @@ def test_every_file_gets_the_right_verdict(name: str, nasty: dict[str, dict[str,
         ("pipe.xml", "is not a regular file"),
         ("self.xml", "cannot be read: Too many levels of symbolic links"),
         ("nowhere.xml", "no such file"),
+        ("?.xml", "the name is not UTF-8, as MuJoCo needs it; rename the file or folder"),
         ("secret.xml", "cannot be read: Permission denied"),
         ("locked", "cannot be read: Permission denied"),
     ],
@@ -128,7 +136,7 @@ def test_what_is_no_readable_file_is_an_error(name: str, message: str, nasty: di
 
 
 def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dict[str, dict[str, Any]]) -> None:
-    others = {"pipe.xml", "self.xml", "nowhere.xml", "secret.xml", "locked", "copy.XML"}
+    others = {"?.xml", "pipe.xml", "self.xml", "nowhere.xml", "secret.xml", "locked", "copy.XML"}
     assert set(nasty) == {*NASTY, *others}
     copy = nasty["copy.XML"]
     assert copy["verdict"] == "ok"
@@ -148,8 +156,32 @@ def test_the_figures_of_a_good_robot_are_told(nasty: dict[str, dict[str, Any]]) 
 
 def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(cart(head='<option iterations="2000000000" tolerance="0"/>', tail=BALLS))
-    row = check(tmp_path / "hangs.xml", "--time-limit", "3", cwd=tmp_path, code=1)["hangs.xml"]
+    (tmp_path / "temporary").mkdir()
+    done = give(
+        *("check", "hangs.xml", "--time-limit", "3", "--json"), cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
+    )
+    assert done.returncode == 1
+    (row,) = json.loads(done.stdout)
     assert row["messages"] == ["examining it took more than 3 s"]
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terrain = "<asset><hfield name='h' nrow='100000' ncol='100000' size='1 1 1 1'/></asset>"
+    (tmp_path / "vast.xml").write_text(cart(head=terrain))
+    (tmp_path / "good.xml").write_text(cart())
+    monkeypatch.setattr(preflight, "available_memory_mib", lambda: 0)  # the least is left to each
+    requests = [
+        ExaminationRequest(xml=str(tmp_path / name), alone=True, model_edits=edits)
+        for edits in ({}, {"option.timestep": 0.004})
+        for name in ("vast.xml", "good.xml")
+    ]
+    answers = preflight.ask(requests, at_once=1, time_limit_s=30)
+    assert [answer.problem for answer in answers[1::2]] == [None, None]
+    for answer in answers[::2]:
+        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB that there are" in str(answer.problem)
 
 
 def test_who_crashed_is_told_from_who_was_examined_before(tmp_path: Path) -> None:

@@ -394,6 +394,12 @@ def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> 
     refused(whole, "version 99", f"version {SCHEMA_VERSION}")
 
 
+def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(whole: Path) -> None:
+    with contextlib.closing(sqlite3.connect(whole)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    refused(whole, "version 1,", f"version {SCHEMA_VERSION}", "run --rebuild-ledger")
+
+
 def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="no ledger here"):
         Ledger.open(tmp_path / "none")

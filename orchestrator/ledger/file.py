@@ -107,7 +107,12 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_lo
     if found != APPLICATION_ID:
         raise LedgerError(f"{path}: a database of another program, or a damaged ledger; {ADVICE}")
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if written != version:
+    if written < version:
+        raise LedgerError(
+            f"{path}: the ledger is of an older program (version {written}, this one reads and writes version {version});"
+            f" {ADVICE}"
+        )
+    if written > version:
         raise LedgerError(
             f"{path}: the ledger has version {written}, this program reads and writes version {version}; it was left"
             " as it is. Use the program that made it, or another --run-dir"

@@ -51,7 +51,7 @@ class Bundle:
         digest = hashlib.sha256()
         for name in (self.main, *sorted(self.contents)):
             content = self.contents[name]
-            digest.update(f"{len(name.encode())} {name} {len(content)}\n".encode())
+            digest.update(b"%d %b %d\n" % (len(os.fsencode(name)), os.fsencode(name), len(content)))
             digest.update(content)
         return digest.hexdigest()
 
@@ -91,8 +91,11 @@ def collect(xml: Path) -> Bundle:
     def name(place: Path) -> str:
         return place.relative_to(origin).as_posix()
 
+    main_name = name(_lexical(main))
+    if main_name != os.fsencode(main_name).decode(errors="ignore"):
+        raise BundleError(f"{xml}: the name is not UTF-8, as MuJoCo needs it; rename the file or folder")
     return Bundle(
-        main=name(_lexical(main)),
+        main=main_name,
         origin=origin,
         contents={name(place): content for place, content in contents.items()},
         moved={name(place): source for place, source in collector.sources.items() if _lexical(source) != place},

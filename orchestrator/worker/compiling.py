@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from orchestrator.worker.soundness import Findings
 
+class SpoiltError(UnfitError):
+    """MuJoCo gave up midway, maybe with its locks held: another robot might hang in this process, so none may follow."""
+
+
 _WARNING = "MuJoCo warning: "
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
@@ -36,7 +40,7 @@ def compile_staged(staged: Path, bundle: Bundle, findings: Findings, memory_mib:
         place = str(staged)[: -len(bundle.main)]
         message = str(error).replace(place, f"{bundle.origin}{os.sep}").strip()
         if "allocate memory" in message:
-            raise UnfitError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
+            raise SpoiltError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
         raise UnfitError(f"{_place(message, bundle)}: MuJoCo cannot compile it: {message}") from None
     for warning in dict.fromkeys(" ".join(text.split()) for text in said.getvalue().split(_WARNING) if text.strip()):
         if "contains a 'NaN'" in warning:
@@ -52,14 +56,20 @@ def too_large(memory_mib: int | None) -> str:
 
 
 @contextlib.contextmanager
-def fatal_errors_told(xml: Path) -> Iterator[None]:
-    """What MuJoCo gives up on, such as too little memory for its contacts, becomes an :class:`UnfitError`."""
+def fatal_errors_told(xml: Path, memory_mib: int | None) -> Iterator[None]:
+    """What MuJoCo gives up on, such as too little memory for its contacts, becomes a :class:`SpoiltError`."""
     import mujoco
 
     try:
         yield
     except mujoco.FatalError as error:
-        raise UnfitError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
+        raise SpoiltError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
+    except MemoryError:
+        raise SpoiltError(f"{xml}: {too_large(memory_mib)}") from None
+    except RuntimeError as error:
+        if "unknown exception" not in str(error):  # of MuJoCo's compiler, when it runs out of memory
+            raise
+        raise SpoiltError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
 
 
 @contextlib.contextmanager

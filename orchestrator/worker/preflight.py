@@ -1,7 +1,7 @@
 """Are these robots, tasks and environments fit to be trained? Asked in a child process before any launch.
 
 ``python -m orchestrator.worker.preflight`` reads one :class:`ExaminationRequest` a line from stdin and answers each
-with one :class:`ExaminationAnswer` a line on stdout, until the end of its input. Whatever is wrong with a robot
+with one :class:`ExaminationAnswer` a line on stdout, until the end of its input or a spoilt answer. Whatever is wrong with a robot
 or environment is an answer's ``problem``, never a traceback. Only what the requests need is imported.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.contract import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker import lifeline, outcome
 from orchestrator.worker.bundle import Bundle, BundleError, collect, read_regular_file
-from orchestrator.worker.compiling import at_most, compile_staged, fatal_errors_told, too_large
+from orchestrator.worker.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
 from orchestrator.worker.env_check import UnfitError, check_environment
 from orchestrator.worker.markup import elements
 
@@ -43,7 +43,7 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         with contextlib.ExitStack() as cleanup:
             return _examine(request, cleanup)
     except (BundleError, UnfitError) as error:
-        problem = str(error)
+        return _refused(error)
     except OSError as error:
         problem = f"{error.filename or request.xml}: {error.strerror or error}"
     except MemoryError:
@@ -51,6 +51,10 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
     except Exception as error:  # whoever's bug it is, the other requests want their answers
         problem = outcome.describe(error)
     return ExaminationAnswer(problem=" ".join(problem.split()))
+
+
+def _refused(error: BundleError | UnfitError) -> ExaminationAnswer:
+    return ExaminationAnswer(problem=" ".join(str(error).split()), spoilt=isinstance(error, SpoiltError))
 
 
 def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
@@ -86,7 +90,7 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
     try:
         answer = _examine_robot(request, xml, is_environment, cleanup)
     except (BundleError, UnfitError) as error:  # includes are told all the same
-        answer = ExaminationAnswer(problem=" ".join(str(error).split()))
+        answer = _refused(error)
     return dataclasses.replace(answer, includes=includes if request.alone else ())
 
 
@@ -98,7 +102,8 @@ def _examine_robot(
         from orchestrator.worker.model_edits import EditError, edited
 
         try:
-            bundle = edited(bundle, request.model_edits)
+            with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+                bundle = edited(bundle, request.model_edits)
         except EditError as error:
             raise UnfitError(f"{xml}: {error}") from None
     staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
@@ -111,7 +116,7 @@ def _examine_robot(
 
     findings = soundness.Findings()
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash, content_hash=_content_hash(bundle))
-    with at_most(request.memory_mib), fatal_errors_told(xml):
+    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
         findings.problems += soundness.numbers(model)
         if findings.problems:
@@ -211,7 +216,7 @@ def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
     from orchestrator.worker.soundness import Findings
 
     findings = Findings()
-    with at_most(request.memory_mib):
+    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
         try:
             model = load_model(xml)
         except ValueError as error:
@@ -230,8 +235,11 @@ def main() -> NoReturn:
     import orchestrator.worker.simulation  # noqa: F401 - before the first question: most likely it is needed
 
     for line in sys.stdin.buffer:
-        answers_to.write(check(ExaminationRequest.from_line(line)).to_line())
+        answer = check(ExaminationRequest.from_line(line))
+        answers_to.write(answer.to_line())
         answers_to.flush()
+        if answer.spoilt:
+            break
     sys.stderr.flush()
     os._exit(0)  # the interpreter's own way out would wait for threads of the user's
 

@@ -19,6 +19,8 @@ from orchestrator.worker.tasks.base import joint_name, joint_type
 SHOWN = 3
 """Elements that a message names; the others are counted."""
 LONGEST_TIMESTEP_S = 0.05
+SHORTEST_TIMESTEP_S = 1e-7
+"""Below, one action takes a hundred thousand steps: minutes, and training years."""
 HEAVIEST_KG = 1e6
 MASS_RATIO = 1e8
 """Between the heaviest body and the lightest limb: the mass matrix has no more digits than double precision."""
@@ -48,6 +50,8 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
     step = float(model.opt.timestep)
     if not (np.isfinite(step) and step > 0):
         yield f"option timestep is {step:g}: no step can be taken with it; set a positive number of seconds"
+    elif step < SHORTEST_TIMESTEP_S:
+        yield f"option timestep is {step:g} s, with which no training comes to an end; robots take 0.0005 s to 0.01 s"
     if not np.isfinite(model.opt.gravity).all():
         yield "option gravity is not finite"
     given: list[str] = []

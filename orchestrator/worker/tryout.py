@@ -20,7 +20,7 @@ from orchestrator.worker.tasks.base import joint_name
 SIMULATED_S = 3.0
 """Of each kind of action."""
 HOLD_S = 0.02
-"""How long a random action is held."""
+"""How long a random action is held; less where the time step is tiny."""
 HOLD_EXTREME_S = 0.1
 SETTLED_S = 0.25
 """What a start in violated limits throws into the robot by then does not count as growing energy."""
@@ -120,7 +120,7 @@ def _stretch(
 ) -> Stretch:
     """From ``start`` until the time is over or physics diverges."""
     step_s = float(model.opt.timestep)
-    held = max(1, round(hold_s / step_s))
+    held = max(1, min(round(hold_s / step_s), MOST_STEPS // 10))
     count = min(round(SIMULATED_S / step_s), MOST_STEPS) // held
     rng = np.random.default_rng(0)
     mujoco.mj_resetData(model, data)
