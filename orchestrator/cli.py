@@ -258,6 +258,139 @@ def check(
 
 
 @app.command()
+def verify(
+    source: Annotated[Path, typer.Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")],
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A job, the beginning of its name, or a pattern; '*' for all. May be repeated.",
+            show_default="the first of every robot and task, as many as some minutes hold",
+        ),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=3, help="Of every training.")] = 6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of everything; five narrow the slow-down's interval.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that jobs train the same policy alone, among neighbours, and killed and resumed; tell the slow-down."""
+    from orchestrator import verify as verification
+
+    options = verification.Options(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
+    try:
+        certificate, where = verification.verify(source, options, lambda text: print(text, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        _fail("stopped; there is no certificate", 130)
+    if as_json:
+        print(certificate.to_json(), end="")
+    else:
+        from orchestrator.verify import view
+
+        view.show(certificate, where)
+    raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
+
+
+@app.command()
+def bench(
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS.toml", help="The job file.")],
+    levels: Annotated[
+        str, typer.Option(help="Processes at once, such as 1,2,4; auto: up to the cores, then twice that.")
+    ] = "auto",
+    arms: Annotated[
+        str | None, typer.Option(help="Ways of starting them, with commas.", show_default="all; see docs/bench.md")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Of every cell.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="That all processes of a cell train side by side.")] = 20.0,
+    learner: Annotated[str | None, typer.Option(help="auto or sb3.", show_default="of the job file")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where figures go.", show_default="runs/<name>-bench")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="The job that every process trains.", show_default="the first one")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a default. May be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order in which cells are taken.")] = 0,
+    retakes: Annotated[int, typer.Option(min=0, help="How often a disturbed cell is taken again.")] = 2,
+    strong: Annotated[bool, typer.Option(help="Measure the makespan of the whole job file, too.")] = True,
+    strong_seconds: Annotated[
+        float, typer.Option(min=1.0, help="One core's work that the job file is scaled down to for that.")
+    ] = 120.0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search for the best processes, threads and n_envs instead.")
+    ] = False,
+) -> None:
+    """Measure how training scales with processes, started in this and in other ways; goes on where it was."""
+    from orchestrator.bench import arms as ways
+    from orchestrator.bench import command
+    from orchestrator.spec import load, parse_override
+
+    overrides = dict(map(parse_override, set_ or []))
+    if learner is not None:
+        overrides["learner"] = learner
+    experiment = load(jobs, overrides=overrides)
+    options = command.Options(
+        run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
+        levels=levels,
+        arms=ways.chosen(arms),
+        repeats=repeats,
+        seconds=seconds,
+        seed=seed,
+        job=job,
+        retakes=retakes,
+        strong_seconds=strong_seconds if strong else 0.0,
+        tune=tune,
+    )
+    try:
+        finished = command.run(experiment, options, lambda text: print(text, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on", 130)
+    if tune:
+        print("\n".join(finished.lines))
+    elif finished.measured:
+        from orchestrator.bench import view
+
+        view.show(finished.run_dir)
+    raise typer.Exit(finished.exit_code)
+
+
+class ReportFormat(StrEnum):
+    html = "html"
+    md = "md"
+
+
+@app.command()
+def report(
+    run_dir: RunDir,
+    format_: Annotated[
+        ReportFormat, typer.Option("--format", help="A page to open, or the same printed as Markdown.")
+    ] = ReportFormat.html,
+) -> None:
+    """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""
+    from orchestrator import report as reports
+
+    made = reports.make(run_dir)
+    print(made.markdown() if format_ is ReportFormat.md else made.page)
+
+
+@app.command()
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A benchmark's or an experiment's run directory.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another of the same kind.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put two benchmarks or two experiments side by side: another machine, another version; ratios with intervals."""
+    from orchestrator import compare as comparison
+
+    found = comparison.compare(run_a, run_b)
+    if as_json:
+        print(json.dumps(found.facts(), indent=1, ensure_ascii=False))
+    else:
+        comparison.show(found)
+
+
+@app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine offers, what will be used of it, and what would cause contention."""
     from orchestrator import doctor as doctors

@@ -220,6 +220,10 @@ class ExitRecord:
     wall_s: float | None = None
     """From exec to the writing of this record."""
     cpu_s: float | None = None
+    weights_sha256: str | None = None
+    """Of all that a finished training has made: policy, optimiser, normalisation (``worker/weights.py``)."""
+    unsaveable: str | None = None
+    """Why the last checkpoint is without the environments' state: on resume new episodes begin."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -380,6 +384,11 @@ class JobPaths:
         return self.root / "timings.csv"
 
     @property
+    def begun(self) -> Path:
+        """Of a training that no supervisor started (in a benchmark): who trains, and since when."""
+        return self.root / "begun.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
@@ -444,6 +453,11 @@ class RunPaths:
     @property
     def summary_csv(self) -> Path:
         return self.root / "summary.csv"
+
+    @property
+    def bench(self) -> Path:
+        """What a benchmark measured."""
+        return self.root / "bench"
 
     @property
     def jobs(self) -> Path:

@@ -60,7 +60,7 @@ def put_aside(root: Path) -> Iterator[Path | None]:
 def claim(root: Path) -> Iterator[RunPaths]:
     """Hold ``root`` for as long as the block lasts, creating it where it is missing.
 
-    A directory made here is removed again when the block ends with an exception before it holds jobs.
+    A directory made here is removed again when the block ends with an exception before it holds jobs or measurements.
 
     :raises RunDirError: not ours, not writable, or held by another supervisor.
     :raises DiskFullError: when its disk has no room for the first files.
@@ -76,7 +76,7 @@ def claim(root: Path) -> Iterator[RunPaths]:
                 yield paths
             except BaseException:
                 # Only its holder may do this: a second supervisor, turned away, must not.
-                if made and not paths.jobs.exists():
+                if made and not (paths.jobs.exists() or paths.bench.exists()):
                     shutil.rmtree(root, ignore_errors=True)
                 raise
     except BaseException:

@@ -40,6 +40,9 @@ doctor
 control tables
 views
 display check_view
+statistics
+bench
+verify report compare
 api
 cli
 __init__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def test_phases_add_up_and_every_cell_is_filled(tmp_path: Path) -> None:
         assert min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"]) > 0
         assert row["cpu_s"] <= row["wall_s"] * 1.05 + 0.01
         assert 100 < row["rss_mib"] < 1000
+    clocks = [float(row["clock_s"]) for row in text]
+    for number in range(1, len(text)):
+        assert clocks[number] - clocks[number - 1] >= float(text[number]["wall_s"]) - 0.001
+    assert clocks[-1] < time.monotonic()
     total = {name: sum(float(row[name]) for row in text) for name in ("wall_s", "rollout_s", "train_s")}
     assert total["rollout_s"] + total["train_s"] == pytest.approx(total["wall_s"], rel=0.03)
     assert total["wall_s"] < (record.wall_s or 0)

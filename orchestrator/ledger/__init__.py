@@ -270,6 +270,14 @@ class Ledger:
             varied = self._varied()
             yield from (rows.summary_row(row, varied) for row in found)
 
+    def attempts(self) -> list[dict[str, Any]]:
+        """Every launch of every job, the jobs in their order, as in :func:`rows.attempt_facts`."""
+        with translated(self._path), decoding(self._path):
+            found = self._connection.execute(
+                "SELECT a.* FROM attempts a JOIN jobs j USING (job_id) ORDER BY j.position, j.job_id, a.number"
+            )
+            return [rows.attempt_facts(row) for row in found]
+
     def _varied(self) -> list[str]:
         """Every key that a matrix varies, in the order of the job file."""
         points = self._connection.execute("SELECT point FROM jobs WHERE point != '{}' ORDER BY position, job_id")

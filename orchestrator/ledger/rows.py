@@ -97,6 +97,23 @@ def attempt_row(row: sqlite3.Row) -> Attempt:
     )
 
 
+def attempt_facts(row: sqlite3.Row) -> dict[str, Any]:
+    """An attempt with its end, for reports. What is not known (yet) is None."""
+    record = json.loads(row["record"]) if row["record"] else {}
+    return {
+        "job_id": row["job_id"],
+        "number": row["number"],
+        "cpus": json.loads(row["cpus"]),
+        "queue_s": row["queue_s"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "wall_s": row["wall_s"],
+        "cpu_s": record.get("cpu_s"),
+        "cause": row["cause"],
+        "message": row["message"],
+    }
+
+
 def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
     """A row of ``summary.json``.
 
@@ -139,5 +156,6 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
         "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if running else None,
         "robot_hash": row["robot_hash"],
+        "weights_sha256": record.get("weights_sha256"),
     }
     return figures | {key: point.get(key) for key in varied if key not in figures}

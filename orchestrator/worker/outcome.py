@@ -46,6 +46,8 @@ class Facts:
     first_step_s: float | None = None
     checkpoint_s: float = 0.0
     eval_s: float | None = None
+    weights_sha256: str | None = None
+    unsaveable: str | None = None
 
     def age_s(self) -> float:
         return time.monotonic() - self.started

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import torch
@@ -41,7 +41,10 @@ COLUMNS = (
     "throttled_s",
     "rss_mib",
     "n_threads",
+    "clock_s",
 )
+"""``clock_s``: the machine's monotonic clock at the end of the iteration. It is the same for all processes
+of the machine: what ran at the same time is found with it."""
 
 
 class WatchedEnv:
@@ -154,7 +157,7 @@ class Timings:
 
     def end(self, iteration: int, env_steps: int) -> None:
         """Write the iteration's row. :raises OSError: as the disk answers."""
-        now = perf_counter()
+        now, clock_s = perf_counter(), monotonic()
         before, usage = self._usage, self._reader.read()
         self._table.append(
             {
@@ -171,6 +174,7 @@ class Timings:
                 "throttled_s": _seconds(_difference(usage.throttled_s, before.throttled_s)),
                 "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
                 "n_threads": usage.n_threads,
+                "clock_s": _seconds(clock_s),
             }
         )
 

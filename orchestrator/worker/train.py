@@ -18,7 +18,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.contract import JobPaths, WorkerSpec, write_whole
-from orchestrator.worker import checkpoint, envs, evaluation, finite, learners, timings
+from orchestrator.worker import checkpoint, envs, evaluation, finite, learners, timings, weights
 from orchestrator.worker.checkpoint import CheckpointStore, Place
 from orchestrator.worker.outcome import Facts, Interrupted
 from orchestrator.worker.progress import ProgressReporter, say
@@ -48,6 +48,7 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
         say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
         training = Training(spec, paths, learner.model, facts, reporter)
         training.train(leave)
+        facts.weights_sha256 = weights.sha256(learner.model)
         training.save_policy()
         if spec.eval_episodes:
             training.evaluate(leave)
@@ -160,7 +161,9 @@ class Training:
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
         )
-        self._store.save(self._model.num_timesteps, checkpoint.capture(self._model, place))
+        state = checkpoint.capture(self._model, place)
+        self._facts.unsaveable = state["unsaveable"] or None
+        self._store.save(self._model.num_timesteps, state)
         self._saved_at = self._model.num_timesteps
         self._iteration_began = time.monotonic()
         self._facts.checkpoint_s += self._iteration_began - begun

@@ -1,0 +1,292 @@
+"""One cell: start its processes, watch them until all have trained long enough side by side, end them, sum up.
+
+Whatever happens nothing of a cell is left: its processes are in sessions of their own which are killed, and all carry
+a token by which the sentinel (:mod:`orchestrator.executors.sentinel`) finds the rest, even after our own sudden death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.bench import arms, drift, figures
+from orchestrator.bench.arms import ARMS
+from orchestrator.bench.figures import Course, Window
+from orchestrator.bench.supervise import write_request
+from orchestrator.bench.work import Work
+from orchestrator.contract import ExitRecord, JobPaths, RunPaths
+from orchestrator.executors.local import Sentinel
+from orchestrator.machine import Machine
+
+LOOK_EVERY_S = 0.25
+"""Until all are warm. After that we sleep until the window is full, not to be in it ourselves."""
+NOTICE_S = 2.0
+"""Longest time until a process that has died is noticed."""
+GRACE_S = 5.0
+"""What supervised workers have to leave in; then they are killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    arm: str
+    level: int
+    repeat: int
+
+    def __str__(self) -> str:
+        return f"{self.arm} × {self.level}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where cells are run: a scratch folder, the machine, and the sentinel that sees to it that nothing stays."""
+
+    scratch: Path
+    machine: Machine
+    sentinel: Sentinel
+    token: str
+
+    @property
+    def cpus(self) -> list[int]:
+        return [cpu.index for cpu in self.machine.cpus]
+
+
+@contextlib.contextmanager
+def ground(scratch: Path, machine: Machine) -> Iterator[Ground]:
+    """:param scratch: emptied before and after."""
+    token = secrets.token_hex(16)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    sentinel = Sentinel(token)
+    try:
+        yield Ground(scratch=scratch, machine=machine, sentinel=sentinel, token=token)
+    finally:
+        sentinel.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """The processes of a cell."""
+
+    popens: Sequence[subprocess.Popen[bytes]]
+    jobs: Mapping[str, JobPaths]
+    run_dir: Path | None
+    """Of the supervised arm."""
+    log: Path
+    launched_at: float
+
+    def why_ended(self) -> str:
+        """Why the cell cannot go on, in one line; empty as long as it can."""
+        for job_id, paths in self.jobs.items():
+            with contextlib.suppress(OSError, ValueError):
+                return f"{job_id}: {ExitRecord.from_json(paths.attempt(0).exit.read_text()).message or 'it ended'}"
+        if any(popen.poll() is not None for popen in self.popens):
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else f"a process ended with exit code {self.popens[0].returncode}"
+        return ""
+
+    def stop(self) -> None:
+        """End them all. Supervised workers may finish their iteration, and leave their last word."""
+        if self.run_dir is not None and self.popens[0].poll() is None:
+            self.popens[0].terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popens[0].wait(GRACE_S * 2)
+        self.kill()
+
+    def kill(self) -> None:
+        for popen in self.popens:
+            if popen.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(popen.pid, signal.SIGKILL)
+                popen.wait()
+
+
+def measure(
+    cell: Cell, work: Work, ground: Ground, *, seconds: float, limit_s: float, reference_s: float
+) -> dict[str, Any]:
+    """Run a cell. Returns what becomes a line of ``cells.jsonl``: "ok", "cut" or "failed".
+
+    Its ``disturbance`` says in words what speaks against the measurement; it is empty where nothing does.
+
+    :param seconds: that all its processes train side by side after their warm-up.
+    :param limit_s: after which it is cut off.
+    :param reference_s: what the arithmetic kernel took at the beginning of the benchmark.
+    """
+    cpus = ground.cpus[: max(1, cell.level * work.job.resources.cores)]
+    before_s = drift.kernel_s(cpus)
+    started_at = time.time()
+    folder = ground.scratch / f"{cell.arm}-{cell.level}-{cell.repeat}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    token = f"{ground.token}/{secrets.token_hex(4)}"
+    others_cores = None
+    running = _launch(cell, work, folder, token)
+    try:
+        loads = [drift.load(ground.cpus)]
+        span, why = _watch(running, work, seconds, running.launched_at + limit_s, loads, ground.cpus)
+        cut_at = time.monotonic()
+        cpus_of = _affinities(running)
+        running.stop()
+    finally:
+        running.kill()
+        ground.sentinel.sweep(token)
+    courses = _courses(running, work, cpus_of)
+    after_s = drift.kernel_s(cpus)
+    record: dict[str, Any] = {**dataclasses.asdict(cell), "started_at": round(started_at, 3), "message": ""}
+    if span is not None:
+        record |= {"status": "ok", **figures.measured(courses, span)}
+        others_cores = _others(loads, record)
+    elif why:
+        record |= {"status": "failed", "throughput": None, "window_s": None, "processes": [], "message": why}
+    else:
+        bounds = figures.bounded(courses, cut_at)
+        record |= {"status": "cut", **bounds, "message": _why_cut(courses, limit_s)}
+    record["drift"] = {
+        "before_s": before_s,
+        "after_s": after_s,
+        "reference_s": reference_s,
+        "others_cores": others_cores,
+    }
+    record["disturbance"] = drift.disturbance(reference_s, (before_s, after_s), others_cores)
+    shutil.rmtree(folder, ignore_errors=True)
+    return record
+
+
+def _launch(cell: Cell, work: Work, folder: Path, token: str) -> _Running:
+    arm = ARMS[cell.arm]
+    jobs = work.copies(cell.level)
+    log = folder / "log"
+    threads = work.job.resources.threads
+    run_dir: Path | None = None
+    if arm.how == "supervised":
+        run_dir = folder / "run"
+        request = folder / "request.json"
+        write_request(request, jobs, run_dir=run_dir, max_parallel=cell.level, grace_s=GRACE_S)
+        commands = [[sys.executable, "-m", "orchestrator.bench.supervise", str(request)]]
+        paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
+    else:
+        paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}
+        for job in jobs:
+            work.lay_out(job, paths[job.job_id])
+        commands = arms.command(arm, threads, [one.root for one in paths.values()])
+    popens: list[subprocess.Popen[bytes]] = []
+    running = _Running(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
+    try:
+        with log.open("ab") as out:
+            for command in commands:
+                popens.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        env=arms.environment(arm, threads, token=token),
+                    )
+                )
+    except BaseException:
+        running.kill()
+        raise
+    return running
+
+
+def _watch(
+    running: _Running,
+    work: Work,
+    seconds: float,
+    deadline: float,
+    loads: list[drift.Load | None],
+    cpus: Sequence[int],
+) -> tuple[Window | None, str]:
+    """Until there is a window of ``seconds``, the deadline, or a failure: the window, or why there is none.
+
+    ``loads`` becomes what the CPUs had done when all were warm, and at the end.
+    """
+    warm = False
+    while True:
+        courses = _courses(running, work, {})
+        now = time.monotonic()
+        span = figures.window(courses)
+        since = figures.warm_since(courses)
+        if since is not None and not warm:
+            warm = True
+            loads[:] = [drift.load(cpus)]
+        full = span is not None and span.length_s >= seconds
+        why = "" if full else running.why_ended()
+        if full or why or now >= deadline:
+            loads.append(drift.load(cpus))
+            return (None if why else span), why
+        nap = LOOK_EVERY_S if since is None else min(max(since + seconds - now, LOOK_EVERY_S), NOTICE_S)
+        time.sleep(max(0.0, min(nap, deadline - now)))
+
+
+def _courses(running: _Running, work: Work, cpus_of: Mapping[str, Sequence[int]]) -> list[Course]:
+    courses = []
+    for job_id, paths in running.jobs.items():
+        facts = _facts(paths)
+        courses.append(
+            Course(
+                job=job_id,
+                steps_an_iteration=work.steps_an_iteration,
+                updates_an_iteration=work.updates_an_iteration,
+                rows=figures.read_rows(paths.timings_csv),
+                begun_at=facts.get("clock_s", running.launched_at),
+                facts={**facts, "cpus": cpus_of.get(job_id)},
+            )
+        )
+    return courses
+
+
+def _facts(paths: JobPaths) -> dict[str, Any]:
+    """What the process has told of its start: in ``begun.json``, or, when a supervisor started it, at its end."""
+    for path in (paths.begun, paths.attempt(0).exit):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(path.read_text()))
+    return {}
+
+
+def _affinities(running: _Running) -> dict[str, list[int]]:
+    """The CPUs that each process may run on, asked of the kernel."""
+    pids: dict[str, int] = {}
+    if running.run_dir is None:
+        pids = {job_id: _facts(paths).get("pid", 0) for job_id, paths in running.jobs.items()}
+    else:
+        with contextlib.suppress(OSError, ValueError):
+            rows = json.loads(RunPaths(running.run_dir).summary_json.read_text())
+            pids = {row["job_id"]: row["pid"] or 0 for row in rows}
+    found = {}
+    for job_id, pid in pids.items():
+        if pid:
+            with contextlib.suppress(OSError):
+                found[job_id] = sorted(os.sched_getaffinity(pid))
+    return found
+
+
+def _others(loads: Sequence[drift.Load | None], figure: Mapping[str, Any]) -> float | None:
+    """Cores that were busy in the window with what is not ours; None where that is not known."""
+    first, last = loads[0], loads[-1]
+    spent = [one["cpu_s"] for one in figure["processes"]]
+    busy = last.cores_since(first) if first is not None and last is not None else None
+    if busy is None or None in spent:
+        return None
+    return float(max(0.0, busy - sum(spent) / figure["window_s"]))
+
+
+def _why_cut(courses: Sequence[Course], limit_s: float) -> str:
+    warm = sum(len(course.rows) >= figures.WARM_UP for course in courses)
+    return (
+        f"cut off after {limit_s:.0f} s, when {warm} of {len(courses)} processes were past their warm-up;"
+        " the throughput is the most that it can have been"
+    )

@@ -1,0 +1,232 @@
+"""The Universal Scalability Law: what contention and coherency cost, and what they will cost with more cores.
+
+``C(N) = N / (1 + σ (N - 1) + κ N (N - 1))`` (N. J. Gunther, "Guerrilla Capacity Planning", Springer 2007, ch. 6). C
+is the speed-up with N processes on as many cores, σ the part of the work that only one can do at a time, κ what each
+costs every other. Fitted to throughputs X(N) = X(1) C(N) in the form that is linear in its three unknowns,
+``N / X(N) = a + aσ (N - 1) + aκ N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0.
+numpy is imported late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.statistics import LEVEL, Estimate, t_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+PREDICTED = (8, 32, 128)
+MOST = 4096
+"""Cores up to which anything is said: a figure that lies beyond is given as this."""
+WORTH = 0.5
+"""What the next core must add, in speed of the first, to be worth it."""
+LEAST_LEVELS = 3
+FAR = 4
+"""Times the most cores measured: predictions beyond are guesses, and are said to be."""
+RESAMPLES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The law as fitted to one arm. Intervals are of 95 %, over the repeats; None bounds where there is one repeat."""
+
+    sigma: Estimate
+    kappa: Estimate
+    predictions: Mapping[int, Estimate]
+    """Cores → speed-up against one of them."""
+    peak: Estimate
+    """Cores with the most throughput; :data:`MOST` where it lies there or beyond."""
+    worth: Estimate
+    """The last core that adds at least half of what the first one does; :data:`MOST` likewise."""
+    levels: Sequence[int]
+    """What it is fitted to."""
+    warning: str | None
+    """Why it should not be believed; None where it may be."""
+
+    def facts(self) -> dict[str, Any]:
+        """For ``report.json``."""
+        return {
+            "sigma": self.sigma.facts(),
+            "kappa": self.kappa.facts(),
+            "predictions": {str(cores): one.facts() for cores, one in self.predictions.items()},
+            "peak": self.peak.facts(),
+            "worth": self.worth.facts(),
+            "most": MOST,
+            "levels": list(self.levels),
+            "warning": self.warning,
+            "text": self.text(),
+        }
+
+    def text(self) -> str:
+        """In words."""
+        said = ", ".join(f"{_shown(one, '.1f')} at {cores}" for cores, one in self.predictions.items())
+        peak = "no peak" if self.peak.median >= MOST else f"a peak at {_cores(self.peak)} cores"
+        worth = (
+            "every further core is worth it"
+            if self.worth.median >= MOST
+            else f"beyond {_cores(self.worth)} cores the next one adds less than half of the first"
+        )
+        law = (
+            f"σ = {_shown(self.sigma, '.4f')}, κ = {_shown(self.kappa, '.6f')}: speed-up {said} cores; {peak}; {worth}"
+        )
+        return law if self.warning is None else f"{law}. Not to be relied on: {self.warning}"
+
+
+def speedup(cores: float, sigma: float, kappa: float) -> float:
+    """C(N)."""
+    return cores / (1 + sigma * (cores - 1) + kappa * cores * (cores - 1))
+
+
+def fit(
+    throughputs: Mapping[int, Sequence[float]], capacity: int, *, level: float = LEVEL, seed: int = 0
+) -> Fit | None:
+    """Fit the law to ``throughputs`` (processes → one value a repeat).
+
+    Levels above ``capacity``, where processes share cores, do not belong to it and are left out. With two levels
+    contention and coherency cannot be told apart: κ is then taken to be 0.
+
+    :param capacity: processes that have cores of their own.
+    :return: None with fewer than two levels: nothing can be said.
+    :raises ValueError: for throughputs that are not positive.
+    """
+    import numpy as np
+
+    samples = {cores: values for cores, values in sorted(throughputs.items()) if cores <= capacity and values}
+    if any(value <= 0 for values in samples.values() for value in values):
+        raise ValueError("throughputs are positive")
+    if len(samples) < 2:
+        return None
+    both = len(samples) >= LEAST_LEVELS
+    inverse = {cores: 1 / np.asarray(values, dtype=np.float64)[None] for cores, values in samples.items()}
+    best = _solve(inverse, both)[0]
+    fewest = min(map(len, samples.values()))
+    resampled = _solve(_resampled(inverse, level, seed), both) if fewest >= 2 else best[None][:0]
+
+    def of(figure: Callable[[float, float], float]) -> Estimate:
+        value = figure(*map(float, best))
+        if not len(resampled):
+            return Estimate(value, None, None, fewest)
+        values = [figure(sigma, kappa) for sigma, kappa in resampled.tolist()]
+        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+        return Estimate(value, min(float(low), value), max(float(high), value), fewest)
+
+    def at(cores: int) -> Estimate:
+        return of(lambda sigma, kappa: speedup(cores, sigma, kappa))
+
+    return Fit(
+        sigma=of(lambda sigma, _: sigma),
+        kappa=of(lambda _, kappa: kappa) if both else Estimate(0.0, None, None, fewest),
+        predictions={cores: at(cores) for cores in PREDICTED},
+        peak=of(peak),
+        worth=of(worth),
+        levels=list(samples),
+        warning=_warning(list(samples), fewest),
+    )
+
+
+def peak(sigma: float, kappa: float) -> float:
+    """Cores with the most throughput, at most :data:`MOST`: where C'(N) is 0, or 1 where every further one costs."""
+    if kappa <= 0:
+        return float(MOST) if sigma < 1 else 1.0
+    return float(min(MOST, max(1.0, math.sqrt(max(0.0, 1 - sigma) / kappa))))
+
+
+def worth(sigma: float, kappa: float) -> float:
+    """The last N up to :data:`MOST` that adds at least :data:`WORTH` to C(N); each adds less than the one before."""
+    low, high = 1, MOST
+    while low < high:
+        middle = (low + high + 1) // 2
+        added = speedup(middle, sigma, kappa) - speedup(middle - 1, sigma, kappa)
+        low, high = (middle, high) if added >= WORTH else (low, middle - 1)
+    return float(low)
+
+
+def _resampled(inverse: Mapping[int, Floats], level: float, seed: int) -> dict[int, Floats]:
+    """Each level's values made anew from its mean and what all levels' values differ from theirs, relatively.
+
+    One pool for all levels: of the few repeats of one nobody knows how much they scatter. Stretched, since values lie
+    nearer to their own mean than to the true one, and as Student's distribution is wider than the normal one (the
+    "expanded" percentile interval, Hesterberg 2015, as in statistics.py).
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    means = {cores: float(values.mean()) for cores, values in inverse.items()}
+    apart = [
+        (values[0] / means[cores] - 1) * math.sqrt(values.size / (values.size - 1)) for cores, values in inverse.items()
+    ]
+    pool = np.concatenate(apart)
+    probability = (1 + level) / 2
+    stretch = t_quantile(probability, pool.size - len(inverse)) / NormalDist().inv_cdf(probability)
+    return {
+        # Seconds stay positive, however far apart a few values were.
+        cores: means[cores] * np.exp(stretch * generator.choice(pool, (RESAMPLES, values.size)))
+        for cores, values in inverse.items()
+    }
+
+
+def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
+    """σ and κ of each sample, shape (n_samples, 2); κ is 0 unless ``both`` are asked for.
+
+    The least squares under σ, κ ≥ 0 are the unconstrained ones of those unknowns that are not 0: each choice is tried.
+
+    :param inverse: cores → seconds per env_step, shape (n_samples, n_repeats).
+    """
+    import numpy as np
+
+    cores = np.concatenate([np.full(values.shape[1], float(number)) for number, values in inverse.items()])
+    each = np.concatenate(list(inverse.values()), axis=1) * cores
+    columns = np.stack([np.ones_like(cores), cores - 1, cores * (cores - 1)], axis=1)
+    weighted = columns[None] / each[:, :, None]  # (n_samples, n_values, 3)
+    products, sums = weighted.transpose(0, 2, 1) @ weighted, weighted.sum(axis=1)
+    found = np.zeros((len(each), 2))
+    least = np.full(len(each), np.inf)
+    for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):
+        unknowns = np.zeros((len(each), 3))
+        unknowns[:, used] = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])[:, :, 0]
+        error = np.square((weighted @ unknowns[:, :, None])[:, :, 0] - 1).sum(axis=1)
+        better = (unknowns >= 0).all(axis=1) & (error < least)
+        least[better] = error[better]
+        found[better] = unknowns[better, 1:] / unknowns[better, :1]
+    return found
+
+
+def _warning(levels: Sequence[int], fewest: int) -> str | None:
+    listed = " and ".join([", ".join(map(str, levels[:-1])), str(levels[-1])])
+    said = []
+    if len(levels) < LEAST_LEVELS:
+        said.append(
+            f"measured at {listed} processes only, and contention cannot be told from coherency with fewer than"
+            f" {LEAST_LEVELS} levels that have a core for every process (κ is taken to be 0)"
+        )
+    if far := [cores for cores in PREDICTED if cores > FAR * levels[-1]]:
+        said.append(
+            f"figures for {' and '.join(map(str, far))} cores lie far beyond the {levels[-1]} that were measured,"
+            " and another machine has other caches and memory channels"
+        )
+    if fewest < 2:
+        said.append("a level was measured once, so there is no interval")
+    return "; ".join(said) or None
+
+
+def _shown(one: Estimate, form: str) -> str:
+    if one.low is None or one.high is None:
+        return f"{one.median:{form}}"
+    return f"{one.median:{form}} [{one.low:{form}}, {one.high:{form}}]"
+
+
+def _cores(one: Estimate) -> str:
+    def bound(value: float) -> str:
+        return f"over {MOST}" if value >= MOST else f"{value:.0f}"
+
+    if one.low is None or one.high is None:
+        return bound(one.median)
+    return f"{bound(one.median)} [{bound(one.low)}, {bound(one.high)}]"

@@ -1,0 +1,88 @@
+"""What a run directory has to show: one page, its figures and every number, in ``RUN_DIR/report``.
+
+Read-only but for that folder. A run directory with ``bench/plan.json`` is a benchmark's, any other an experiment's;
+one that is being written to will do. matplotlib, Jinja2 and numpy are loaded when a report is made.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.contract import write_whole
+from orchestrator.errors import UsageError
+from orchestrator.report import records
+from orchestrator.report.document import Document
+
+__all__ = ["Made", "compose", "make"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A report that was written."""
+
+    page: Path
+    document: Document
+
+    def markdown(self) -> str:
+        from orchestrator.report.markdown import markdown
+
+        return markdown(self.document, str(self.page.parent))
+
+
+def compose(run_dir: Path) -> Document:
+    """The report of ``run_dir``, not written anywhere.
+
+    :raises UsageError: when there is nothing that a report could be made of.
+    """
+    from orchestrator.bench.samples import is_benchmark
+
+    if is_benchmark(run_dir):
+        from orchestrator.bench.analysis import analyse
+        from orchestrator.report import benchmark_page
+
+        return benchmark_page.document(analyse(run_dir), records.certificate(run_dir))
+    from orchestrator.report import experiment, experiment_page
+
+    return experiment_page.document(experiment.gather(run_dir), run_dir)
+
+
+def make(run_dir: Path) -> Made:
+    """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG of every figure; each file whole.
+
+    Figures of an earlier report that are none any more are removed; other files there stay.
+
+    :raises UsageError: when there is nothing to report, or ``RUN_DIR/report`` cannot be written.
+    """
+    from orchestrator.report import drawing, page
+    from orchestrator.report.words import finite
+
+    document = compose(run_dir)
+    folder = run_dir / "report"
+    drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
+    facts = {**document.facts, "figures": {figure.name: figure.caption for figure in document.figures()}}
+    try:
+        folder.mkdir(exist_ok=True)
+        _remove_old(folder, set(drawings))
+        for name, drawn in drawings.items():
+            write_whole(folder / f"{name}.png", drawn.png, durable=False)
+            write_whole(folder / f"{name}.svg", drawn.svg, durable=False)
+        text = json.dumps(finite(facts), indent=1, ensure_ascii=True, allow_nan=False)
+        write_whole(folder / "report.json", text + "\n", durable=False)
+        write_whole(folder / "index.html", page.html(document, drawings), durable=False)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: cannot be written ({error.strerror}); make room or mend its permissions, or copy the run "
+            "directory to where you may write"
+        ) from error
+    return Made(page=folder / "index.html", document=document)
+
+
+def _remove_old(folder: Path, kept: set[str]) -> None:
+    old = records.read_json(folder / "report.json")
+    names = old.get("figures") if isinstance(old, dict) else None
+    for name in names if isinstance(names, dict) else ():
+        if name not in kept and name.replace("-", "").isalnum():
+            for suffix in ("png", "svg"):
+                (folder / f"{name}.{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,259 @@
+"""The facts of an experiment, from its ledger and the files of its jobs: what ``report.json`` holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from orchestrator import rundir
+from orchestrator.contract import JobPaths, RunPaths
+from orchestrator.ledger import Ledger
+from orchestrator.report import records
+
+COPIED = (
+    *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "attempts", "env_steps"),
+    *("total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "queue_s", "import_s", "first_step_s"),
+    *("checkpoint_s", "eval_s", "max_rss_mib", "cpus"),
+)
+"""Columns of ``summary.json`` that the report repeats."""
+PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")
+"""Of ``timings.csv``; what they leave of ``wall_s`` is the rest."""
+
+
+def gather(run_dir: Path) -> dict[str, Any]:
+    """:raises UsageError: when it is not a run directory or its ledger is damaged."""
+    paths, now = rundir.existing(run_dir), time.time()
+    alive = rundir.holder(paths) is not None
+    rows, points, attempts = _ledger(paths, alive)
+    varied = list(dict.fromkeys(key for point in points.values() for key in point))
+    attempts = [_placed(attempt, paths, alive, now) for attempt in attempts]
+    jobs = _jobs(rows, points, attempts, paths, alive)
+    return {
+        "kind": "experiment",
+        "name": run_dir.resolve().name,
+        "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
+        "running": alive,
+        "totals": _totals(jobs, attempts),
+        "varied": varied,
+        "robots": [_robot(group) for group in _grouped(jobs)],
+        "jobs": jobs,
+        "attempts": attempts,
+        "findings": _findings(run_dir) if rows else [],
+        "certificate": records.certificate(run_dir),
+        "machine": machine(paths),
+    }
+
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+def _ledger(paths: RunPaths, alive: bool) -> tuple[Rows, dict[str, Mapping[str, Any]], Rows]:
+    """Rows of ``summary.json``, what the matrix chose for each job, and all attempts."""
+    if alive and not paths.ledger.exists():
+        return [], {}, []  # its robots are being examined
+    ledger = Ledger.open(paths.ledger, read_only=True)
+    try:
+        points = {row.job.job_id: row.job.point for row in ledger.jobs()}
+        return ledger.summary(), points, ledger.attempts()
+    finally:
+        ledger.abandon()
+
+
+def _placed(attempt: Mapping[str, Any], paths: RunPaths, alive: bool, now: float) -> dict[str, Any]:
+    """With ``until``: its end, this moment, or for one whose supervisor died the last sign of life."""
+    until = attempt["ended_at"]
+    if until is None:
+        until = now if alive else _last_sign(paths.job(attempt["job_id"]), attempt["started_at"])
+    return {**attempt, "until": max(until, attempt["started_at"])}
+
+
+def _last_sign(job: JobPaths, otherwise: float) -> float:
+    try:
+        return job.timings_csv.stat().st_mtime
+    except OSError:
+        return otherwise
+
+
+def _jobs(
+    rows: Sequence[Mapping[str, Any]],
+    points: Mapping[str, Mapping[str, Any]],
+    attempts: Iterable[Mapping[str, Any]],
+    paths: RunPaths,
+    alive: bool,
+) -> list[dict[str, Any]]:
+    launches: dict[str, list[Mapping[str, Any]]] = {}
+    for attempt in attempts:
+        launches.setdefault(attempt["job_id"], []).append(attempt)
+    return [
+        _job(row, points[row["job_id"]], launches.get(row["job_id"], []), paths.job(row["job_id"]), alive)
+        for row in rows
+    ]
+
+
+def _job(
+    row: Mapping[str, Any],
+    point: Mapping[str, Any],
+    attempts: Sequence[Mapping[str, Any]],
+    paths: JobPaths,
+    alive: bool,
+) -> dict[str, Any]:
+    timings = records.timings(paths.timings_csv)
+    curve = records.curve(paths.progress_csv)
+    facts = {key: row[key] for key in COPIED}
+    if row["state"] == "RUNNING" and not alive:
+        facts["state"] = "INTERRUPTED"
+    facts["env_steps"] = max(row["env_steps"], int(timings["env_steps"] or 0))
+    # A job at work has not had its last word: its own table knows more than the ledger.
+    if curve and row["state"] == "RUNNING":
+        facts["ep_rew_mean"] = curve[-1][1]
+    if curve and facts["ep_rew_mean_first"] is None:
+        facts["ep_rew_mean_first"] = curve[0][1]
+    wall_s = timings["wall_s"]
+    return {
+        **facts,
+        "robot": _without_seed(row) if point else row["name"],
+        "group": _without_seed(row),
+        "point": dict(point),
+        "env_steps_per_s": timings["env_steps"] / wall_s if wall_s and timings["env_steps"] else row["env_steps_per_s"],
+        "wall_s": sum(attempt["until"] - attempt["started_at"] for attempt in attempts),
+        "core_hours": sum(_core_seconds(attempt) for attempt in attempts) / 3600,
+        "failures": [
+            {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
+            for attempt in attempts
+            if attempt["cause"] is not None
+        ],
+        "timings": timings,
+        "curve": curve,
+        "evaluation": records.evaluation(paths.eval),
+        "preview": paths.preview.is_file(),
+    }
+
+
+def _without_seed(row: Mapping[str, Any]) -> str:
+    return str(row["job_id"]).removesuffix(f"-s{row['seed']}")
+
+
+def _core_seconds(attempt: Mapping[str, Any]) -> float:
+    return float(attempt["until"] - attempt["started_at"]) * max(1, len(attempt["cpus"]))
+
+
+def _totals(jobs: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    states = [job["state"] for job in jobs]
+    busy_s = _covered([(attempt["started_at"], attempt["until"]) for attempt in attempts])
+    env_steps = sum(job["env_steps"] for job in jobs)
+    return {
+        "jobs": len(jobs),
+        "states": {state: states.count(state) for state in sorted(set(states))},
+        "retries": sum(max(0, job["attempts"] - 1) for job in jobs),
+        "busy_s": busy_s,
+        "core_hours": sum(job["core_hours"] for job in jobs),
+        "env_steps": env_steps,
+        "env_steps_per_s": env_steps / busy_s if busy_s else None,
+    }
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds in which at least one of ``spans`` lasts."""
+    total, end = 0.0, float("-inf")
+    for begun, until in sorted(spans):
+        total += max(0.0, until - max(begun, end))
+        end = max(end, until)
+    return total
+
+
+def _grouped(jobs: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for job in jobs:
+        groups.setdefault(job["group"], []).append(job)
+    return list(groups.values())
+
+
+def _robot(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Jobs that differ in their seed alone; figures are medians over seeds, with an interval where that can be had."""
+    sums = {name: [job["timings"][name] for job in jobs] for name in ("env_steps", "wall_s", "run_delay_s", *PHASES)}
+    totals = {name: sum(part or 0.0 for part in parts) for name, parts in sums.items()}
+    rest = totals["wall_s"] - sum(totals[name] for name in PHASES)
+    delays = sums["run_delay_s"]
+    first = jobs[0]
+    return {
+        "robot": first["robot"],
+        "group": first["group"],
+        "name": first["name"],
+        "task": first["task"],
+        "point": first["point"],
+        "jobs": [job["job_id"] for job in jobs],
+        "seeds": [job["seed"] for job in jobs],
+        "states": [job["state"] for job in jobs],
+        "first": returns(job["ep_rew_mean_first"] for job in jobs),
+        "last": returns(job["ep_rew_mean"] for job in jobs),
+        "evaluation": _evaluation([job["evaluation"] for job in jobs if job["evaluation"]]),
+        "env_steps_per_s": over_seeds(job["env_steps_per_s"] for job in jobs),
+        "core_hours": sum(job["core_hours"] for job in jobs),
+        "attempts": sum(job["attempts"] for job in jobs),
+        "phases": {**{name: totals[name] for name in PHASES}, "rest_s": max(0.0, rest)},
+        "run_delay_s": None if all(delay is None for delay in delays) else totals["run_delay_s"],
+        "timed_s": totals["wall_s"],
+        "timed_env_steps": totals["env_steps"],
+    }
+
+
+def over_seeds(values: Iterable[float | None]) -> dict[str, Any] | None:
+    """Median of what is known, with its interval where there is more than one; None where nothing is."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if len(known) == 1:
+        return {"median": known[0], "low": None, "high": None, "n": 1}
+    from orchestrator.statistics import estimate
+
+    return estimate(known).facts()
+
+
+def returns(values: Iterable[float | None]) -> dict[str, Any] | None:
+    """The same for returns and measures: numbers without a natural zero, which are not to be taken as logarithms."""
+    known = [value for value in values if value is not None]
+    highest = max(known, default=0.0)
+    found = over_seeds(value - highest for value in known)
+    shifted = ("median", "low", "high")
+    return found and {
+        name: value if value is None or name not in shifted else value + highest for name, value in found.items()
+    }
+
+
+def _evaluation(found: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not found:
+        return None
+    result: dict[str, Any] = {}
+    for kind in ("deterministic", "stochastic"):
+        parts = [one[kind] for one in found if kind in one]
+        measures = dict.fromkeys(name for part in parts for name in part["measures"])
+        result[kind] = {
+            "mean": returns(part["mean"] for part in parts),
+            "std": parts[0]["std"] if len(parts) == 1 else None,
+            "measures": {name: returns(part["measures"].get(name) for part in parts) for name in measures},
+        }
+    return result
+
+
+def _findings(run_dir: Path) -> list[dict[str, Any]]:
+    from orchestrator.bench import thieves
+
+    return [
+        {
+            "kind": finding.kind,
+            "job_ids": list(finding.job_ids),
+            "what": finding.what,
+            "evidence": finding.evidence,
+            "cure": finding.cure,
+        }
+        for finding in thieves.find(run_dir)
+    ]
+
+
+def machine(paths: RunPaths) -> dict[str, Any]:
+    """The last entry of ``provenance.json``; empty when there is none."""
+    found = records.read_json(paths.provenance)
+    last = found[-1] if isinstance(found, list) and found else found
+    return dict(last) if isinstance(last, Mapping) else {}

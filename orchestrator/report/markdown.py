@@ -1,0 +1,59 @@
+"""A document as Markdown, for an issue or an appendix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.report.document import Cell, Document, Figure, Part, Table
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
+
+
+def markdown(document: Document, folder: str) -> str:
+    """:param folder: where the figures' files are, as links shall say it."""
+    lines = [f"# {escaped(document.title)}", escaped(document.subtitle), _headlines(document)]
+    for section in document.sections:
+        lines.append(f"## {escaped(section.title)}")
+        lines += [_part(part, folder) for part in section.parts]
+    return "\n\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """``text`` so that Markdown and the HTML in it show it as it is."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _headlines(document: Document) -> str:
+    said = [
+        f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" if one.note else "")
+        for one in document.headlines
+    ]
+    return "\n".join(said)
+
+
+def _part(part: Part, folder: str) -> str:
+    if isinstance(part, Figure):
+        address = f"{folder}/{part.name}.png"
+        return f"![{escaped(part.title)}](<{address}>)\n\n**{escaped(part.title)}.** {escaped(part.caption)}"
+    if isinstance(part, Table):
+        return f"{escaped(part.caption)}\n\n{_table(part)}"
+    if len(part.sentences) == 1:
+        return escaped(part.sentences[0])
+    return "\n".join(f"- {escaped(sentence)}" for sentence in part.sentences)
+
+
+def _table(table: Table) -> str:
+    kept = [place for place in range(len(table.columns)) if not any(row[place].image for row in table.rows)]
+    columns = [table.columns[place] for place in kept]
+    head = _row([column.name for column in columns])
+    rule = "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
+    return "\n".join([head, rule, *(_row(_texts(row, kept)) for row in table.rows)])
+
+
+def _texts(row: Sequence[Cell], kept: Sequence[int]) -> list[str]:
+    return [row[place].text for place in kept]
+
+
+def _row(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(map(escaped, texts)) + " |"

@@ -1,0 +1,32 @@
+"""A document as one web page: no script, no request, everything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+
+from orchestrator.report.document import Document, Figure, Table
+from orchestrator.report.drawing import COLOURS, Rendered
+
+
+def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
+    """:param drawings: figure name → figure; their SVG goes in as it is, every other text is escaped."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    folder = files("orchestrator.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    return template.render(
+        document=document,
+        style=Markup((folder / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        light={name: light for name, (light, _) in COLOURS.items()},
+        dark={name: dark for name, (_, dark) in COLOURS.items()},
+        wide={name: Markup(drawing.wide) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
+        narrow={name: Markup(drawing.narrow) for name, drawing in drawings.items()},  # noqa: S704 - likewise
+        kind=_kind,
+    )
+
+
+def _kind(part: object) -> str:
+    return "figure" if isinstance(part, Figure) else "table" if isinstance(part, Table) else "text"

@@ -1,0 +1,66 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any
+
+DASH = "–"
+
+
+def number(value: float | None) -> str:
+    """About four significant digits, thousands separated; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    return DASH if share is None or not math.isfinite(share) else f"{share:.0%}"
+
+
+def interval(estimate: Mapping[str, Any] | None, form: Callable[[float | None], str] = number) -> str:
+    """``1.93 (1.90 to 1.95)``; without an interval the median alone."""
+    if not estimate or estimate.get("median") is None:
+        return DASH
+    text = form(estimate["median"])
+    if estimate.get("low") is None or estimate.get("high") is None:
+        return text
+    return f"{text} ({form(estimate['low'])} to {form(estimate['high'])})"
+
+
+def plain(text: object, longest: int | None = None) -> str:
+    """``text`` on one line, without characters that XML does not know; the middle of a long one left out."""
+    kept = "".join(
+        " " if character.isspace() else character
+        for character in str(text)
+        if character.isspace() or unicodedata.category(character) not in ("Cc", "Cs", "Cn", "Co")
+    ).strip()
+    if longest is None or len(kept) <= longest:
+        return kept
+    tail = (longest - 1) // 3
+    return f"{kept[: longest - 1 - tail]}…{kept[len(kept) - tail :]}"
+
+
+def count(amount: int, noun: str) -> str:
+    return f"{amount:,} {noun if amount == 1 else noun + 's'}"
+
+
+def finite(value: Any) -> Any:
+    """``value`` as JSON can hold it: what is not finite becomes None, keys become texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return value

@@ -1,0 +1,185 @@
+"""From what short trainings gave to a verdict for every job, and to ``certificate.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from orchestrator.statistics import Estimate, ratio
+from orchestrator.verify.trials import Trained
+
+FILE = "certificate.json"
+SCRATCH = "verify"
+"""Folder below the output directory with the trainings; stays only where something failed."""
+
+DISTURBED = 0.05
+"""Share of its time waiting for a CPU, from which a training did not have one for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The short trainings of one job, one of a kind and repeat."""
+
+    alone: Sequence[Trained]
+    together: Sequence[Trained]
+    resumed: Sequence[Trained]
+    again: Trained | None = None
+    """Alone once more, where neighbours seem to have mattered: to tell them from chance."""
+    is_foreign: bool = False
+    """Whether the environment is the user's own or gymnasium's: it may keep state where we cannot see it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobVerdict:
+    """One entry of ``certificate.json``."""
+
+    job_id: str
+    verdict: Literal["PASS", "FAIL"]
+    reasons: Sequence[str]
+    """Why it failed."""
+    notes: Sequence[str]
+    """What could not be tried, or should be known."""
+    alone_sha256: str | None
+    together_sha256: str | None
+    resumed_sha256: str | None
+    """Of the first repeat, or of the first that differs from it."""
+    neighbours: int
+    """The most trainings at once beside it."""
+    resumed_from: int | None
+    """env_steps of the checkpoint that the killed one went on from (of the first repeat)."""
+    iteration_alone_s: float | None
+    iteration_together_s: float | None
+    """Medians."""
+    slowdown: Estimate | None
+    """Time per iteration among neighbours by that alone, its median and interval; None where there are no timings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """``certificate.json``."""
+
+    verdict: Literal["PASS", "FAIL"]
+    jobs: Sequence[JobVerdict]
+    left_out: Mapping[str, str]
+    """Why other jobs were not verified, by ``job_id``."""
+    iterations: int
+    repeats: int
+    lanes: int
+    """Trainings at once where there were neighbours."""
+    warnings: Sequence[str]
+    machine: Mapping[str, Any]
+    started_at: str
+    took_s: float
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+
+def judge(job_id: str, evidence: Evidence) -> JobVerdict:
+    """PASS when every training of the job gave the same weights."""
+    alone = evidence.alone[0]
+    reasons = _reasons(evidence)
+    neighbours = max((one.neighbours for one in evidence.together), default=0)
+    slowdown = _slowdown(evidence)
+    return JobVerdict(
+        job_id=job_id,
+        verdict="FAIL" if reasons else "PASS",
+        reasons=reasons,
+        notes=_notes(evidence, neighbours),
+        alone_sha256=alone.sha256,
+        together_sha256=_telling(evidence.together, alone.sha256),
+        resumed_sha256=_telling(evidence.resumed, alone.sha256),
+        neighbours=neighbours,
+        resumed_from=evidence.resumed[0].resumed_from if evidence.resumed else None,
+        iteration_alone_s=_median_s(evidence.alone),
+        iteration_together_s=_median_s(evidence.together),
+        slowdown=slowdown,
+    )
+
+
+def _notes(evidence: Evidence, neighbours: int) -> list[str]:
+    notes = []
+    if not neighbours:
+        notes.append("no neighbour fits beside it (cores, memory or GPUs): it was alone each time")
+    for kind, ones in (("alone", evidence.alone), ("among neighbours", evidence.together)):
+        waited_s, wall_s = sum(one.waited_s for one in ones), sum(sum(one.iteration_s) for one in ones)
+        if waited_s > DISTURBED * wall_s:
+            text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: something else uses this machine"
+            notes.append(f"{text}, or trainings share a CPU; its slow-down is not to be trusted")
+    return notes
+
+
+def _reasons(evidence: Evidence) -> list[str]:
+    kinds = {
+        "alone": evidence.alone,
+        "among neighbours": evidence.together,
+        "killed and resumed": evidence.resumed,
+    }
+    for kind, ones in kinds.items():
+        if untrained := [one.problem for one in ones if one.sha256 is None]:
+            return [f"{kind} it was not trained to the end: {untrained[0]}"]
+    expected = evidence.alone[0].sha256
+    repeated = [*evidence.alone, *([evidence.again] if evidence.again is not None else [])]
+    if any(one.sha256 != expected for one in repeated):
+        return [
+            "not even alone twice the same weights: something other than its seed decides them"
+            " (randomness of its own, the time, files that change)"
+        ]
+    reasons = []
+    if any(one.sha256 != expected for one in evidence.together):
+        reasons.append(
+            "other weights among neighbours than alone, and alone the same each time:"
+            " its environment depends on what runs beside it"
+        )
+    if not all(one.was_killed for one in evidence.resumed):
+        reasons.append("it ended before it could be killed; longer iterations, or more of them, give the time")
+    if changed := [one for one in evidence.resumed if one.sha256 != expected]:
+        reasons.append(_why_not_resumed(changed[0], is_foreign=evidence.is_foreign))
+    return reasons
+
+
+def _why_not_resumed(one: Trained, *, is_foreign: bool) -> str:
+    if one.unsaveable is not None:
+        return (
+            f"other weights when killed and resumed: its environment's state cannot be saved ({one.unsaveable}), so new"
+            " episodes begin; get_state() and set_state(state) on the environment make it resumable"
+        )
+    where = "nowhere" if one.resumed_from is None else f"the checkpoint at {one.resumed_from} env_steps"
+    text = f"other weights when killed and resumed from {where} than in one piece"
+    if is_foreign:
+        text += (
+            "; what its environment keeps outside of its attributes is in no checkpoint:"
+            " get_state() and set_state(state) on it save that too"
+        )
+    return text
+
+
+def seems_disturbed(evidence: Evidence) -> bool:
+    """Whether neighbours, or chance, have changed the weights."""
+    expected = evidence.alone[0].sha256
+    return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
+
+
+def _telling(ones: Sequence[Trained], expected: str | None) -> str | None:
+    different = [one.sha256 for one in ones if one.sha256 != expected]
+    return different[0] if different else expected if ones else None
+
+
+def _median_s(ones: Sequence[Trained]) -> float | None:
+    seconds = [second for one in ones for second in one.iteration_s]
+    return median(seconds) if seconds else None
+
+
+def _slowdown(evidence: Evidence) -> Estimate | None:
+    """From iterations; from repeats, each by its median, where there are several: they hold the machine's drift too."""
+    alone, together = evidence.alone, evidence.together
+    if not all(one.iteration_s for one in (*alone, *together)) or not together:
+        return None
+    if len(alone) == 1:
+        return ratio(together[0].iteration_s, alone[0].iteration_s)
+    above, below = ([median(one.iteration_s) for one in ones] for ones in (together, alone))
+    return ratio(above, below, paired=True)

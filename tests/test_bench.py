@@ -1,0 +1,488 @@
+"""``bench``: cells with all their figures, arms that are what they say, and nothing lost or left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import BALANCER, PATIENCE_S, write_experiment
+
+from orchestrator import machine
+from orchestrator.bench import arms, command, drift, figures, plan, runner, strong, tune, weak, work
+from orchestrator.bench.arms import ARMS
+from orchestrator.bench.figures import Course
+from orchestrator.bench.plan import Cells
+from orchestrator.bench.runner import Cell
+from orchestrator.contract import THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.errors import UsageError
+from orchestrator.machine import Cpu, Machine
+from orchestrator.spec import load
+
+WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
+MAY_LACK = {"throttled_s", "run_delay_s"}
+"""Not every kernel tells them."""
+QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
+LONG_S = 120.0
+FIGURES = {
+    *("job", "env_steps", "updates", "iterations", "wall_s", "env_s", "policy_s", "gae_s", "backward_s", "optimizer_s"),
+    *("rest_s", "cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s", "rss_mib"),
+    *("n_threads", "import_s", "first_step_s", "cpus"),
+}
+
+
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    return Cells(run_dir / "bench/cells.jsonl").read()
+
+
+def key(record: dict[str, Any]) -> tuple[str, int, int]:
+    return record["arm"], record["level"], record["repeat"]
+
+
+class Bench:
+    """A ``bench`` under way, in a session of its own."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
+        self.popen = subprocess.Popen(
+            commands.command("bench", *arguments),
+            cwd=cwd,
+            env=commands.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.communicate()
+
+    def until(self, words: str) -> str:
+        assert self.popen.stderr is not None
+        told = []
+        for line in self.popen.stderr:
+            told.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"never told {words!r}: {told}")
+
+
+def token_below(pid: int) -> bytes:
+    """What marks all that the process with ``pid`` has started."""
+
+    def look() -> bytes | None:
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError, StopIteration):
+                return commands.token_of(int(child))
+        return None
+
+    found: bytes = commands.wait_until(look, "a process of a cell")
+    return found
+
+
+# -- the command
+
+
+def test_cells_are_recorded_with_their_figures_and_a_second_call_adds_what_is_missing(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    options = (*QUICK, "--levels", "1,2", "--arms", "pinned,threads", "--no-strong")
+    done = commands.give("bench", jobs, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first = records(tmp_path / "bench")
+    assert {key(one) for one in first} == {(arm, level, 0) for arm in ("pinned", "threads") for level in (1, 2)}
+    for one in first:
+        assert one["status"] in ("ok", "disturbed", "cut"), one["message"]
+        assert one["throughput"] > 0
+        assert len(one["processes"]) == one["level"]
+        assert all(process.keys() == FIGURES for process in one["processes"])
+        assert {"before_s", "after_s", "reference_s"} <= one["drift"].keys()
+    document = json.loads((tmp_path / "bench/bench/plan.json").read_text())
+    assert document["jobs"] == ["balancer-s0"]
+    assert document["levels"] == [1, 2]
+    assert sorted(map(tuple, document["order"])) == sorted(map(key, first))
+    assert not (tmp_path / "bench/bench/work").exists()
+
+    path = tmp_path / "bench/bench/cells.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # killed while it wrote the last one
+    again = commands.give("bench", jobs, *options, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "3 of 4 cells are there already" in again.stderr
+    assert path.read_bytes().startswith(b"".join(lines[:-1]))
+    assert [key(one) for one in records(tmp_path / "bench")] == [key(one) for one in first]
+
+    changed = commands.give("bench", jobs, *options, "--seconds", "0.3", cwd=tmp_path)
+    assert changed.returncode == 2
+    assert "seconds was 0.2, is 0.3" in changed.stderr
+    assert "--run-dir" in changed.stderr
+
+
+def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    options = (*QUICK, "--levels", "1", "--arms", "threads,pool-spawn-pinned", "--repeats", "50", "--no-strong")
+    with Bench(jobs, *options, cwd=tmp_path) as bench:
+        bench.until("[1/")
+        token = token_below(bench.popen.pid)
+        os.killpg(bench.popen.pid, signal.SIGINT)
+        _, said = bench.popen.communicate(timeout=PATIENCE_S)
+        assert bench.popen.returncode == 130, said
+        assert "Traceback" not in said
+    assert commands.carriers(token.rsplit(b"/")[0]) == []
+    assert len(records(tmp_path / "bench")) >= 1
+    assert not (tmp_path / "bench/bench/work").exists()
+
+
+@pytest.mark.parametrize("arm", ["pinned", "pool-spawn-pinned"])
+def test_no_process_outlives_a_benchmark_that_was_killed(tmp_path: Path, arm: str) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    options = (*QUICK, "--seconds", "3", "--repeats", "9", "--levels", "2", "--arms", arm, "--no-strong")
+    with Bench(jobs, *options, cwd=tmp_path) as bench:
+        folder = tmp_path / "bench/bench/work"
+        commands.wait_until(lambda: list(folder.glob(f"{arm}-2-*/**/timings.csv")), "a cell that trains")
+        token = token_below(bench.popen.pid).rsplit(b"/")[0]
+        assert len({*commands.carriers(token), *pids_with(folder)}) >= 3
+        bench.popen.kill()
+        bench.popen.wait()
+        commands.wait_until(lambda: not commands.carriers(token) and not pids_with(folder), "their end")
+
+
+def pids_with(folder: Path) -> set[int]:
+    """Processes that were given a path below ``folder``."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+    return found
+
+
+def test_wrong_usage_is_told_with_what_would_be_right(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    for options, words in (
+        (("--arms", "pinned,ray"), ["unknown: ray", "valid: pinned, threads, default, pool-fork"]),
+        (("--levels", "two"), ["--levels two", "auto"]),
+        (("--job", "walker"), ["--job walker", "valid: balancer"]),
+        (("--set", "resources.gpus=1"), ["GPU", "--set resources.gpus=0"]),
+    ):
+        done = commands.give("bench", jobs, *options, "--run-dir", "bench", cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert all(word in done.stderr for word in words), done.stderr
+        assert not (tmp_path / "bench/bench/plan.json").exists()
+
+
+def test_an_experiments_run_directory_is_not_taken(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {**WORK, "total_timesteps": 128})
+    assert commands.give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    done = commands.give("bench", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "holds an experiment" in done.stderr
+
+
+# -- cells of real processes
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> work.Work:
+    folder = tmp_path_factory.mktemp("work")
+    experiment = load(write_experiment(folder, WORK))
+    return work.examine(experiment, work.pick(experiment, None), folder / "staging")
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[runner.Ground]:
+    with runner.ground(tmp_path / "work", machine.detect()) as made:
+        yield made
+
+
+def measure(arm: str, level: int, todo: work.Work, ground: runner.Ground, **changes: float) -> dict[str, Any]:
+    settings = {"seconds": 0.2, "limit_s": LONG_S, "reference_s": 1.0, **changes}
+    return runner.measure(Cell(arm=arm, level=level, repeat=0), todo, ground, **settings)
+
+
+@pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned", "pool-spawn-pinned"])
+def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: work.Work, ground: runner.Ground) -> None:
+    level = min(2, ground.machine.capacity)
+    record = measure(arm, level, staged, ground)
+    assert record["status"] == "ok", record["message"]
+    assert record["window_s"] >= 0.2
+    processes = record["processes"]
+    assert record["throughput"] == pytest.approx(sum(one["env_steps"] for one in processes) / record["window_s"])
+    for one in processes:
+        assert {name for name, value in one.items() if value is None} <= MAY_LACK
+        assert one["env_steps"] >= figures.LEAST * staged.steps_an_iteration
+        assert one["updates"] == pytest.approx(one["iterations"] * 2, abs=0.1)
+        assert one["n_threads"] <= 2  # itself, and the watchdog of a supervised one
+        assert 0 <= one["import_s"] <= one["first_step_s"]
+    everywhere = sorted(os.sched_getaffinity(0))
+    if arm == "pinned":
+        assert all(len(one["cpus"]) == 1 for one in processes)
+        assert len({tuple(one["cpus"]) for one in processes}) == level
+    else:
+        assert all(one["cpus"] == everywhere for one in processes)
+    assert list(ground.scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("arm", ["default", "pool-fork", "pool-spawn"])
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves")
+def test_without_a_budget_libraries_start_threads(
+    arm: str, staged: work.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the user's shell says is not what libraries do by themselves
+    record = measure(arm, 1, staged, ground)
+    assert record["status"] == "ok", record["message"]
+    assert record["processes"][0]["n_threads"] >= len(os.sched_getaffinity(0))
+
+
+def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: work.Work, ground: runner.Ground) -> None:
+    record = measure("threads", 1, staged, ground, seconds=600.0, limit_s=0.0)
+    assert record["status"] == "cut"
+    assert record["throughput"] > 0
+    assert "the most that it can have been" in record["message"]
+    assert len(record["processes"]) == 1
+
+
+@pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned"])
+def test_a_training_that_fails_makes_a_failed_cell_with_its_reason(
+    arm: str, tmp_path: Path, ground: runner.Ground
+) -> None:
+    experiment = load(write_experiment(tmp_path, commands.odd("odd", "fail")))
+    todo = work.examine(experiment, work.pick(experiment, None), tmp_path / "staging")
+    record = measure(arm, 1, todo, ground, seconds=600.0)
+    assert record["status"] == "failed"
+    assert "the knee fell off" in record["message"]
+    assert record["throughput"] is None
+
+
+def test_more_processes_than_cores_share_them(staged: work.Work, ground: runner.Ground) -> None:
+    level = 2 * ground.machine.capacity
+    if not plan.has_slots(ground.machine, level, 1):
+        pytest.skip("the CPU quota forbids it")
+    record = measure("pinned", level, staged, ground)
+    assert record["status"] == "ok", record["message"]
+    assert {len(one["cpus"]) for one in record["processes"]} == {1}
+
+
+# -- strong scaling and tuning, by the command
+
+
+def test_strong_scaling_gives_makespans_bounds_and_a_schedule(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 2048})
+    options = (*QUICK, "--levels", "1,2", "--arms", "pinned", "--strong-seconds", "1000")
+    done = commands.give("bench", jobs, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench/bench/strong.json").read_text())
+    assert found["part"] == 1.0
+    assert found["levels"].keys() == {"1", "2"}
+    for entry in found["levels"].values():
+        steps = {one["job_id"]: one["env_steps"] for one in entry["jobs"]}
+        assert steps == {"balancer-s0": 512, "long-s0": 2048}
+        assert entry["makespan_s"] == max(one["ended_s"] for one in entry["jobs"])
+        assert entry["lower_bound_s"] > 0
+    alone = sorted(found["levels"]["1"]["jobs"], key=lambda one: one["started_s"])
+    assert alone[0]["ended_s"] <= alone[1]["started_s"] + 0.1
+
+
+@pytest.mark.slow
+def test_tuning_prints_lines_that_a_job_file_takes(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    done = commands.give("bench", jobs, "--tune", "--seconds", "0.2", "--run-dir", "bench", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench/bench/tune.json").read_text())
+    assert found["best"] in found["points"]
+    assert len({(one["processes"], one["threads"], one["n_envs"]) for one in found["points"]}) == len(found["points"])
+    (tmp_path / "tuned.toml").write_text(
+        f'name = "tuned"\n{done.stdout}\n[[jobs]]\nname = "balancer"\nxml = "{BALANCER}"\ntask = "balance"\n'
+    )
+    tuned = load(tmp_path / "tuned.toml", overrides={"ppo.batch_size": 64})
+    assert tuned.max_parallel == found["best"]["processes"]
+    assert tuned.jobs[0].spec.n_envs == found["best"]["n_envs"]
+    assert tuned.jobs[0].spec.hyperparameters["n_steps"] * tuned.jobs[0].spec.n_envs == 128
+
+
+# -- decisions and figures, without processes
+
+
+def test_environments_differ_in_the_thread_budget_alone() -> None:
+    from orchestrator.worker.timings import OFF_VARIABLE
+
+    assert arms.NO_TIMINGS == OFF_VARIABLE
+    given = {"OMP_NUM_THREADS": "7", "KMP_AFFINITY": "compact", "ORCHESTRATOR_NO_TIMINGS": "1", "HOME": "/home/me"}
+    free = arms.environment(ARMS["default"], 3, token="t", ours=given)
+    limited = arms.environment(ARMS["threads"], 3, token="t", ours=given)
+    assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
+    assert free["HOME"] == "/home/me"
+    assert free[TOKEN_VARIABLE] == "t"
+    assert {name: limited[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "3")
+    assert free.items() <= limited.items()
+
+
+def cores(count: int, *, siblings: int = 1, quota: float | None = None) -> Machine:
+    cpus = [Cpu(index=index, core=index % count, package=0, numa_node=0) for index in range(count * siblings)]
+    return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "wide", "wanted"),
+    [
+        ("auto", 1, 1, (1, 2)),
+        ("auto", 2, 1, (1, 2, 4)),
+        ("auto", 6, 1, (1, 2, 4, 6, 12)),
+        ("auto", 8, 2, (1, 2, 4, 8)),
+        ("8,1, 2", 2, 1, (1, 2, 8)),
+    ],
+)
+def test_levels(text: str, count: int, wide: int, wanted: tuple[int, ...]) -> None:
+    assert plan.levels(text, cores(count), wide) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,x", "-2"])
+def test_levels_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--levels"):
+        plan.levels(text, cores(2), 1)
+
+
+def test_a_quota_limits_what_the_supervisor_runs_at_once() -> None:
+    assert plan.has_slots(cores(4), 8, 1)
+    assert not plan.has_slots(cores(4, quota=2.5), 4, 1)
+
+
+def test_levels_beyond_the_machine_are_said() -> None:
+    assert command.notes(cores(4), [1, 2, 4], [], 1, ["pinned"]) == []
+    over = command.notes(cores(4), [1, 4, 8, 16], [16], 1, ["pinned"])
+    assert over[0] == "Over-subscribed: 8, 16 processes with 1 core each share 4 cores."
+    assert "never runs 16 such jobs at once" in over[1]
+    assert "may not fit" in command.notes(cores(4), [10**6], [], 1, ["default"])[-1]
+
+
+def test_each_repeat_holds_every_cell_once_in_an_order_that_the_seed_decides() -> None:
+    wanted = {(arm, level) for arm in ("pinned", "default") for level in (1, 2, 4)}
+    cells = plan.order(("pinned", "default"), (1, 2, 4), 3, seed=1)
+    for repeat in range(3):
+        block = cells[repeat * 6 : repeat * 6 + 6]
+        assert {(cell.arm, cell.level) for cell in block} == wanted
+        assert {cell.repeat for cell in block} == {repeat}
+    assert cells == plan.order(("pinned", "default"), (1, 2, 4), 3, seed=1)
+    assert cells != plan.order(("pinned", "default"), (1, 2, 4), 3, seed=2)
+
+
+def course(ends: Sequence[float], **changes: Any) -> Course:
+    """A process whose iterations of 100 env_steps ended then; the first began at 0."""
+    rows: list[dict[str, float | None]] = []
+    for place, end in enumerate(ends):
+        took = end - (ends[place - 1] if place else 0.0)
+        row: dict[str, float | None] = {"clock_s": end, "wall_s": took, "env_s": took / 2, "cpu_s": took}
+        row |= {"policy_s": took / 4, "gae_s": 0.0, "backward_s": took / 8, "optimizer_s": 0.0, "run_delay_s": None}
+        rows.append(row | {"voluntary_switches": 10.0, "involuntary_switches": 1.0, "rss_mib": 9.0, "n_threads": 2.0})
+    return Course(**{"job": "j", "steps_an_iteration": 100, "updates_an_iteration": 4, "rows": rows, **changes})
+
+
+def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time() -> None:
+    fast, other, slow = course([1, 2, 3, 4, 5, 6, 7, 8]), course([2, 4, 5.5, 7, 9]), course([3, 6, 9, 12, 15])
+    span = figures.window([fast, other])
+    assert span is not None
+    assert (span.begin, span.end) == (4.0, 8.0)
+    found = figures.measured([fast, other], span)
+    assert [process["env_steps"] for process in found["processes"]] == [400, 250]
+    assert found["throughput"] == pytest.approx(650 / 4)
+    one = found["processes"][0]
+    assert (one["updates"], one["wall_s"], one["env_s"], one["rest_s"]) == (16, 4, 2, 0.5)
+    assert one["run_delay_s"] is None
+    assert one["voluntary_switches"] == 40
+    assert figures.window([fast, slow]) is None  # when the slow one was warm, the fast one's rows end soon
+    assert figures.window([fast, course([1.0, 2.0])]) is None
+
+
+def test_a_bound_is_never_below_what_was_reached() -> None:
+    # 7 iterations of 100 env_steps since the warm-up ended at 2; now it is 9.5.
+    found = figures.bounded([course([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
+    assert found["throughput"] == pytest.approx(800 / 7.5)
+    assert found["processes"][0]["env_steps"] == 700
+    # Its first iteration has not ended: less than 100 env_steps in 20 s.
+    assert figures.bounded([course([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
+    assert figures.bounded([course([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
+
+
+def test_rows_of_a_file_that_is_being_written_are_read_up_to_the_last_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "timings.csv"
+    assert figures.read_rows(path) == []
+    path.write_text("iteration,wall_s,clock_s\n1,0.5,10.5\n2,,11.0\n3,0.5,1")
+    assert figures.read_rows(path) == [
+        {"iteration": 1.0, "wall_s": 0.5, "clock_s": 10.5},
+        {"iteration": 2.0, "wall_s": None, "clock_s": 11.0},
+    ]
+
+
+def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any]:
+    cell = {"arm": "pinned", "level": 1, "repeat": repeat}
+    return {**cell, "status": status, "throughput": 5.0, "message": "m", "disturbance": disturbance}
+
+
+def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
+    cells, cell = Cells(tmp_path / "cells.jsonl"), Cell(arm="pinned", level=1, repeat=0)
+    marked = weak.judged(record("ok", "a hog"), again=True)
+    assert (marked["status"], marked["throughput"], marked["message"]) == ("disturbed", 5.0, "a hog")
+    for _ in range(2):
+        cells.append(marked)
+        assert cells.missing([cell], 2) == [cell]
+    cells.append(marked)
+    assert cells.missing([cell], 2) == []
+    cells.append(record("failed", repeat=1))
+    assert cells.missing([Cell(arm="pinned", level=1, repeat=1)], 2) != []
+
+
+def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
+    assert weak.judged(record("cut", "a hog"), again=True)["status"] == "disturbed"
+    assert weak.judged(record("cut", "a hog"), again=True)["throughput"] is None
+    assert weak.judged(record("cut", "a hog"), again=False)["status"] == "cut"
+    assert weak.judged(record("failed", "a hog"), again=False) == record("failed", "a hog")
+
+
+def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> None:
+    assert drift.disturbance(1.0, (1.1, 1.0), 0.1) == ""
+    assert "30% slower" in drift.disturbance(1.0, (1.0, 1.3), None)
+    assert "0.5 cores" in drift.disturbance(1.0, (1.0, 1.0), 0.5)
+    stat = "cpu  9 9 9 9 9 9 9 9\ncpu0 100 20 30 999 999 1 2 7 0 0\ncpu1 1 1 1 9 9 1 1 1 0 0\nintr 5\n"
+    tick = os.sysconf("SC_CLK_TCK")
+    assert drift.busy_s(stat, [0]) == 160 / tick
+    assert drift.busy_s(stat, [0, 1]) == 166 / tick
+    assert drift.busy_s(stat, [0, 2]) is None
+    before = os.sched_getaffinity(0)
+    assert drift.kernel_s(sorted(before)) > 0
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path: Path) -> None:
+    experiment = load(write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 51_200}))
+    short, part = strong.scaled(experiment.jobs, 5171.2)
+    assert part == pytest.approx(0.1)
+    assert [job.spec.total_timesteps for job in short] == [3 * 128, 5120]
+    assert all(job.spec.eval_episodes == 0 for job in short)
+    assert strong.scaled(experiment.jobs, 1e9)[1] == 1.0
+
+
+def test_no_schedule_beats_the_lower_bound() -> None:
+    jobs = [(4.0, 1), (2.0, 1), (2.0, 1)]
+    assert strong.lower_bound_s(jobs, at_once=1, cores=2) == 8.0
+    assert strong.lower_bound_s(jobs, at_once=4, cores=2) == 4.0
+    assert strong.lower_bound_s([(9.0, 1), (2.0, 1)], at_once=2, cores=2) == 9.0
+    assert strong.lower_bound_s([(4.0, 2), (4.0, 2)], at_once=2, cores=2) == 8.0
+
+
+def test_packings_use_the_cores_by_processes_by_threads_and_with_smt() -> None:
+    assert tune.packings(cores(1)) == [(1, 1)]
+    assert tune.packings(cores(4)) == [(4, 1), (2, 2), (1, 4), (2, 1)]
+    assert (8, 1) in tune.packings(cores(4, siblings=2))
+    assert all(processes <= 2 for processes, _ in tune.packings(cores(4, quota=2.0)))

@@ -1,0 +1,126 @@
+"""Two run directories side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import cell_helpers as bench
+import command_helpers as commands
+import pytest
+from cell_helpers import cells, collapsed, slower
+from command_helpers import Experiment
+
+from orchestrator.compare import Comparison, Pair, compare
+from orchestrator.errors import UsageError
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> tuple[Path, Path]:
+    """The same benchmark on two machines; the second is twice as fast, and does not collapse."""
+    twice = {name: seconds / 2 for name, seconds in bench.ALONE.items()}
+    first = [*cells("pinned", 1), *cells("pinned", 2), *cells("default", 1), *collapsed(2, status="cut")]
+    second = [
+        record for arm in ("pinned", "default") for level in (1, 2, 4) for record in cells(arm, level, phases=twice)
+    ]
+    bench.write(tmp_path / "old", first)
+    bench.write(tmp_path / "new", second, versions={"torch": "2.14.0"}, machine={"cpu_model": "Other", "capacity": 2})
+    return tmp_path / "old", tmp_path / "new"
+
+
+def pair(found: Comparison, what: str, figure: str) -> Pair:
+    (one,) = (one for one in found.pairs if (one.what, one.figure) == (what, figure))
+    return one
+
+
+class TestBenchmarks:
+    def test_every_common_arm_and_level_has_its_ratio_with_an_interval(self, machines: tuple[Path, Path]) -> None:
+        one = pair(compare(*machines), "pinned × 2", "throughput")
+        assert one.ratio is not None
+        assert one.ratio.median == pytest.approx(2, rel=0.02)
+        assert one.ratio.low is not None
+        assert one.ratio.high is not None
+        assert 1.9 < one.ratio.low < one.ratio.median < one.ratio.high < 2.1
+
+    def test_efficiency_is_compared_but_where_it_is_one_by_definition(self, machines: tuple[Path, Path]) -> None:
+        found = compare(*machines)
+        assert pair(found, "pinned × 2", "efficiency").a.median == pytest.approx(1, rel=0.02)
+        assert [one.figure for one in found.pairs if one.what == "pinned × 1"] == ["throughput"]
+
+    def test_what_was_cut_off_gives_a_bound(self, machines: tuple[Path, Path]) -> None:
+        one = pair(compare(*machines), "default × 2", "throughput")
+        assert one.bound == "a"
+        assert one.ratio is not None
+        assert one.ratio.high is None
+        assert one.ratio.median > 20
+
+    def test_two_bounds_have_no_ratio(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
+        shutil.copytree(machines[0], tmp_path / "copy")
+        assert pair(compare(machines[0], tmp_path / "copy"), "default × 2", "throughput").ratio is None
+
+    def test_what_else_differs_is_told(self, machines: tuple[Path, Path]) -> None:
+        found = compare(*machines)
+        assert ("torch", "2.13.0", "2.14.0") in found.differences
+        assert ("cpu model", "Example 9000", "Other") in found.differences
+        assert found.only_b == ["pinned × 4", "default × 4"]
+
+    def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
+        found = compare(machines[1], machines[1])
+        assert all(one.ratio is not None and one.ratio.median == 1 for one in found.pairs)
+        assert found.differences == []
+
+    def test_the_table_and_json(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
+        shown = commands.give("compare", *machines, cwd=tmp_path)
+        assert shown.returncode == 0
+        row = next(line for line in shown.stdout.splitlines() if line.startswith("default × 2"))
+        assert "≤ " in row
+        assert "≥ " in row
+        assert "torch: 2.13.0 → 2.14.0" in shown.stdout
+        assert "Only in B: pinned × 4, default × 4" in shown.stdout
+        facts = json.loads(commands.give("compare", *machines, "--json", cwd=tmp_path).stdout)
+        assert facts["kind"] == "benchmark"
+        assert set(facts["pairs"][0]["ratio"]) == {"median", "low", "high", "n"}
+
+
+class TestExperiments:
+    def test_jobs_are_compared_over_their_seeds(self, finished_once: Experiment) -> None:
+        found = compare(finished_once.run_dir, finished_once.run_dir)
+        assert found.kind == "experiment"
+        one = pair(found, "hopper", "env_steps/s")
+        assert one.ratio is not None
+        assert (one.ratio.median, one.ratio.low, one.a.n) == (1, None, 1)
+        assert pair(found, "balancer", "return").a.median == pair(found, "balancer", "return").b.median
+
+    def test_a_return_that_is_not_positive_has_no_ratio(self, tmp_path: Path, finished_once: Experiment) -> None:
+        found = compare(finished_once.run_dir, finished_once.run_dir)
+        for one in found.pairs:
+            assert (one.ratio is None) == (one.a.median <= 0)
+
+    def test_the_command_shows_them(self, finished_once: Experiment, tmp_path: Path) -> None:
+        shown = commands.give("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
+        assert shown.returncode == 0
+        assert "env_steps/s" in shown.stdout
+        assert "What else differs" not in shown.stdout
+
+
+class TestWhatCannotBeCompared:
+    def test_different_kinds(self, machines: tuple[Path, Path], finished_once: Experiment, tmp_path: Path) -> None:
+        done = commands.give("compare", machines[0], finished_once.run_dir, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "is a benchmark" in done.stderr
+        assert "two of a kind can be compared" in done.stderr
+
+    def test_nothing_in_common(self, tmp_path: Path) -> None:
+        bench.write(tmp_path / "a", cells("pinned", 1))
+        bench.write(tmp_path / "b", cells("default", 1, phases=slower(2, "env")))
+        with pytest.raises(UsageError, match="nothing in common: one has pinned × 1, the other default × 1"):
+            compare(tmp_path / "a", tmp_path / "b")
+
+    def test_no_run_directory(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
+        with pytest.raises(UsageError, match="no such run directory"):
+            compare(tmp_path / "missing", machines[0])
+
+    def test_a_benchmark_without_a_finished_cell(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
+        with pytest.raises(UsageError, match="no cell of this benchmark is finished yet"):
+            compare(bench.write(tmp_path / "empty", []), machines[0])

@@ -1,0 +1,398 @@
+"""The report of a run directory: true numbers, nothing but itself, readable at any size, of a live run too."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import command_helpers as commands
+import pytest
+from report_helpers import ARMS, STEPS, Trained, film_strip, make_bench_dir, make_run_dir
+
+from orchestrator import report
+from orchestrator.errors import UsageError
+from orchestrator.report import drawing, experiment, records, thumbnails, words
+
+EVIL = "<script>a(1)</script>\"'&$x$|`*"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text that a reader sees."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any], Page]:
+    make_run_dir(root, jobs)
+    done = report.make(root)
+    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
+
+
+def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:
+    done, facts, page = made(tmp_path / "run", [Trained(name="hopper"), Trained(name="walker")])
+    folder = done.page.parent
+    names = set(facts["figures"])
+    assert names == {"learning-curves", "schedule", "phases"}
+    assert {path.name for path in folder.iterdir()} == {"index.html", "report.json"} | {
+        f"{name}.{suffix}" for name in names for suffix in ("png", "svg")
+    }
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.parse(folder / f"{name}.svg")
+        assert facts["figures"][name] in page.text
+        assert facts["figures"][name] in re.sub(r"\\(.)", r"\1", done.markdown())
+
+
+def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
+    _, facts, page = made(tmp_path / "run", [Trained(iterations=5), Trained(seed=1, iterations=5, attempts=2)])
+    assert facts["totals"]["states"] == {"SUCCEEDED": 2}
+    assert facts["totals"]["retries"] == 1
+    assert facts["totals"]["env_steps"] == 2 * 5 * STEPS
+    assert facts["totals"]["core_hours"] == pytest.approx(3 * 15 / 3600)
+    assert facts["totals"]["busy_s"] == pytest.approx(30.0)
+    assert facts["totals"]["env_steps_per_s"] == pytest.approx(10 * STEPS / 30)
+    (robot,) = facts["robots"]
+    assert robot["seeds"] == [0, 1]
+    assert robot["attempts"] == 3
+    assert robot["env_steps_per_s"]["median"] == pytest.approx(STEPS)
+    assert robot["phases"]["env_s"] == pytest.approx(2 * 5 * 0.3)
+    assert robot["phases"]["rest_s"] == pytest.approx(2 * 5 * (1.0 - 0.3 - 0.2 - 0.01 - 0.2 - 0.1))
+    assert robot["run_delay_s"] == pytest.approx(1.0)
+    assert f"{10 * STEPS:,}" in page.text
+
+
+def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path) -> None:
+    jobs = [Trained(name="several", seed=seed) for seed in range(3)] + [Trained(name="single")]
+    _, facts, _ = made(tmp_path / "run", jobs)
+    several, single = facts["robots"]
+    assert several["last"]["low"] < several["last"]["median"] < several["last"]["high"]
+    assert single["last"]["low"] is single["last"]["high"] is None
+
+
+def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
+    _, _, page = made(tmp_path / "run", [Trained(preview=film_strip)])
+    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"}
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:")), (tag, name, value)
+    text = (tmp_path / "run/report/index.html").read_text()
+    assert not re.findall(r"url\((?!#)|@import", text)
+    assert "default-src 'none'" in text
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_names_are_shown_as_they_are_whatever_they_hold(tmp_path: Path) -> None:
+    jobs = [Trained(name=EVIL, state="FAILED", message=EVIL), Trained(name="_grüße 🦿 \x0b夢", point={"<b>": EVIL})]
+    jobs.append(Trained(name="_grüße 🦿 \x0b夢", suffix="-b", point={"<b>": "2"}))
+    done, facts, page = made(tmp_path / "run", jobs)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert page.text.count(EVIL) >= 3
+    assert facts["robots"][0]["robot"] == EVIL
+    for path in done.page.parent.glob("*.svg"):
+        assert "<script" not in path.read_text()
+    curves = ElementTree.parse(done.page.parent / "learning-curves.svg")
+    assert EVIL in {element.text for element in curves.iter("{http://www.w3.org/2000/svg}text")}
+    assert not re.findall(r"(?<!\\)<", done.markdown().replace("](<", ""))
+
+
+def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
+    made(tmp_path / "run", [Trained()])
+    page = (tmp_path / "run/report/index.html").read_text()
+    assert "prefers-color-scheme: dark" in page
+    drawings = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert len(drawings) == 6  # each in two widths
+    for svg in drawings:
+        assert "var(--ink)" in svg
+        styles = " ".join(re.findall(r'style="([^"]*)"', svg))
+        assert set(re.findall(r"#[0-9a-f]{6}", styles)) <= {"#ffffff"}
+    assert drawing.COLOURS["ink"][0] in (tmp_path / "run/report/phases.svg").read_text()
+
+
+def test_run_that_is_at_work_is_reported_as_it_stands(tmp_path: Path) -> None:
+    jobs = [Trained(name="done"), Trained(name="going", state="RUNNING"), Trained(name="waiting", state="PENDING")]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    going = paths.job("j1-s0")
+    with going.progress_csv.open("a") as file:
+        file.write(f"6,{6 * STEPS},77.5,0.1,0.1\n7,{7 * STEPS},7")
+    with going.timings_csv.open("a") as file:
+        file.write("6,12288,1.0,0.6\n7,")
+    with paths.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        report.make(tmp_path / "run")
+    facts = json.loads((tmp_path / "run/report/report.json").read_text())
+    assert facts["running"] is True
+    assert [job["state"] for job in facts["jobs"]] == ["SUCCEEDED", "RUNNING", "PENDING"]
+    assert facts["jobs"][1]["ep_rew_mean"] == 77.5
+    assert facts["jobs"][1]["env_steps"] == 6 * STEPS
+    assert facts["jobs"][2]["curve"] == []
+    assert "so far" in Page(tmp_path / "run/report/index.html").text
+
+
+def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
+    _, facts, _ = made(tmp_path / "run", [Trained(state="RUNNING")])
+    assert facts["jobs"][0]["state"] == "INTERRUPTED"
+    assert facts["attempts"][0]["ended_at"] is None
+    assert facts["attempts"][0]["until"] >= facts["attempts"][0]["started_at"]
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_run_without_a_finished_iteration_has_a_report(tmp_path: Path, state: str) -> None:
+    make_run_dir(tmp_path / "run", [Trained(state=state, iterations=0)])
+    report.make(tmp_path / "run")
+    assert "No job has finished an episode yet" in Page(tmp_path / "run/report/index.html").text
+
+
+def test_robots_under_examination_have_a_report(tmp_path: Path) -> None:
+    lock = tmp_path / "supervisor.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        report.make(tmp_path)
+    assert "being examined" in Page(tmp_path / "report/index.html").text
+
+
+def test_missing_files_leave_gaps_and_no_error(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(name="whole"), Trained(name="torn")])
+    torn = paths.job("j1-s0")
+    torn.progress_csv.unlink()
+    torn.timings_csv.write_bytes(b"\xff\xfe\0 not,a\ntable\n")
+    torn.eval.write_text('{"deterministic": {"mean": NaN, "measures": 3}, "stoch')
+    torn.preview.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    paths.provenance.unlink()
+    report.make(tmp_path / "run")
+    facts = json.loads((tmp_path / "run/report/report.json").read_text())
+    assert facts["jobs"][1]["timings"]["wall_s"] is None
+    assert facts["jobs"][1]["evaluation"] is None
+    assert facts["machine"] == {}
+
+
+def test_missing_previews_are_said_once(tmp_path: Path) -> None:
+    jobs = [Trained(name=f"r{number}", preview=film_strip if number == 0 else None) for number in range(4)]
+    _, _, page = made(tmp_path / "run", jobs)
+    assert page.text.count("preview:") == 1
+    assert "3 of 4 robots have no preview" in page.text
+    assert sum(tag == "img" for tag, _ in page.tags) == 1
+
+
+def test_failures_are_told_with_their_causes(tmp_path: Path) -> None:
+    _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
+    assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]
+    assert "knee & hip" in page.text
+
+
+def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
+    strip = film_strip()
+    jobs = [Trained(name=f"robot {number}", iterations=3, preview=lambda: strip) for number in range(300)]
+    done, facts, page = made(tmp_path / "run", jobs)
+    assert done.page.stat().st_size < 10e6
+    assert len(facts["robots"]) == 300
+    assert sum(tag == "img" for tag, _ in page.tags) == 300
+    assert "12 robots with the highest and the 12 with the lowest" in facts["figures"]["learning-curves"]
+    assert "260 more rows" in page.text
+
+
+def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
+    jobs = [
+        Trained(suffix=f"-{lr}-{size}", point={"ppo.learning_rate": lr, "model.geom.leg.size": size})
+        for lr in (1e-4, 1e-3)
+        for size in ("*0.8", "*1.2")
+    ]
+    _, facts, _ = made(tmp_path / "run", jobs)
+    assert facts["varied"] == ["ppo.learning_rate", "model.geom.leg.size"]
+    assert "varied-parameters" in facts["figures"]
+    assert facts["robots"][0]["point"] == {"ppo.learning_rate": 1e-4, "model.geom.leg.size": "*0.8"}
+
+
+def test_figure_that_is_none_any_more_goes_and_other_files_stay(tmp_path: Path) -> None:
+    done, _, _ = made(tmp_path / "run", [Trained()])
+    folder = done.page.parent
+    facts = json.loads((folder / "report.json").read_text())
+    facts["figures"] |= {"old-figure": "", "../../outside": ""}
+    (folder / "report.json").write_text(json.dumps(facts))
+    for name in ("old-figure.png", "old-figure.svg", "notes.png"):
+        (folder / name).write_text("x")
+    (tmp_path / "outside.png").write_text("x")
+    report.make(tmp_path / "run")
+    assert not list(folder.glob("old-figure.*"))
+    assert (folder / "notes.png").exists()
+    assert (tmp_path / "outside.png").exists()
+
+
+def test_same_run_gives_the_same_figures(tmp_path: Path) -> None:
+    done, _, _ = made(tmp_path / "run", [Trained(), Trained(seed=1)])
+    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+    report.make(tmp_path / "run")
+    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+
+
+def test_not_a_run_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a run directory"):
+        report.make(tmp_path)
+    assert not (tmp_path / "report").exists()
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    make_run_dir(tmp_path / "run", [Trained()])
+    (tmp_path / "run/report").write_text("in the way")
+    with pytest.raises(UsageError, match=r"run/report: cannot be written"):
+        report.make(tmp_path / "run")
+
+
+def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> None:
+    done, _, _ = made(tmp_path / "run", [Trained(name="a|b", preview=film_strip)])
+    text = done.markdown()
+    assert "data:image" not in text
+    assert r"a\|b" in text
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in tables if "a\\|b" in line}
+    assert len(cells) == 2  # of the table of robots and that of phases
+    assert f"![Learning curves](<{done.page.parent}/learning-curves.png>)" in text
+
+
+def test_command_says_where_the_page_is_or_prints_markdown(tmp_path: Path) -> None:
+    make_run_dir(tmp_path / "run", [Trained(name="hopper")])
+    done = commands.give("report", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "run/report/index.html\n"), done.stderr
+    done = commands.give("report", "run", "--format", "md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "![Learning curves](<run/report/learning-curves.png>)" in done.stdout
+    done = commands.give("report", "nowhere", cwd=tmp_path)
+    assert (done.returncode, "no such run directory" in done.stderr) == (2, True)
+
+
+# -- of a benchmark
+
+
+@pytest.fixture(scope="module")
+def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.Made:
+    return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
+
+
+def test_benchmark_has_every_figure_and_number(bench_report: report.Made) -> None:
+    folder = bench_report.page.parent
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["kind"] == "benchmark"
+    assert set(facts["figures"]) == {"scaling", "phases", "latency", "scaling-law", "makespan", "packing"}
+    assert list(facts["arms"]) == list(ARMS)
+    for arm in ARMS:
+        for level in ("1", "2", "4"):
+            one = facts["arms"][arm]["levels"][level]
+            for estimate in (one["throughput"], one["speedup"], one["efficiency"], *one["phases"].values()):
+                assert {"median", "low", "high"} <= estimate.keys(), (arm, level)
+    pinned, default = (facts["arms"][arm]["levels"]["2"] for arm in ("pinned", "default"))
+    assert pinned["efficiency"]["median"] == pytest.approx(1.0, abs=0.05)
+    assert default["efficiency"]["median"] < 0.3
+    assert default["update_s"]["median"] == pytest.approx(5 * 12 / 640, rel=0.1)
+    assert pinned["update_s"]["median"] == pytest.approx(5 / 640, rel=0.1)
+
+
+def test_benchmark_page_tells_its_story(bench_report: report.Made) -> None:
+    page = Page(bench_report.page)
+    for text in ("pool-fork-pinned × 2", "How it was measured", "cut off after 60 s", "of the bound", "A <CPU>"):
+        assert text in page.text, text
+    assert "FAIL: 1 of 2 jobs" in page.text
+    assert "<hopper>" in page.text
+    assert "2 processes × 1 threads × 16 environments" in page.text
+    assert "hopper" not in {tag for tag, _ in page.tags}
+    for figure in bench_report.document.figures():
+        assert figure.caption in page.text
+        assert len(figure.caption) > 100
+
+
+def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench", levels=(1,), repeats=1)
+    cells = (root / "bench/cells.jsonl").read_text().splitlines(keepends=True)
+    (root / "bench/cells.jsonl").write_text(cells[0] + '{"arm":')
+    for name in ("bench/strong.json", "bench/tune.json", "certificate.json"):
+        (root / name).unlink()
+    report.make(root)
+    facts = json.loads((root / "report/report.json").read_text())
+    assert list(facts["arms"]) == ["pinned"]
+    assert facts["arms"]["pinned"]["levels"]["1"]["throughput"]["low"] is None
+
+
+def test_benchmark_without_a_finished_cell_is_refused(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench")
+    for name in ("cells.jsonl", "strong.json", "tune.json"):
+        (root / "bench" / name).unlink()
+    with pytest.raises(UsageError, match="no cell of this benchmark is finished"):
+        report.make(root)
+
+
+def test_certificate_of_an_experiment_is_shown(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench")
+    make_run_dir(tmp_path / "run", [Trained()])
+    (root / "certificate.json").rename(tmp_path / "run/certificate.json")
+    done = report.make(tmp_path / "run")
+    assert "FAIL: 1 of 2 jobs" in Page(done.page).text
+    assert "FAIL: 1 of 2 jobs" in done.markdown()
+
+
+# -- its parts
+
+
+def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
+    path = tmp_path / "progress.csv"
+    rows = "".join(f"{step},{step}.5\n" for step in range(1, 1001))
+    path.write_text(f"time/total_timesteps,rollout/ep_rew_mean\n0,\n{rows}5000,nan\n")
+    found = records.curve(path)
+    assert len(found) <= records.CURVE_POINTS + 1
+    assert found[0] == (1.0, 1.5)
+    assert found[-1] == (1000.0, 1000.5)
+
+
+def test_timings_of_another_system_have_gaps_that_are_not_zero(tmp_path: Path) -> None:
+    path = tmp_path / "timings.csv"
+    path.write_text("iteration,env_steps,wall_s,run_delay_s\n1,100,2.0,\n2,200,2.5,\n")
+    found = records.timings(path)
+    assert (found["iterations"], found["env_steps"], found["wall_s"]) == (2, 200.0, 4.5)
+    assert found["run_delay_s"] is found["cpu_s"] is None
+
+
+def test_thumbnails_keep_within_their_budget(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(film_strip())
+    found = thumbnails.thumbnails({str(number): tmp_path / "a.png" for number in range(200)})
+    assert sum(map(len, found.values())) < thumbnails.BUDGET_BYTES * 4 / 3 + 200 * 30
+
+
+def test_covered_time_counts_overlaps_once_and_gaps_not_at_all(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{number}", iterations=0) for number in range(4)], cpus=2)
+    assert experiment.gather(paths.root)["totals"]["busy_s"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.0, "0"),
+        (1234567.0, "1,234,567"),
+        (12.3456, "12.35"),
+        (0.00123456, "0.00123"),
+    ],
+)
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_long_names_lose_their_middle() -> None:
+    assert words.plain("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
+    assert words.plain("a\x00b\nc") == "ab c"

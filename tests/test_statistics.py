@@ -1,0 +1,136 @@
+"""Intervals that hold the truth as often as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from orchestrator.statistics import Estimate, estimate, ratio, t_quantile
+
+
+def tries(n: int) -> int:
+    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a percent at most."""
+    return 2_000 if n <= 10 else 600
+
+
+Draw = Callable[[np.random.Generator, int], Sequence[float]]
+
+SHAPES: dict[str, tuple[Draw, float]] = {
+    "normal": (lambda rng, n: rng.normal(100, 5, n), 100.0),
+    "lognormal": (lambda rng, n: rng.lognormal(0, 0.5, n), 1.0),
+    "exponential": (lambda rng, n: rng.exponential(1, n), float(np.log(2))),
+}
+"""How values are drawn, and their true median."""
+
+
+def holds(interval: Estimate, truth: float) -> bool:
+    assert interval.low is not None
+    assert interval.high is not None
+    assert interval.low <= interval.median <= interval.high
+    return interval.low <= truth <= interval.high
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("n", [5, 7, 10, 30])
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_the_interval_of_a_median_holds_it_in_95_of_100_cases(self, shape: str, n: int) -> None:
+        draw, truth = SHAPES[shape]
+        rng = np.random.default_rng(n)
+        held = sum(holds(estimate(draw(rng, n)), truth) for _ in range(tries(n)))
+        assert 0.92 <= held / tries(n) <= 0.98
+
+    @pytest.mark.parametrize("n", [2, 3, 4])
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_of_a_few_values_too(self, shape: str, n: int) -> None:
+        draw, truth = SHAPES[shape]
+        rng = np.random.default_rng(n)
+        held = sum(holds(estimate(draw(rng, n)), truth) for _ in range(tries(n)))
+        assert held / tries(n) >= 0.92
+
+    @pytest.mark.parametrize("n", [3, 5, 10, 30])
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_the_interval_of_a_ratio_holds_it_and_is_no_wider_than_it_need_be(self, shape: str, n: int) -> None:
+        draw, _ = SHAPES[shape]
+        rng = np.random.default_rng(n)
+        held = sum(holds(ratio(draw(rng, n), np.multiply(draw(rng, n), 0.5)), 2.0) for _ in range(tries(n)))
+        # With three values on either side it errs on the safe side.
+        assert 0.92 <= held / tries(n) <= (0.98 if n >= 10 else 1.0)
+
+    @pytest.mark.parametrize("n", [5, 10, 30])
+    def test_pairs_are_not_disturbed_by_what_disturbs_both(self, n: int) -> None:
+        rng = np.random.default_rng(n)
+        held, widths, plain = 0, [], []
+        for _ in range(tries(n)):
+            drift = rng.lognormal(0, 0.5, n)
+            above, below = 3 * drift * rng.lognormal(0, 0.02, n), drift * rng.lognormal(0, 0.02, n)
+            paired = ratio(above, below, paired=True)
+            held += holds(paired, 3.0)
+            widths.append((paired.high or 0) - (paired.low or 0))
+            other = ratio(above, below)
+            plain.append((other.high or 0) - (other.low or 0))
+        assert 0.92 <= held / tries(n) <= 0.98
+        assert np.median(widths) < np.median(plain) / 5
+
+    def test_another_level_is_kept_as_well(self) -> None:
+        rng = np.random.default_rng(0)
+        held = sum(holds(estimate(rng.normal(100, 5, 15), level=0.8), 100.0) for _ in range(600))
+        assert 0.76 <= held / 600 <= 0.85
+
+
+class TestEdges:
+    def test_one_value_has_no_interval(self) -> None:
+        assert estimate([3.0]) == Estimate(3.0, None, None, 1)
+        assert ratio([3.0], [1.0, 2.0]) == Estimate(2.0, None, None, 1)
+
+    def test_the_same_values_give_the_same_interval(self) -> None:
+        values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+        assert estimate(values) == estimate(values)
+        assert estimate(values) != estimate(values, seed=1)
+
+    def test_equal_values_have_an_interval_of_no_width(self) -> None:
+        assert estimate([2.0] * 6) == Estimate(2.0, pytest.approx(2.0), pytest.approx(2.0), 6)  # type: ignore[arg-type]
+
+    def test_what_cannot_be_negative_has_no_negative_bound(self) -> None:
+        for values in ([1.0, 5.0, 400.0], [0.0, 0.0, 7.0, 1.0, 0.0, 300.0], [0.0, 2.0]):
+            interval = estimate(values)
+            assert interval.low is not None
+            assert interval.low >= 0
+        assert (estimate([-5.0, 3.0, 1.0, -2.0, 4.0]).low or 0.0) < 0
+
+    def test_thousands_of_values_need_little_memory(self) -> None:
+        import tracemalloc
+
+        values = np.random.default_rng(0).normal(10, 1, 20_000)
+        tracemalloc.start()
+        try:
+            interval = estimate(values)
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
+        assert holds(interval, float(np.median(values)))
+        assert (interval.high or 0) - (interval.low or 0) < 0.1
+
+    @pytest.mark.parametrize(
+        ("call", "said"),
+        [
+            (lambda: estimate([]), "no values"),
+            (lambda: estimate([1.0, float("nan")]), "not finite"),
+            (lambda: ratio([1.0, 2.0], [0.0, 1.0]), "positive"),
+            (lambda: ratio([1.0, 2.0], [1.0], paired=True), "cannot be paired"),
+        ],
+    )
+    def test_what_has_no_median_is_refused(self, call: Callable[[], object], said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            call()
+
+    def test_another_unit_scales_all_three(self) -> None:
+        assert Estimate(2.0, 1.0, 3.0, 5).scaled(1000) == Estimate(2000.0, 1000.0, 3000.0, 5)
+        assert Estimate(2.0, None, None, 1).scaled(2).facts() == {"median": 4.0, "low": None, "high": None, "n": 1}
+
+    def test_quantiles_of_students_distribution_are_the_tabulated_ones(self) -> None:
+        assert [round(t_quantile(0.975, freedom), 3) for freedom in (1, 2, 3)] == [12.706, 4.303, 3.182]
+        assert [round(t_quantile(0.95, freedom), 3) for freedom in (1, 2, 3)] == [6.314, 2.920, 2.353]
+        tabulated = {4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
+        assert {freedom: t_quantile(0.975, freedom) for freedom in tabulated} == pytest.approx(tabulated, rel=1e-3)
