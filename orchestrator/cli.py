@@ -202,7 +202,9 @@ def play(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="N|PATH", help="env_steps of a checkpoint, or its file.", show_default="the finished policy"
+            metavar="N|latest|PATH",
+            help="env_steps of a checkpoint, the latest one, or a file.",
+            show_default="the finished policy",
         ),
     ] = None,
     video: Annotated[
@@ -243,16 +245,18 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they run, and what is wrong with the others."""
-    from orchestrator import checking
+    from orchestrator import check_view, checking
+    from orchestrator.signals import StopRequests
 
+    stops = StopRequests()
+    try:
+        with stops.installed(), check_view.progress() as told:
+            rows = checking.check(paths, time_limit_s=time_limit, told=told, stop=stops.check)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
     if as_json:
-        rows = checking.check(paths, time_limit_s=time_limit)
         print(json.dumps([row.facts() for row in rows], indent=1, ensure_ascii=False))
     else:
-        from orchestrator import check_view
-
-        with check_view.progress() as told:
-            rows = checking.check(paths, time_limit_s=time_limit, told=told)
         check_view.show(rows)
     raise typer.Exit(checking.exit_code(rows))
 

@@ -6,12 +6,15 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
 
 from orchestrator.worker.simulation import PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.tasks import States
+from orchestrator.worker.tasks.stand import Stand
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 ROBOTS = sorted([*MJCF.glob("*.xml"), *MJCF.glob("zoo/*.xml")])
@@ -132,6 +135,25 @@ def test_restoring_gives_the_current_observations(robot: str, task: str, options
     simulation.reset()
     last = simulation.step(actions(simulation, 1)[0]).observations
     assert np.array_equal(make(robot, seed=0, task=task, **options).set_state(simulation.get_state()), last)
+
+
+def test_fields_are_current_after_a_push() -> None:
+    class Felt(Stand):
+        def __init__(self, model: mujoco.MjModel, options: Any) -> None:
+            super().__init__(model, options)
+            self.fields = ("cvel",)
+
+        def observe(self, states: States) -> np.ndarray:
+            return states.fields["cvel"].reshape(len(states.qpos), -1).copy()
+
+    model = load_model(MJCF / "quadruped.xml")
+    felt = Felt(model, Felt.Options(push_period_s=0.2))
+    simulation = Simulation(model, felt, n_envs=2, seed=0, robot="quadruped")
+    simulation.reset()
+    for _ in range(12):
+        seen = simulation.step(np.zeros((2, model.nu))).observations
+        for env in range(2):
+            assert seen[env] == pytest.approx(simulation.data(env).cvel.ravel())
 
 
 def test_state_of_another_robot_is_refused() -> None:

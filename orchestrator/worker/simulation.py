@@ -256,8 +256,11 @@ class Simulation:
             self._states.goals[env] = self.task.sample_goal(self.generators[env])
 
     def _push(self, where: NDArray[np.bool_]) -> None:
-        for env in where.nonzero()[0]:
+        envs = where.nonzero()[0]
+        for env in envs:
             self._states.qvel[env] += self.task.push(self.generators[env])
+        if len(envs) and self._stage != _STAGE_NONE:
+            self._batch.forward(envs, stage=self._stage)
 
     def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
         length = int(self._episode_lengths[env])
