@@ -42,7 +42,12 @@ class OnChangeChoice(StrEnum):
 
 @app.command()
 def run(
-    jobs: Annotated[Path, typer.Argument(metavar="JOBS.toml", help="The job file.")],
+    jobs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOBS.toml|RUN_DIR", help="The job file; or a run directory, which goes on with what it holds."
+        ),
+    ],
     run_dir: Annotated[Path | None, typer.Option(help="Where everything goes.", show_default="runs/<name>")] = None,
     max_parallel: Annotated[
         int | None, typer.Option(min=1, help="Jobs at once.", show_default="max_parallel of the job file")
@@ -79,9 +84,23 @@ def run(
         overrides = dict(map(parse_override, set_ or []))
         if learner is not None:
             overrides["learner"] = learner
-        experiment = load(jobs, overrides=overrides)
+        verdicts = None
+        if jobs.is_dir():
+            from orchestrator import recorded
+
+            if run_dir is not None or overrides or fresh or rebuild_ledger:
+                raise UsageError(
+                    f"{jobs}: a run directory goes on as it is; --run-dir, --set, --learner, --fresh and "
+                    "--rebuild-ledger need the job file"
+                )
+            known = recorded.load(jobs)
+            experiment, verdicts, run_dir, given = known.experiment, known.verdicts, jobs, None
+        else:
+            experiment, given = load(jobs, overrides=overrides), jobs.read_bytes()
         options = session.Options(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
+            verdicts=verdicts,
+            refuse_invalid=verdicts is None,
             max_parallel=max_parallel,
             fresh=fresh,
             on_change=on_change.value,
@@ -95,12 +114,12 @@ def run(
                     experiment, session.dry_run(experiment, options, warm=warm), options.run_dir, as_json=as_json
                 )
                 return
-            raise typer.Exit(_run(experiment, options, jobs.read_bytes(), warm, as_json=as_json))
+            raise typer.Exit(_run(experiment, options, given, warm, as_json=as_json))
         except KeyboardInterrupt:
             _fail("stopped; nothing was launched", 130)
 
 
-def _run(experiment: Experiment, options: Options, given: bytes, warm: Child, *, as_json: bool) -> int:
+def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child, *, as_json: bool) -> int:
     from orchestrator import display, session
 
     with display.reporter(as_json=as_json) as reporter:

@@ -220,7 +220,8 @@ def _normalized(
         wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
     else:
         wrapped = envs.normalized(spec, venv)
-        vars(wrapped).update({key: value for key, value in (statistics or {}).items() if key == "obs_rms"})
+        if statistics and "obs_rms" in statistics:
+            wrapped.obs_rms = statistics["obs_rms"]
     wrapped.training = wrapped.norm_reward = False
     return wrapped
 
