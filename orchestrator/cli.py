@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import time
 from enum import StrEnum
@@ -249,6 +250,8 @@ def play(
         stochastic=stochastic,
         output=output,
     )
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ leaves it; now there is a child to end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         pictures.play(control.find(run_dir, job), request)
     except KeyboardInterrupt:

@@ -193,6 +193,18 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
         worker_play._read_checkpoint(job, "latest")
 
 
+def test_ctrl_c_ends_the_player_before_the_command(finished_once: Experiment) -> None:
+    played = commands.command("play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never")
+    with subprocess.Popen(
+        played, cwd=finished_once.cwd, env=environment(**NO_DISPLAY), stderr=subprocess.PIPE
+    ) as popen:
+        [player] = wait_until(lambda: players_of(popen.pid), "there is a player")
+        popen.send_signal(signal.SIGINT)
+        _, said = popen.communicate(timeout=commands.PATIENCE_S)
+    assert (popen.returncode, said.decode()) == (130, "stopped\n")
+    assert not is_alive(player)
+
+
 def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Experiment) -> None:
     job_dir(finished, "hopper-s0").model.unlink()
     done = play(finished, "hopper")
@@ -294,7 +306,8 @@ def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> tuple[Expe
     (cwd / "originals/part.xml").write_text(f"<mujoco>{text[start:end]}</mujoco>")
     (cwd / "originals/robot.xml").write_text(text[:start] + '<include file="part.xml"/>' + text[end:])
     (cwd / "slow.py").write_text(SLOW_TO_DRAW)
-    (cwd / "own.py").write_text(SLOW_TO_DRAW.replace("time.sleep(600)", "return np.full((33, 47, 3), 200, np.uint8)"))
+    drawn = SLOW_TO_DRAW.replace('open("drawing", "w").close()', "return np.full((33, 47, 3), 200, np.uint8)")
+    (cwd / "own.py").write_text(drawn)
     jobs = write_experiment(
         cwd,
         {"name": "hopper", "xml": "originals/robot.xml", "task": "forward", "task_options": COARSE, "video": True},

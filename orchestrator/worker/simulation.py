@@ -35,7 +35,9 @@ _WARNING_MEANINGS = {
 
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
-_STAGE_NONE, _STAGE_VEL = mujoco.mjtStage.mjSTAGE_NONE.value, mujoco.mjtStage.mjSTAGE_VEL.value
+_STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
+    stage.value for stage in (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_VEL, mujoco.mjtStage.mjSTAGE_ACC)
+)
 
 
 class PhysicsDiverged(OrchestratorError):
@@ -131,7 +133,9 @@ class Simulation:
         self._before = States(self._states.qpos.copy(), self._states.qvel.copy(), goals, copies)
         self._ctrl = self._batch.bind("ctrl")
         self._derived = any(not np.shares_memory(field, self._batch.state) for field in self._fields.values())
-        self._stage = _STAGE_VEL if self._derived and not task.fields_lag else _STAGE_NONE
+        current = self._derived and not task.fields_lag
+        # Contact forces need the whole of mj_forward: the solver's last forces are of contacts that are no more.
+        self._stage = (_STAGE_ACC if self._contact_forces else _STAGE_VEL) if current else _STAGE_NONE
         self._all_of_it = self._batch.state.reshape(-1)
         kinds = [int(kind) for kind in _WARNING_MEANINGS]
         self._first_warning = min(kinds)
@@ -200,8 +204,7 @@ class Simulation:
         # The fastest ways to say any() and isfinite().all().
         if np.count_nonzero(self._bad_counts) or not math.isfinite(self._all_of_it.dot(self._all_of_it)):
             raise PhysicsDiverged(self._describe_divergence())
-        if self._contact_forces:
-            self._compute_contact_forces()
+        self._compute_contact_forces(self._everywhere)
         rewards, terminated = task.reward_and_terminated(before, action, states)
         self._episode_lengths += 1
         self._episode_returns += rewards
@@ -243,9 +246,11 @@ class Simulation:
         field.flags.writeable = True  # for set_state: what the task reads belongs to the state
         return field
 
-    def _compute_contact_forces(self) -> None:
+    def _compute_contact_forces(self, envs: NDArray[np.intp]) -> None:
         """``cfrc_ext`` and its like, which ``mj_step`` itself leaves out."""
-        for env in range(self.n_envs):
+        if not self._contact_forces:
+            return
+        for env in envs:
             self._batch.get_data(env, self._scratch)
             mujoco.mj_rnePostConstraint(self.model, self._scratch)
             for name, computed in self._computed_there:
@@ -260,7 +265,8 @@ class Simulation:
         for env in envs:
             self._states.qvel[env] += self.task.push(self.generators[env])
         if len(envs) and self._stage != _STAGE_NONE:
-            self._batch.forward(envs, stage=self._stage)
+            self._batch.forward(envs)
+            self._compute_contact_forces(envs)
 
     def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
         length = int(self._episode_lengths[env])
@@ -281,9 +287,12 @@ class Simulation:
             states.qpos[env], states.qvel[env] = self.task.initial_state(self.generators[env])
             states.goals[env] = self.task.sample_goal(self.generators[env])
         if self._derived:
-            for name in self._contact_forces:
-                self._fields[name][envs] = 0.0
             self._batch.forward(envs)
+            if self.task.fields_lag:
+                for name in self._contact_forces:
+                    self._fields[name][envs] = 0.0
+            else:
+                self._compute_contact_forces(envs)
         self._episode_lengths[envs] = 0
         self._episode_returns[envs] = 0.0
         if self._tally is not None:
