@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.simulation import PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.simulation import FEW_GEOMS, PhysicsDiverged, Simulation, load_model
 from orchestrator.worker.tasks import States
 from orchestrator.worker.tasks.stand import Stand
 
@@ -315,11 +315,13 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
 
 
 @pytest.mark.parametrize("robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem)
-def test_without_the_search_for_islands_one_tree_moves_just_the_same(robot: Path) -> None:
+def test_without_searches_that_find_nothing_a_robot_moves_just_the_same(robot: Path) -> None:
     plain, ours = mujoco.MjModel.from_xml_path(str(robot)), load_model(robot)
     assert plain.ntree == 1, "a robot of several trees would keep its islands"
     assert not plain.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
     assert ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    few = plain.body_geomnum.max() <= FEW_GEOMS
+    assert bool(ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)) == few
     datas = mujoco.MjData(plain), mujoco.MjData(ours)
     for ctrl in np.random.default_rng(0).uniform(-1, 1, (300, plain.nu)):
         for model, data in zip((plain, ours), datas, strict=True):
