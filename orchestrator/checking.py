@@ -41,7 +41,7 @@ class Checked:
     where: str | None = None
     """Its place in the job file."""
     hash: str | None = None
-    """SHA-256 over the MJCF and everything it pulls in, names included."""
+    """SHA-256 over the MJCF and everything it pulls in; the same for copies under another name."""
     task: str | None = None
     task_reason: str | None = None
     """Why this task was chosen; None where the job file names it."""
@@ -73,11 +73,16 @@ class _Item:
 
 
 def check(
-    paths: Sequence[Path], *, time_limit_s: float = TIME_LIMIT_S, told: Callable[[int, int], None] = lambda *_: None
+    paths: Sequence[Path],
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    told: Callable[[int, int], None] = lambda *_: None,
+    stop: Callable[[], None] = lambda: None,
 ) -> list[Checked]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
     :param told: called with the numbers of robots examined and to be examined.
+    :param stop: called again and again meanwhile; what it raises ends the examination.
     :raises UsageError: a path that does not exist, or a folder without any ``*.xml``.
     """
     items = list(_items(paths))
@@ -86,6 +91,7 @@ def check(
         [item.request for item in asked if item.request is not None],
         at_once=machine.detect().capacity,
         time_limit_s=time_limit_s,
+        check=stop,
         told=lambda count: told(count, len(asked)),
     )
     answered = dict(zip(map(id, asked), answers, strict=True))
@@ -183,7 +189,7 @@ def _reachable(start: str, parts: Mapping[str, Sequence[str]]) -> set[str]:
 def _checked(
     item: _Item, answer: ExaminationAnswer | None, includers: Mapping[str, str], twins: dict[str, str]
 ) -> Checked:
-    """:param twins: content → the first file that has it; added to."""
+    """:param twins: hash → the first file that has it; added to."""
     if answer is None:
         return Checked(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
     fragment = answer.fragment if item.found or answer.problem is None else None
@@ -192,8 +198,8 @@ def _checked(
     if fragment is not None:
         return Checked(path=item.path, verdict="fragment", messages=(fragment,), figures={})
     notes = list(answer.notes)
-    if item.where is None and answer.content_hash is not None:
-        twin = twins.setdefault(answer.content_hash, item.path)
+    if item.where is None and answer.hash is not None:
+        twin = twins.setdefault(answer.hash, item.path)
         notes += [f"the same robot as {twin}"] if twin != item.path else []
     problem = [] if answer.problem is None else [_local(answer.problem, item)]
     verdict: VerdictWord = "error" if problem else "warning" if answer.warnings else "ok"

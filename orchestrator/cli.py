@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import time
 from enum import StrEnum
@@ -42,7 +43,12 @@ class OnChangeChoice(StrEnum):
 
 @app.command()
 def run(
-    jobs: Annotated[Path, typer.Argument(metavar="JOBS.toml", help="The job file.")],
+    jobs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOBS.toml|RUN_DIR", help="The job file; or a run directory, which goes on with what it holds."
+        ),
+    ],
     run_dir: Annotated[Path | None, typer.Option(help="Where everything goes.", show_default="runs/<name>")] = None,
     max_parallel: Annotated[
         int | None, typer.Option(min=1, help="Jobs at once.", show_default="max_parallel of the job file")
@@ -79,9 +85,23 @@ def run(
         overrides = dict(map(parse_override, set_ or []))
         if learner is not None:
             overrides["learner"] = learner
-        experiment = load(jobs, overrides=overrides)
+        verdicts = None
+        if jobs.is_dir():
+            from orchestrator import recorded
+
+            if run_dir is not None or overrides or fresh or rebuild_ledger:
+                raise UsageError(
+                    f"{jobs}: a run directory goes on as it is; --run-dir, --set, --learner, --fresh and "
+                    "--rebuild-ledger need the job file"
+                )
+            known = recorded.load(jobs)
+            experiment, verdicts, run_dir, given = known.experiment, known.verdicts, jobs, None
+        else:
+            experiment, given = load(jobs, overrides=overrides), jobs.read_bytes()
         options = session.Options(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
+            verdicts=verdicts,
+            refuse_invalid=verdicts is None,
             max_parallel=max_parallel,
             fresh=fresh,
             on_change=on_change.value,
@@ -95,12 +115,12 @@ def run(
                     experiment, session.dry_run(experiment, options, warm=warm), options.run_dir, as_json=as_json
                 )
                 return
-            raise typer.Exit(_run(experiment, options, jobs.read_bytes(), warm, as_json=as_json))
+            raise typer.Exit(_run(experiment, options, given, warm, as_json=as_json))
         except KeyboardInterrupt:
             _fail("stopped; nothing was launched", 130)
 
 
-def _run(experiment: Experiment, options: Options, given: bytes, warm: Child, *, as_json: bool) -> int:
+def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child, *, as_json: bool) -> int:
     from orchestrator import display, session
 
     with display.reporter(as_json=as_json) as reporter:
@@ -202,7 +222,9 @@ def play(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="N|PATH", help="env_steps of a checkpoint, or its file.", show_default="the finished policy"
+            metavar="N|latest|PATH",
+            help="env_steps of a checkpoint, the latest one, or a file.",
+            show_default="the finished policy",
         ),
     ] = None,
     video: Annotated[
@@ -228,6 +250,8 @@ def play(
         stochastic=stochastic,
         output=output,
     )
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ leaves it; now there is a child to end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         pictures.play(control.find(run_dir, job), request)
     except KeyboardInterrupt:
@@ -243,16 +267,18 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they run, and what is wrong with the others."""
-    from orchestrator import checking
+    from orchestrator import check_view, checking
+    from orchestrator.signals import StopRequests
 
+    stops = StopRequests()
+    try:
+        with stops.installed(), check_view.progress() as told:
+            rows = checking.check(paths, time_limit_s=time_limit, told=told, stop=stops.check)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
     if as_json:
-        rows = checking.check(paths, time_limit_s=time_limit)
         print(json.dumps([row.facts() for row in rows], indent=1, ensure_ascii=False))
     else:
-        from orchestrator import check_view
-
-        with check_view.progress() as told:
-            rows = checking.check(paths, time_limit_s=time_limit, told=told)
         check_view.show(rows)
     raise typer.Exit(checking.exit_code(rows))
 

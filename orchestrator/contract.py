@@ -287,9 +287,7 @@ class ExaminationAnswer:
     xml: str | None = None
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
-    """Of the bundle: SHA-256 over names and contents."""
-    content_hash: str | None = None
-    """Likewise, without the main file's own name: copies under another name have the same."""
+    """Of the bundle: SHA-256 over all contents; copies under another name have the same."""
     task: str | None = None
     """The task asked for, or chosen."""
     task_reason: str | None = None

@@ -199,7 +199,7 @@ def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
         fits = [name] if name in known else [job_id for job_id in known if job_id.startswith(name)]
         if len(fits) != 1:
             near = fits or difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
-            what = "fits several jobs" if fits else "no such job"
+            what = "fits several jobs" if fits else "no such job; there is"
             raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(near[:10])}")
         found += fits
     return found

@@ -39,7 +39,7 @@ class Request:
     """What to play, and how."""
 
     checkpoint: str | None = None
-    """env_steps of one of the job's checkpoints, or a file; None for the finished policy."""
+    """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished policy."""
     interactive: bool = False
     """In a window, where there is a display; else as video and film strip."""
     seconds: float | None = None

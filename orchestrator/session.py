@@ -49,6 +49,8 @@ class Options:
     grace_s: float = 30.0
     refuse_invalid: bool = True
     """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED."""
+    verdicts: Mapping[str, Verdict] | None = None
+    """On all jobs, known beforehand (:mod:`orchestrator.recorded`); None: robots and environments are examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def plan(
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
     claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
     slots = SlotPool(machine, options.max_parallel or experiment.max_parallel, claims)
-    verdicts = preflight.examine(
+    verdicts = dict(options.verdicts or {}) or preflight.examine(
         experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
     )
     stops.check()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MOMENTS, EVERY_S = 4, 0.4
+MOMENTS, EVERY_S = 3, 0.6
 
 
 def look(xml: Path) -> dict[str, Any]:
@@ -61,8 +61,9 @@ def greens(picture: Any) -> int:
 
 
 if __name__ == "__main__":
-    from orchestrator.worker.rendering import choose_gl
+    from orchestrator.worker import rendering
 
-    choose_gl()
+    rendering.choose_gl()
+    rendering.WIDTH, rendering.HEIGHT = 320, 240
     for argument in sys.argv[1:]:
         print(json.dumps(look(Path(argument))), flush=True)

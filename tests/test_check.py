@@ -5,13 +5,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from command_helpers import bow_to_permissions, give, write_experiment
+from command_helpers import (
+    PATIENCE_S,
+    bow_to_permissions,
+    command,
+    environment,
+    give,
+    wait_until,
+    write_experiment,
+)
 
 from orchestrator import preflight
 from orchestrator.checking import FIGURES
@@ -36,6 +46,9 @@ URDF = """<robot name="u"><link name="a"/><link name="b"><inertial><mass value="
 def cart(*, head: str = "", geom: str = "", actuator: str = MOTOR, tail: str = "") -> str:
     """A pole on a cart."""
     return CART.format(head=head, geom=geom, actuator=actuator, tail=tail)
+
+
+HANGS = cart(head='<option iterations="2000000000" tolerance="0"/>', tail=BALLS)
 
 
 def no_number(text: str) -> None:
@@ -141,6 +154,7 @@ def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dic
     copy = nasty["copy.XML"]
     assert copy["verdict"] == "ok"
     assert copy["messages"] == [f"the same robot as {nasty['good.xml']['path']}"]
+    assert copy["hash"] == nasty["good.xml"]["hash"] != nasty["mark.xml"]["hash"]
 
 
 def test_the_figures_of_a_good_robot_are_told(nasty: dict[str, dict[str, Any]]) -> None:
@@ -155,7 +169,7 @@ def test_the_figures_of_a_good_robot_are_told(nasty: dict[str, dict[str, Any]]) 
 
 
 def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
-    (tmp_path / "hangs.xml").write_text(cart(head='<option iterations="2000000000" tolerance="0"/>', tail=BALLS))
+    (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
     done = give(
         *("check", "hangs.xml", "--time-limit", "3", "--json"), cwd=tmp_path, TMPDIR=str(tmp_path / "temporary")
@@ -163,6 +177,18 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     assert done.returncode == 1
     (row,) = json.loads(done.stdout)
     assert row["messages"] == ["examining it took more than 3 s"]
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "hangs.xml").write_text(HANGS)
+    (tmp_path / "temporary").mkdir()
+    added = environment(TMPDIR=str(tmp_path / "temporary"))
+    with subprocess.Popen(command("check", "hangs.xml"), cwd=tmp_path, env=added, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: list(tmp_path.glob("temporary/*/*/hangs.xml")), "the robot is examined")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_S)[1] == b"stopped\n"
+    assert process.returncode == 130
     assert os.listdir(tmp_path / "temporary") == []
 
 

@@ -289,7 +289,7 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (("logs", "run", "hoper-s0"), "no such job: hopper-s0"),
+        (("logs", "run", "hoper-s0"), "no such job; there is: hopper-s0"),
         (("logs", "run", "hopper", "--attempt", "3"), "there is no attempt 3"),
         (("stop", "run", "hopper"), "hopper-s0 is SUCCEEDED"),
         (("retry", "run", "nobody"), "no such job"),

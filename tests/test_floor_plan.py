@@ -33,7 +33,7 @@ recorder
 supervisor
 rundir
 provenance preflight pictures signals
-reconcile
+reconcile recorded
 session
 checks checking
 doctor

@@ -115,7 +115,8 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
         ({"actuator.servo.kp": [1, 2]}, "kp takes 1 value, found 2"),
         ({"geom.trunk.size": True}, 'size takes numbers, or "*1.2" to multiply what it has; found True'),
         ({"geom.trunk.size": "wide"}, "size takes numbers"),
-        ({"geom.trunk.condim": 2.5}, "expected a whole number, found 2.5"),
+        ({"geom.trunk.condim": 2.5}, "condim takes a whole number of 32 bits, found 2.5"),
+        ({"geom.trunk.contype": 2**40}, "contype takes a whole number of 32 bits, found 1099511627776"),
         ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
         ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
         ({"geom.trunk.mass": "*2"}, "mass is not given in the robot, so there is nothing to multiply"),
@@ -198,6 +199,12 @@ def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path
         model = mujoco.MjModel.from_xml_path(str(tmp_path / f"run/jobs/{job_id}/robot/hopper.xml"))
         assert (model.opt.timestep, model.geom("foot").friction[0]) == (original.opt.timestep / 2, friction)
     assert len({row["robot_hash"] for row in rows.values()}) == 2
+    (tmp_path / "run/ledger.sqlite3").write_text("")
+    rebuilt = give("run", jobs, "--run-dir", "run", "--rebuild-ledger", cwd=tmp_path)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert {job_id: row["model.geom.foot.friction"] for job_id, row in summary(tmp_path / "run").items()} == {
+        job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()
+    }
 
 
 def test_edits_that_do_not_fit_are_told_before_anything_is_launched(tmp_path: Path) -> None:

@@ -118,8 +118,11 @@ def test_hash_is_of_names_and_contents_not_of_the_place(robot_with_assets: Path,
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "robots", copy)
     assert collect(copy / "cat" / "cat.xml").hash == first
+    (copy / "cat").rename(copy / "tiger")
+    (copy / "tiger" / "cat.xml").rename(copy / "tiger" / "tiger.xml")
+    assert collect(copy / "tiger" / "tiger.xml").hash == first
     (copy / "meshes" / "body.obj").write_text(TETRAHEDRON + "# changed\n")
-    assert collect(copy / "cat" / "cat.xml").hash != first
+    assert collect(copy / "tiger" / "tiger.xml").hash != first
 
 
 def test_a_linked_robot_is_bundled_as_mujoco_reads_it(tmp_path: Path) -> None:

@@ -179,6 +179,13 @@ def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(s
     assert str(find_effector(model, model.qpos0, None)) == expected
 
 
+def test_a_site_that_leads_a_tendon_is_not_the_end_of_the_chain() -> None:
+    tendon = '</worldbody><tendon><spatial><site site="anchor"/><site site="bend"/></spatial></tendon>'
+    text = TWO_LINKS.format(sites='<site name="bend"/>', more='<site name="anchor" pos="0 0 2"/>', upper="", lower="")
+    model = mujoco.MjModel.from_xml_string(text.replace("</worldbody>", tendon))
+    assert str(find_effector(model, model.qpos0, None)) == "body 'lower'"
+
+
 def test_a_body_reaches_with_its_centre_of_mass() -> None:
     task = reach(two_links(sites=""))
     assert task.workspace.start == pytest.approx([0.75, 0, 1])

@@ -6,12 +6,15 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.simulation import PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.simulation import FEW_GEOMS, PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.tasks import States
+from orchestrator.worker.tasks.stand import Stand
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 ROBOTS = sorted([*MJCF.glob("*.xml"), *MJCF.glob("zoo/*.xml")])
@@ -134,6 +137,70 @@ def test_restoring_gives_the_current_observations(robot: str, task: str, options
     assert np.array_equal(make(robot, seed=0, task=task, **options).set_state(simulation.get_state()), last)
 
 
+class Felt(Stand):
+    """Shows derived fields, of which contact forces need the most care."""
+
+    fields = ("cvel", "cfrc_ext", "sensordata")
+
+    def __init__(self, model: mujoco.MjModel, options: Any) -> None:
+        super().__init__(model, options)
+        self.fields = type(self).fields
+
+    def observe(self, states: States) -> np.ndarray:
+        return np.concatenate([states.fields[name].reshape(len(states.qpos), -1) for name in self.fields], axis=1)
+
+
+class Accelerated(Felt):
+    """Without contact forces the environments of a batch share one ``MjData``."""
+
+    fields = ("sensordata",)
+
+
+def felt(tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0) -> Simulation:
+    spec = mujoco.MjSpec.from_file(str(MJCF / "quadruped.xml"))
+    spec.bodies[1].add_site(name="felt here")
+    for sensor in (mujoco.mjtSensor.mjSENS_ACCELEROMETER, mujoco.mjtSensor.mjSENS_GYRO):
+        spec.add_sensor(type=sensor, objtype=mujoco.mjtObj.mjOBJ_SITE, objname="felt here")
+    spec.compile()
+    (tmp_path / "felt.xml").write_text(spec.to_xml())
+    model = load_model(tmp_path / "felt.xml")
+    task = kind(model, kind.Options(push_period_s=0.2, max_episode_steps=30))
+    return Simulation(model, task, n_envs=n_envs, seed=seed, robot="felt")
+
+
+def test_fields_are_current_at_the_start_after_steps_and_after_pushes(tmp_path: Path) -> None:
+    simulation = felt(tmp_path, Felt, 2)
+    seen, forces = simulation.reset(), 0.0
+    for action in actions(simulation, 40):
+        for env in range(2):
+            data = simulation.data(env)
+            mujoco.mj_rnePostConstraint(simulation.model, data)
+            split = 12 * simulation.model.nbody
+            assert seen[env, :split] == pytest.approx(
+                np.concatenate((data.cvel.ravel(), data.cfrc_ext.ravel())), 1e-4, 1e-4
+            )
+            assert seen[env, -3:] == pytest.approx(data.sensordata[-3:])
+            forces = max(forces, np.abs(data.cfrc_ext).max())
+        seen = simulation.step(action).observations
+    assert forces > 1.0, "there were contacts"
+
+
+@pytest.mark.parametrize("kind", [Felt, Accelerated])
+def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(tmp_path: Path, kind: type[Felt]) -> None:
+    batch, alone = (felt(tmp_path, kind, n_envs) for n_envs in (3, 1))
+    batch.reset()
+    alone.reset()
+    plan = actions(batch, 90)
+    for action in plan[:41]:
+        assert np.array_equal(batch.step(action).observations[0], alone.step(action[:1]).observations[0])
+    restored = felt(tmp_path, kind, 3, seed=9)
+    restored.set_state(batch.get_state())
+    for action in plan[41:]:
+        expected = batch.step(action).observations
+        assert np.array_equal(expected[0], alone.step(action[:1]).observations[0])
+        assert np.array_equal(expected, restored.step(action).observations)
+
+
 def test_state_of_another_robot_is_refused() -> None:
     with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has shape"):
         make("hopper").set_state(make("walker").get_state())
@@ -248,11 +315,13 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
 
 
 @pytest.mark.parametrize("robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem)
-def test_without_the_search_for_islands_one_tree_moves_just_the_same(robot: Path) -> None:
+def test_without_searches_that_find_nothing_a_robot_moves_just_the_same(robot: Path) -> None:
     plain, ours = mujoco.MjModel.from_xml_path(str(robot)), load_model(robot)
     assert plain.ntree == 1, "a robot of several trees would keep its islands"
     assert not plain.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
     assert ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    few = plain.body_geomnum.max() <= FEW_GEOMS
+    assert bool(ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)) == few
     datas = mujoco.MjData(plain), mujoco.MjData(ours)
     for ctrl in np.random.default_rng(0).uniform(-1, 1, (300, plain.nu)):
         for model, data in zip((plain, ours), datas, strict=True):

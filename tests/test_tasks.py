@@ -183,6 +183,35 @@ def test_starts_are_noisy_with_unit_quaternions() -> None:
     assert not np.array_equal(qpos[7:], task.initial_state(np.random.default_rng(1))[0][7:])
 
 
+def test_a_tiny_robot_is_not_thrown_into_the_air_at_the_start() -> None:
+    tiny = PLANAR.format(joints="<freejoint/>").replace('size="0.1"', 'size="0.001"')
+    tiny = tiny.replace('pos="0 0 1"', 'pos="0 0 .002"').replace('pos="0.3', 'pos="0.003')
+    task = make_task("forward", mujoco.MjModel.from_xml_string(tiny))
+    starts = [task.initial_state(np.random.default_rng(seed)) for seed in range(20)]
+    positions, velocities = (np.ptp([start[part] for start in starts], axis=0) for part in range(2))
+    assert (positions[:3] < 0.001).all(), "metres"
+    assert positions[7] > 0.01, "radians"
+    assert (velocities[:3] < 0.005).all()
+    assert (velocities[3:] > 0.01).all()
+
+
+@pytest.mark.parametrize("task", ["forward", "stand", "track"])
+def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(task: str, tmp_path: Path) -> None:
+    alone = (MJCF / "quadruped.xml").read_text()
+    ball = '<body pos="3 0 1"><freejoint/><geom type="sphere" size="0.1"/></body></worldbody>'
+    results = []
+    for name, text in (("alone", alone), ("beside", alone.replace("</worldbody>", ball))):
+        (tmp_path / f"{name}.xml").write_text(text)
+        options = {"reset_noise_scale": 0.0}
+        simulation = Simulation.from_xml(tmp_path / f"{name}.xml", task, n_envs=1, seed=0, task_options=options)
+        simulation.reset()
+        simulation.states.goals[:] = 0.1
+        results.append([simulation.step(np.zeros((1, simulation.model.nu))) for _ in range(10)])
+    for one, other in zip(*results, strict=True):
+        assert one.observations == pytest.approx(other.observations, abs=1e-4)
+        assert one.rewards == pytest.approx(other.rewards, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [

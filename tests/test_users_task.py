@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
@@ -44,6 +45,8 @@ def test_the_documented_task_is_under_40_lines_and_trains(tmp_path: Path, monkey
     env = MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=4, seed=0, task_options={"effort_weight": 0.5}, measuring=True)
     PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, device="cpu").learn(512)
     assert env.simulation.task.options.effort_weight == 0.5
+    env.reset()
+    assert (env.step(np.ones((4, env.simulation.model.nu)))[1] > 0).all(), "to stand is better than to end it all"
     with pytest.raises(ValueError, match=r'unknown option "efort_weight" .*did you mean "effort_weight"'):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"efort_weight": 1.0})
     with pytest.raises(ValueError, match="action_scale, effort_weight, frame_skip, keyframe, max_episode_steps"):

@@ -109,8 +109,7 @@ def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_lo
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if written < version:
         raise LedgerError(
-            f"{path}: the ledger is of an older program (version {written}, this one reads and writes version {version});"
-            f" {ADVICE}"
+            f"{path}: the ledger has version {written}, this newer program reads and writes version {version}; {ADVICE}"
         )
     if written > version:
         raise LedgerError(

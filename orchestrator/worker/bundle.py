@@ -47,10 +47,14 @@ class Bundle:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over names and contents, and which of them is the main one; hexadecimal."""
+        """SHA-256 over all contents and, as seen from the main file, the others' names; hexadecimal.
+
+        So copies under another name have the same.
+        """
         digest = hashlib.sha256()
-        for name in (self.main, *sorted(self.contents)):
-            content = self.contents[name]
+        here = str(Path("/", self.main).parent)
+        named = {os.path.relpath(f"/{name}", here): self.contents[name] for name in self.contents if name != self.main}
+        for name, content in [("", self.contents[self.main]), *sorted(named.items())]:
             digest.update(b"%d %b %d\n" % (len(os.fsencode(name)), os.fsencode(name), len(content)))
             digest.update(content)
         return digest.hexdigest()

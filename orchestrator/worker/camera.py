@@ -37,7 +37,6 @@ WINDOW_DISTANCE = 2.5
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
 _FOLLOWING = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
 _UNBOUNDED = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-_OBJECT_ONLY = (0, int(mujoco.mjtJoint.mjJNT_FREE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     for joint in range(model.njnt):
         root = int(model.body_rootid[model.jnt_bodyid[joint]])
         moving.add(root)
-        if int(model.jnt_type[joint]) not in _OBJECT_ONLY[1:]:
+        if int(model.jnt_type[joint]) != int(mujoco.mjtJoint.mjJNT_FREE):
             articulated.add(root)
     roots = articulated or moving
     mine = np.isin(model.body_rootid[model.geom_bodyid], list(roots)) & (model.geom_bodyid > 0)

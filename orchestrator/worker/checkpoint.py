@@ -2,7 +2,8 @@
 
 A training that is killed at any instant and goes on from its newest checkpoint ends with the
 same bits as one that was never killed. A checkpoint holds the spec's fingerprint, so that nothing
-goes on under other hyperparameters. Loading one runs code (pickle): only a job's own are ever loaded.
+goes on under other hyperparameters. Loading one runs code (pickle): only a job's own are loaded, and a
+file that the user names with ``play --checkpoint``.
 """
 
 from __future__ import annotations

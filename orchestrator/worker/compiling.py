@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from orchestrator.worker.soundness import Findings
 
+
 class SpoiltError(UnfitError):
-    """MuJoCo gave up midway, maybe with its locks held: another robot might hang in this process, so none may follow."""
+    """MuJoCo gave up midway, maybe with its locks held: the next robot might hang in this process."""
 
 
 _WARNING = "MuJoCo warning: "

@@ -30,6 +30,8 @@ DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
 LONGEST_S = 600.0
 """Where only episodes are counted: some never end."""
+LATEST = "latest"
+"""As ``--checkpoint``: the one with the most env_steps."""
 _FOR_POLICY = ("use_sde", "sde_sample_freq")
 """The hyperparameters that a policy is built from."""
 
@@ -76,7 +78,7 @@ def play(asked: argparse.Namespace) -> None:
     paths = JobPaths(asked.job_dir)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
-    trained = _find_checkpoint(paths, asked.checkpoint)
+    trained = _read_checkpoint(paths, asked.checkpoint)
     in_window = asked.interactive and _has_display()
     if not in_window:
         rendering.choose_gl()
@@ -93,11 +95,25 @@ def play(asked: argparse.Namespace) -> None:
     if in_window:
         _show(scene, act, asked)
     else:
-        _write(scene, act, asked, paths, label="" if trained is None else f"-{_label(trained)}")
+        _write(scene, act, asked, paths, label="" if trained is None else f"-{trained.label}")
 
 
-def _find_checkpoint(paths: JobPaths, asked: str | None) -> Path | None:
-    """The file to play, None for the finished policy.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A file, read at once: while the job is trained older ones are removed."""
+
+    path: Path
+    content: bytes
+
+    @property
+    def label(self) -> str:
+        """``checkpoint-000000051200.pt`` → ``51200``; other names as they are."""
+        name = self.path.stem.removeprefix("checkpoint-")
+        return str(int(name)) if name.isdecimal() else name
+
+
+def _read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
+    """What to play, None for the finished policy.
 
     :raises Unplayable: there is none, with what there is.
     """
@@ -106,23 +122,24 @@ def _find_checkpoint(paths: JobPaths, asked: str | None) -> Path | None:
     if asked is None:
         if not paths.model.exists():
             raise Unplayable(
-                f"{paths.root.name} has no model.zip yet: wait until it has finished, or play one of its checkpoints "
-                f"with --checkpoint (env_steps: {there})"
+                f"{paths.root.name} has no model.zip, which a job has once it has succeeded; --checkpoint {LATEST} "
+                f"plays the latest of its checkpoints (env_steps: {there})"
             )
         return None
-    if asked.isdecimal():
-        if int(asked) not in steps:
-            raise Unplayable(f"{paths.root.name} has no checkpoint at {asked} env_steps; there is: {there}")
-        return steps[int(asked)]
-    if not Path(asked).is_file():
-        raise Unplayable(f"--checkpoint {asked}: no such file; expected one, or env_steps of this job: {there}")
-    return Path(asked)
-
-
-def _label(trained: Path) -> str:
-    """``checkpoint-000000051200.pt`` → ``51200``; other names as they are."""
-    name = trained.stem.removeprefix("checkpoint-")
-    return str(int(name)) if name.isdecimal() else name
+    if asked == LATEST or asked.isdecimal():
+        wanted = max(steps, default=-1) if asked == LATEST else int(asked)
+        if wanted not in steps:
+            at = f" at {wanted} env_steps" if steps else ""
+            raise Unplayable(f"{paths.root.name} has no checkpoint{at}; there is: {there}")
+        path = steps[wanted]
+    else:
+        path = Path(asked)
+    try:
+        return Checkpoint(path, path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError):
+        raise Unplayable(
+            f"--checkpoint {asked}: no such file; expected one, {LATEST}, or env_steps of this job: {there}"
+        ) from None
 
 
 def _has_display() -> bool:
@@ -144,7 +161,7 @@ def _has_display() -> bool:
 
 
 def _policy(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Path | None, *, deterministic: bool
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
 ) -> Callable[[Any], tuple[Any, bool]]:
     """What takes an observation (None: begin), acts on it, and gives the next one and whether an episode has ended."""
     from stable_baselines3 import PPO
@@ -165,29 +182,30 @@ def _policy(
     return act
 
 
-def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Path) -> tuple[PPO, dict[str, Any] | None]:
+def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[PPO, dict[str, Any] | None]:
     """The policy of a checkpoint, and its normalisation's statistics.
 
     :raises Unplayable: the file is damaged or of another robot.
     """
     from orchestrator.worker import checkpoint, learners
 
-    content = trained.read_bytes()
     try:
-        state = checkpoint.load(content)
+        state = checkpoint.load(trained.content)
     except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-        raise Unplayable(f"{trained} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
+        raise Unplayable(f"{trained.path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
     few = {name: value for name, value in spec.hyperparameters.items() if name in _FOR_POLICY}
     model = learners.build(dataclasses.replace(spec, hyperparameters=few), venv).model
     try:
         model.policy.load_state_dict(state["policy"])
     except (RuntimeError, KeyError):
-        raise Unplayable(f"{trained} is not of this job: its network has other shapes than {spec.job_id}'s") from None
+        raise Unplayable(
+            f"{trained.path} is not of this job: its network has other shapes than {spec.job_id}'s"
+        ) from None
     return model, state["normalization"]
 
 
 def _normalized(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Path | None, statistics: dict[str, Any] | None
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, statistics: dict[str, Any] | None
 ) -> VecEnv:
     """``venv`` with observations as the policy saw them in training."""
     from stable_baselines3.common.vec_env import VecNormalize
@@ -202,7 +220,8 @@ def _normalized(
         wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
     else:
         wrapped = envs.normalized(spec, venv)
-        vars(wrapped).update({key: value for key, value in (statistics or {}).items() if key == "obs_rms"})
+        if statistics and "obs_rms" in statistics:
+            wrapped.obs_rms = statistics["obs_rms"]
     wrapped.training = wrapped.norm_reward = False
     return wrapped
 

@@ -1,8 +1,8 @@
 """Are these robots, tasks and environments fit to be trained? Asked in a child process before any launch.
 
 ``python -m orchestrator.worker.preflight`` reads one :class:`ExaminationRequest` a line from stdin and answers each
-with one :class:`ExaminationAnswer` a line on stdout, until the end of its input or a spoilt answer. Whatever is wrong with a robot
-or environment is an answer's ``problem``, never a traceback. Only what the requests need is imported.
+with one :class:`ExaminationAnswer` a line on stdout, until the end of its input or a ``spoilt`` answer. Whatever is
+wrong with a robot or environment is an answer's ``problem``, never a traceback. Only what is needed is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.contract import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker import lifeline, outcome
-from orchestrator.worker.bundle import Bundle, BundleError, collect, read_regular_file
+from orchestrator.worker.bundle import BundleError, collect, read_regular_file
 from orchestrator.worker.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
 from orchestrator.worker.env_check import UnfitError, check_environment
 from orchestrator.worker.markup import elements
@@ -115,7 +115,7 @@ def _examine_robot(
     from orchestrator.worker.figures import figures
 
     findings = soundness.Findings()
-    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash, content_hash=_content_hash(bundle))
+    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
     with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
         findings.problems += soundness.numbers(model)
@@ -133,11 +133,6 @@ def _examine_robot(
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
-
-
-def _content_hash(bundle: Bundle) -> str:
-    contents = {"" if name == bundle.main else name: content for name, content in bundle.contents.items()}
-    return dataclasses.replace(bundle, main="", contents=contents).hash
 
 
 def _judge_model(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -33,9 +33,13 @@ _WARNING_MEANINGS = {
     mujoco.mjtWarning.mjWARN_BADCTRL: "control",
 }
 
+FEW_GEOMS = 4
+"""Of one body: with no more, looking at each is faster than searching a tree of their bounding boxes."""
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
-_STAGE_NONE, _STAGE_VEL = mujoco.mjtStage.mjSTAGE_NONE.value, mujoco.mjtStage.mjSTAGE_VEL.value
+_STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
+    stage.value for stage in (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_VEL, mujoco.mjtStage.mjSTAGE_ACC)
+)
 
 
 class PhysicsDiverged(OrchestratorError):
@@ -58,8 +62,7 @@ class Episode:
     """What the task measures besides the return; empty unless the simulation is ``measuring``."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     observations: NDArray[Any]
     """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has ended."""
     rewards: Floats
@@ -74,9 +77,10 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
 
     The path is made absolute because MuJoCo resolves assets of included files differently for a relative
     one. MuJoCo's own warning handler also writes ``MUJOCO_LOG.TXT`` into the working directory, so it is
-    replaced. Sleeping is switched off: which bodies sleep is not part of the state MuJoCo can save. So is, where
-    there is one kinematic tree only, the search for islands of bodies that do not touch each other: it finds the
-    whole robot, and physics without it gives the same bits some percent sooner.
+    replaced. Sleeping is switched off: which bodies sleep is not part of the state MuJoCo can save. So are two
+    searches that find nothing in most robots, and without which physics gives the same bits some percent sooner: for
+    islands of bodies that do not touch each other, where there is one kinematic tree only, and for near geoms within
+    bodies (the mid-phase), where these have but a few.
 
     :raises ValueError: MuJoCo's own message.
     """
@@ -85,6 +89,8 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
     model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     if model.ntree == 1:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    if model.body_geomnum.max() <= FEW_GEOMS:
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     return model
 
 
@@ -128,16 +134,26 @@ class Simulation:
         goals = np.zeros((n_envs, task.goal_size))
         self._states = States(self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields)
         copies = {name: field.copy() for name, field in self._fields.items()}
-        self._before = States(self._states.qpos.copy(), self._states.qvel.copy(), goals, copies)
+        self._moving = self._batch.state[:, : 1 + model.nq + model.nv]  # time, qpos, qvel: one copy instead of two
+        self._moved_from = self._moving.copy()
+        before = self._moved_from[:, 1:]
+        self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
+        assert np.shares_memory(self._moving[:, 1:2], self._states.qpos), "MuJoCo's states begin with the time"
         self._ctrl = self._batch.bind("ctrl")
         self._derived = any(not np.shares_memory(field, self._batch.state) for field in self._fields.values())
-        self._stage = _STAGE_VEL if self._derived and not task.fields_lag else _STAGE_NONE
+        current = self._derived and not task.fields_lag
+        # Contact forces need the whole of mj_forward: the solver's last forces are of contacts that are no more.
+        self._stage = (_STAGE_ACC if self._contact_forces else _STAGE_VEL) if current else _STAGE_NONE
         self._all_of_it = self._batch.state.reshape(-1)
         kinds = [int(kind) for kind in _WARNING_MEANINGS]
         self._first_warning = min(kinds)
         self._bad_counts = self._batch.warning[:, min(kinds) : max(kinds) + 1, 1]
-        self._episode_lengths = np.zeros(n_envs, np.int64)
+        self._step = 0
+        self._begun = np.zeros(n_envs, np.int64)
+        """``_step`` at which each episode under way began: to count on is one addition, whatever ``n_envs``."""
         self._episode_returns = np.zeros(n_envs)
+        self._steps_to_limit = task.max_episode_steps
+        """Control steps until the longest episode under way reaches the limit."""
         self._tally = _Tally(task, n_envs) if measuring and task.measures else None
         self._everywhere = np.arange(n_envs)
         states = self._states
@@ -200,18 +216,18 @@ class Simulation:
         # The fastest ways to say any() and isfinite().all().
         if np.count_nonzero(self._bad_counts) or not math.isfinite(self._all_of_it.dot(self._all_of_it)):
             raise PhysicsDiverged(self._describe_divergence())
-        if self._contact_forces:
-            self._compute_contact_forces()
+        self._compute_contact_forces(self._everywhere)
         rewards, terminated = task.reward_and_terminated(before, action, states)
-        self._episode_lengths += 1
+        self._step += 1
         self._episode_returns += rewards
         if self._tally is not None:
             self._tally.add(task.measure(before, action, states))
-        done = terminated | (self._episode_lengths >= task.max_episode_steps)
+        self._steps_to_limit -= 1
+        done = terminated if self._steps_to_limit else terminated | (self._lengths() >= task.max_episode_steps)
         if task.goal_period is not None:
-            self._renew_goals(~done & (self._episode_lengths % task.goal_period == 0))
+            self._renew_goals(~done & (self._lengths() % task.goal_period == 0))
         if task.push_period is not None:
-            self._push(~done & (self._episode_lengths % task.push_period == 0))
+            self._push(~done & (self._lengths() % task.push_period == 0))
         observations = task.observe(states)
         ended: list[Episode] = []
         if np.count_nonzero(done):
@@ -220,11 +236,14 @@ class Simulation:
             observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
+    def _lengths(self) -> NDArray[np.int64]:
+        """``(n_envs,)`` control steps of the episodes under way."""
+        return self._step - self._begun
+
     def _remember(self, states: States) -> States:
         """The states before a step; the same arrays at every step."""
         before = self._before
-        np.copyto(before.qpos, states.qpos)
-        np.copyto(before.qvel, states.qvel)
+        np.copyto(self._moved_from, self._moving)
         for name, field in states.fields.items():
             np.copyto(before.fields[name], field)
         return before
@@ -243,9 +262,11 @@ class Simulation:
         field.flags.writeable = True  # for set_state: what the task reads belongs to the state
         return field
 
-    def _compute_contact_forces(self) -> None:
+    def _compute_contact_forces(self, envs: NDArray[np.intp]) -> None:
         """``cfrc_ext`` and its like, which ``mj_step`` itself leaves out."""
-        for env in range(self.n_envs):
+        if not self._contact_forces:
+            return
+        for env in envs:
             self._batch.get_data(env, self._scratch)
             mujoco.mj_rnePostConstraint(self.model, self._scratch)
             for name, computed in self._computed_there:
@@ -256,11 +277,15 @@ class Simulation:
             self._states.goals[env] = self.task.sample_goal(self.generators[env])
 
     def _push(self, where: NDArray[np.bool_]) -> None:
-        for env in where.nonzero()[0]:
+        envs = where.nonzero()[0]
+        for env in envs:
             self._states.qvel[env] += self.task.push(self.generators[env])
+        if len(envs) and self._stage != _STAGE_NONE:
+            self._batch.forward(envs)
+            self._compute_contact_forces(envs)
 
     def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
-        length = int(self._episode_lengths[env])
+        length = self._step - int(self._begun[env])
         return Episode(
             env=env,
             terminal_observation=terminal_observation,
@@ -278,10 +303,14 @@ class Simulation:
             states.qpos[env], states.qvel[env] = self.task.initial_state(self.generators[env])
             states.goals[env] = self.task.sample_goal(self.generators[env])
         if self._derived:
-            for name in self._contact_forces:
-                self._fields[name][envs] = 0.0
             self._batch.forward(envs)
-        self._episode_lengths[envs] = 0
+            if self.task.fields_lag:
+                for name in self._contact_forces:
+                    self._fields[name][envs] = 0.0
+            else:
+                self._compute_contact_forces(envs)
+        self._begun[envs] = self._step
+        self._steps_to_limit = self.task.max_episode_steps - int(self._lengths().max())
         self._episode_returns[envs] = 0.0
         if self._tally is not None:
             self._tally.clear(envs)
@@ -295,7 +324,7 @@ class Simulation:
             "fields": {name: field.copy() for name, field in self._fields.items()},
             "goals": self._states.goals.copy(),
             "generators": [generator.bit_generator.state for generator in self.generators],
-            "episode_lengths": self._episode_lengths.copy(),
+            "episode_lengths": self._lengths(),
             "episode_returns": self._episode_returns.copy(),
         }
 
@@ -317,7 +346,8 @@ class Simulation:
         self._states.goals[:] = state["goals"]
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
-        self._episode_lengths[:] = state["episode_lengths"]
+        self._begun[:] = self._step - state["episode_lengths"]
+        self._steps_to_limit = self.task.max_episode_steps - int(state["episode_lengths"].max())
         self._episode_returns[:] = state["episode_returns"]
         return self.task.observe(self._states)
 
@@ -325,7 +355,7 @@ class Simulation:
         counted = self._bad_counts.any(axis=1)
         bad = counted if counted.any() else ~np.isfinite(self._batch.state).all(axis=1)
         env = int(bad.argmax())
-        start = self._episode_lengths[env] * self.control_period_s
+        start = (self._step - int(self._begun[env])) * self.control_period_s
         where = (
             f"{self.robot}: environment {env} at simulation time {start:.3f}–{start + self.control_period_s:.3f} s "
             f"of its episode"

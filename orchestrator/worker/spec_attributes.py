@@ -173,8 +173,8 @@ def write(element: Any, kind: str, attribute: str, value: Any) -> bool:
         new = value
     elif isinstance(current, int | float):
         (new,) = _numbers([float(current)], attribute, value)
-        if isinstance(current, int) and not new.is_integer():
-            raise AttributeProblem(f"expected a whole number, found {new:g}")
+        if isinstance(current, int) and not (new.is_integer() and abs(new) < 2**31):
+            raise AttributeProblem(f"{attribute} takes a whole number of 32 bits, found {new:.15g}")
         new = type(current)(new)
     else:
         old = [float(number) for number in current]

@@ -23,6 +23,9 @@ from orchestrator.worker.tasks.actions import ActionMap, Floats, scaled
 HOME = "home"
 """The keyframe an episode starts from, where the robot has it; else it is the first one."""
 
+SMALL_PART_M = 0.05
+"""Mean size of a robot's parts from which on its starts have the whole noise in metres."""
+
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -56,7 +59,8 @@ class EpisodeOptions:
     """Physics steps per control step; None: as many as come nearest to the task's own control period."""
     max_episode_steps: int = 1000
     reset_noise_scale: float = 0.01
-    """Half-width of the uniform noise on positions, standard deviation of that on velocities, at a start."""
+    """Half-width of the uniform noise on positions, standard deviation of that on velocities, at a start; in
+    radians, and in metres for robots that are not tiny."""
 
     def __post_init__(self) -> None:
         if self.frame_skip is not None and self.frame_skip < 1:
@@ -93,7 +97,8 @@ class Task:
     """Its fields are what ``[jobs.task_options]`` may hold."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
-    """Derived fields of ``MjData`` to be had in :attr:`States.fields` (``"site_xpos"``, ``"sensordata"`` …)."""
+    """Derived fields of ``MjData`` to be had in :attr:`States.fields` (``"site_xpos"``, ``"sensordata"`` …). What
+    hangs on accelerations or forces (an accelerometer, ``qfrc_actuator``) is that of the last physics step."""
     fields_lag: ClassVar[bool] = False
     """Whether those are as ``mj_step`` leaves them, one physics step behind, instead of current."""
     goal_size: int = 0
@@ -112,6 +117,7 @@ class Task:
         self.key = find_keyframe(model, options.keyframe)
         self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
         self._lowest, self._highest = start_limits(model, self.pose)
+        self._noise, self._speed_noise = start_noise(model, options.reset_noise_scale)
         self.actions = scaled(model, self.key, options.action_scale)
         self.frame_skip = options.frame_skip or control_steps(self.control_period_s, model.opt.timestep)
         self.max_episode_steps = options.max_episode_steps
@@ -126,11 +132,11 @@ class Task:
 
         The starting pose with noise, within the joints' limits and with unit quaternions.
         """
-        model, scale = self.model, self.options.reset_noise_scale
-        qpos = self.pose + rng.uniform(-scale, scale, model.nq)
+        model = self.model
+        qpos = self.pose + rng.uniform(-self._noise, self._noise)
         np.minimum(np.maximum(qpos, self._lowest, out=qpos), self._highest, out=qpos)
         mujoco.mj_normalizeQuat(model, qpos)
-        return qpos, scale * rng.standard_normal(model.nv)
+        return qpos, self._speed_noise * rng.standard_normal(model.nv)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
         """``(goal_size,)`` drawn at the start of an episode, after :meth:`initial_state`, and every ``goal_period``."""
@@ -247,6 +253,21 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
         elif kind != mujoco.mjtJoint.mjJNT_BALL and model.jnt_limited[joint]:
             low[address], high[address] = model.jnt_range[joint]
     return np.minimum(low, pose), np.maximum(high, pose)
+
+
+def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
+    """``(nq,)`` and ``(nv,)`` how much noise each position and velocity has at a start.
+
+    ``scale``, in metres less for a robot whose parts are so small that it would be thrown into the air.
+    """
+    metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
+    positions, velocities = np.full(model.nq, scale), np.full(model.nv, scale)
+    for joint in range(model.njnt):
+        width = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}.get(joint_type(model, joint), 0)
+        position, velocity = model.jnt_qposadr[joint], model.jnt_dofadr[joint]
+        positions[position : position + width] = metres
+        velocities[velocity : velocity + width] = metres
+    return positions, velocities
 
 
 def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:

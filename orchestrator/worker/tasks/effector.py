@@ -49,7 +49,7 @@ class Effector:
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
     """The site of that name; else the last one named like an end (tip, grip, hand …), else the last site of the
-    chain's deepest body, else that body itself.
+    chain's deepest body that no tendon runs through, else that body itself.
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
@@ -62,6 +62,8 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
         return _named(model, sites, site)
     fit = [one for one in sites if one.joints and not TARGET_NAME.search(one.name.lower())]
     ends = [one for one in fit if END_NAME.search(one.name.lower())]
+    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
+    fit = [one for one in fit if one.number not in routing]
     if ends:
         return ends[-1]
     bodies = [

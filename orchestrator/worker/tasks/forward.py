@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, States, Task
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
+from orchestrator.worker.tasks.structure import addresses, joints_of_robot, posed
 
 MAX_OBSERVED_VELOCITY = 10.0
 
@@ -44,19 +45,21 @@ class Forward(Task):
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
-        self._observed = np.setdiff1d(np.arange(model.nq), self.root.unseen)
+        positions, self._dofs = addresses(model, joints_of_robot(model, posed(model, self.pose), self.root.body))
+        self._positions = np.setdiff1d(positions, self.root.unseen)
         self.fields = ("act",) if model.na else ()
 
     def observe(self, states: States) -> NDArray[np.float32]:
-        nv, split = states.qvel.shape[1], len(self._observed)
-        observations = np.empty((len(states.qpos), split + nv + self.model.na), np.float32)
-        observations[:, :split] = states.qpos[:, self._observed]
-        velocities = observations[:, split : split + nv]
-        velocities[:] = states.qvel
+        split = len(self._positions)
+        end = split + len(self._dofs)
+        observations = np.empty((len(states.qpos), end + self.model.na), np.float32)
+        observations[:, :split] = states.qpos.take(self._positions, axis=1)
+        velocities = observations[:, split:end]
+        velocities[:] = states.qvel.take(self._dofs, axis=1)
         np.minimum(velocities, MAX_OBSERVED_VELOCITY, out=velocities)
         np.maximum(velocities, -MAX_OBSERVED_VELOCITY, out=velocities)
         if self.model.na:
-            observations[:, split + nv :] = states.fields["act"]
+            observations[:, end:] = states.fields["act"]
         return observations
 
     def reward_and_terminated(

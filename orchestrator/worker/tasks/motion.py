@@ -14,6 +14,7 @@ import numpy as np
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.tasks.root import Root
+from orchestrator.worker.tasks.structure import addresses, joints_of_robot, posed
 
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0
@@ -66,14 +67,15 @@ class Proprioception:
         start = rotation_matrices(pose[None, root.quaternion])[0] if root.quaternion is not None else np.eye(3)
         self._ahead = start[0]
         self._root_up = start[2]
-        addresses = [one.address for one in root.coordinates]
-        dofs = [one.dof for one in root.coordinates]
+        of_root = [one.address for one in root.coordinates]
+        dofs_of_root = [one.dof for one in root.coordinates]
         if root.quaternion is not None and root.free_dof is not None:
-            addresses += range(root.quaternion.start, root.quaternion.stop)
-            dofs += range(root.free_dof + 3, root.free_dof + 6)
-        self.joints = np.setdiff1d(np.arange(model.nq), addresses)
-        """Addresses in ``qpos`` of everything but the root."""
-        self.dofs = np.setdiff1d(np.arange(model.nv), dofs)
+            of_root += range(root.quaternion.start, root.quaternion.stop)
+            dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
+        own, own_dofs = addresses(model, joints_of_robot(model, posed(model, pose), root.body))
+        self.joints = np.setdiff1d(own, of_root)
+        """Addresses in ``qpos`` of everything that is the robot's but its root."""
+        self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
         """Likewise in ``qvel``."""
         self._home = pose[self.joints]
 

@@ -26,6 +26,7 @@ from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task,
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE
+from orchestrator.worker.tasks.structure import addresses
 
 PRECISION_WIDTH = 0.1
 LEAST_SPAN_M = 1e-4
@@ -83,11 +84,9 @@ class Reach(Task):
         tree = model.body_treeid[self.effector.body]
         joints = [joint for joint in range(model.njnt) if model.body_treeid[model.jnt_bodyid[joint]] == tree]
         turning = [joint for joint in joints if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]]
-        addresses = [model.jnt_qposadr[joint] for joint in turning]
-        own = np.isin(model.jnt_bodyid[model.dof_jntid], np.flatnonzero(model.body_treeid == tree))
-        self._dofs = np.flatnonzero(own)
-        positions = np.concatenate([_addresses(model, joint) for joint in joints])
-        self._turning, self._limited = np.array(addresses, int), np.setdiff1d(positions, addresses)
+        positions, self._dofs = addresses(model, joints)
+        self._turning, _ = addresses(model, turning)
+        self._limited = np.setdiff1d(positions, self._turning)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
         """``(x, y, z)`` in metres, world axes."""
@@ -124,9 +123,3 @@ class Reach(Task):
         away = states.goals - states.fields[self.effector.field][:, self.effector.number]
         distances: Floats = np.sqrt(np.square(away).sum(axis=1))
         return distances
-
-
-def _addresses(model: mujoco.MjModel, joint: int) -> NDArray[np.int64]:
-    """In ``qpos``."""
-    width = {mujoco.mjtJoint.mjJNT_FREE: 7, mujoco.mjtJoint.mjJNT_BALL: 4}.get(joint_type(model, joint), 1)
-    return np.arange(model.jnt_qposadr[joint], model.jnt_qposadr[joint] + width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import mujoco
 import numpy as np
@@ -29,6 +29,18 @@ def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]
         entries = slice(first, first + count)
         driven[data.moment_colind[entries][np.abs(data.actuator_moment[entries]) > _LEAST_LEVER]] = True
     return driven
+
+
+def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:
+    """Numbers of the joints of ``body``'s tree and of all that actuators move: not of a ball that lies about."""
+    trees = {int(model.body_treeid[body]), *model.dof_treeid[driven_dofs(model, data)].tolist()}
+    return [joint for joint in range(model.njnt) if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees]
+
+
+def addresses(model: mujoco.MjModel, joints: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the positions of ``joints`` stand in ``qpos``, and their velocities in ``qvel``, in ascending order."""
+    owner = np.repeat(np.arange(model.njnt), np.diff(model.jnt_qposadr, append=model.nq))
+    return np.flatnonzero(np.isin(owner, joints)), np.flatnonzero(np.isin(model.dof_jntid, joints))
 
 
 def joints_of(model: mujoco.MjModel, body: int) -> range:

@@ -5,7 +5,7 @@ turned about the vertical with the robot), drawn anew every ``command_period_s``
 al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning", appendix on rewards:
 
     reward = exp(−|Δv|² / σ²) + ½ · exp(−Δω² / σ_ω²) − ½ · |Δv| / speed + healthy_reward · healthy
-             − bounce_cost_weight · (v_up² + (½ · height · |roll and pitch rate|)²) / speed²
+             − bounce_cost_weight · min(10, (v_up² + (½ · height · |roll and pitch rate|)²) / speed²)
              − ctrl_cost_weight · mean(action²) − smoothness_weight · mean((action − last action)²)
 
 with Δv, Δω what is commanded minus what is, ``speed`` the greatest commanded one, σ half of it and σ_ω half of the

@@ -113,7 +113,8 @@ class Locomotion(Preset):
 
     def __init__(self, model: mujoco.MjModel, options: LocomotionOptions) -> None:
         super().__init__(model, options)
-        self._step_s = self.step_s
+        self._never = np.zeros(0, bool)
+        self._per_metre = options.forward_reward_weight / self.step_s
         self._first = self.places if options.exclude_current_positions_from_observation else 0
         joints = range(min(len(self.joints), model.njnt))
         if tuple(joint_type(model, joint) for joint in joints) != self.joints:
@@ -129,7 +130,10 @@ class Locomotion(Preset):
     ) -> tuple[Floats, NDArray[np.bool_]]:
         rewards = self.forward_reward(before, after)
         rewards -= self.costs(action, after)
-        return rewards, np.zeros(len(rewards), bool)
+        if len(self._never) != len(rewards):
+            self._never = np.zeros(len(rewards), bool)
+            self._never.flags.writeable = False
+        return rewards, self._never
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return (self.x(after) - self.x(before))[:, None]
@@ -139,9 +143,9 @@ class Locomotion(Preset):
         return states.qpos[:, 0]
 
     def forward_reward(self, before: States, after: States) -> Floats:
-        velocity: Floats = (self.x(after) - self.x(before)) / self._step_s
-        velocity *= self.options.forward_reward_weight
-        return velocity
+        moved: Floats = self.x(after) - self.x(before)
+        moved *= self._per_metre
+        return moved
 
     def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
         """``(n_envs,)``"""

@@ -1,0 +1,86 @@
+"""A run directory that goes on by itself: without the job file, without the robots, with the same result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER, REPOSITORY, give, write_experiment
+
+
+def experiment(folder: Path, steps: int) -> Path:
+    """A robot with includes and meshes, and one never launched before the stop, since one runs at a time."""
+    folder.mkdir()
+    for name in ("dog.xml", "dog", "hopper.xml"):
+        source = REPOSITORY / "mjcf" / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    dog = {"name": "dog", "xml": "dog.xml", "task": "forward", "total_timesteps": steps}
+    hopper = {"name": "hopper", "xml": "hopper.xml", "task": "auto", "total_timesteps": 512}
+    return write_experiment(folder, dog, hopper, head='max_parallel = 1\norder = "as-listed"')
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    import torch
+    from stable_baselines3 import PPO
+
+    models = {path.parent.name: PPO.load(path).policy.state_dict() for path in run_dir.glob("jobs/*/model.zip")}
+    assert set(models) == {"dog-s0", "hopper-s0"}
+    return {f"{job}.{name}": torch.clone(tensor) for job, of in models.items() for name, tensor in of.items()}
+
+
+def test_training_and_play_go_on_when_the_originals_are_gone(tmp_path: Path) -> None:
+    steps = 24_576
+    undisturbed = give("run", experiment(tmp_path / "a", steps), "--run-dir", tmp_path / "whole", cwd=tmp_path)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    jobs = experiment(tmp_path / "b", steps)
+    process = subprocess.Popen(
+        commands.command("run", jobs, "--run-dir", tmp_path / "run"),
+        env=commands.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    checkpoints = tmp_path / "run/jobs/dog-s0/checkpoints"
+    commands.wait_until(lambda: list(checkpoints.glob("checkpoint-*.pt")), "a checkpoint")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(commands.PATIENCE_S) == 130
+    shutil.rmtree(tmp_path / "b")
+
+    assert give("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 2, "the job file is gone"
+    plan = give("run", tmp_path / "run", "--dry-run", "--json", cwd=tmp_path)
+    assert [job["job_id"] for job in json.loads(plan.stdout)["jobs"]] == ["dog-s0", "hopper-s0"]
+    resumed = give("run", tmp_path / "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "run")
+    assert all((tensor == found[name]).all() for name, tensor in expected.items())
+    played = give("play", tmp_path / "run", "dog", "--video", "--seconds", "0.2", cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+    assert (tmp_path / "run/jobs/dog-s0/preview.png").exists()
+
+
+@pytest.mark.parametrize("option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]])
+def test_a_run_directory_takes_no_other_settings(option: list[str], tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER})
+    assert give("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 0
+    refused = give("run", tmp_path / "run", *option, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a run directory goes on as it is" in refused.stderr
+
+
+def test_a_robot_that_vanished_from_the_run_directory_is_named(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 512})
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    (tmp_path / "run/jobs/hopper-s0/robot/hopper.xml").unlink()
+    assert give("run", "run", cwd=tmp_path).returncode == 0, "it is trained already"
+    with contextlib.closing(sqlite3.connect(tmp_path / "run/ledger.sqlite3", isolation_level=None)) as ledger:
+        ledger.execute("UPDATE jobs SET state = 'PENDING'")
+    refused = give("run", "run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "robot/hopper.xml: the robot of hopper-s0 is no longer there" in refused.stderr
