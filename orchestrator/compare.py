@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import UsageError
-from orchestrator.statistics import Estimate, estimate, ratio
+from orchestrator.statistics import Estimate, estimate, location, ratio
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal["benchmark", "experiment"]
 
 DIFFERENT_WORK = "the jobs that were measured"
+RETURNS = ("return", "evaluation")
 SHOWN = 40
 """Characters of a value in the list of differences."""
 
@@ -30,7 +31,7 @@ class Pair:
     what: str
     """``default × 2``, or a job's name."""
     figure: str
-    """``throughput``, ``efficiency``, ``env_steps/s``, ``return``."""
+    """``throughput`` and ``efficiency``; of jobs ``env_steps/s``, ``return`` (of training) and ``evaluation``."""
     a: Estimate
     b: Estimate
     ratio: Estimate | None
@@ -101,9 +102,10 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         raise UsageError(f"{run_a} is {article[a.kind]}, {run_b} {article[b.kind]}: two of a kind can be compared")
     pairs = [pair for what in a.things if what in b.things for pair in _pairs(what, a.things[what], b.things[what])]
     if not pairs:
+        names = "Arms and levels" if a.kind == "benchmark" else "Names of finished jobs"
         raise UsageError(
             f"{run_a} and {run_b} have nothing in common: one has {_listed(list(a.things))}, the other"
-            f" {_listed(list(b.things))}. {'Arms and levels' if a.kind == 'benchmark' else 'Names of jobs'} must agree"
+            f" {_listed(list(b.things))}. {names} must agree"
         )
     return Comparison(
         kind=a.kind,
@@ -154,13 +156,18 @@ def _experiment(run_dir: Path) -> _Side:
     import json
 
     from orchestrator import control
+    from orchestrator.bench import witnesses
 
     groups: dict[str, list[Mapping[str, Any]]] = {}
     snapshot = control.status(run_dir)
     for row in snapshot.rows:
         suffix = f"-s{row['seed']}"
         groups.setdefault(row["job_id"].removesuffix(suffix), []).append(row)
-    things = {name: _Figures(values=_values(rows)) for name, rows in groups.items()}
+    speeds = {
+        one.job_id: one.env_steps / one.wall_s for one in witnesses.gather(run_dir).jobs if one.env_steps and one.wall_s
+    }
+    found = {name: _values(rows, speeds) for name, rows in groups.items()}
+    things = {name: _Figures(values=values) for name, values in found.items() if values}
     try:
         sessions = json.loads(snapshot.paths.provenance.read_bytes())
         last = dict(sessions[-1])
@@ -174,14 +181,16 @@ def _experiment(run_dir: Path) -> _Side:
     return _Side(kind="experiment", things=things, facts=facts)
 
 
-def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[float]]:
-    """What is known of finished seeds; the return is the evaluation's, or where there is none the training's."""
+def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
+    """What is known of finished seeds.
+
+    :param speeds: job_id → env_steps/s of its iterations, without start-up, evaluation and videos.
+    """
     done = [row for row in rows if row["state"] == "SUCCEEDED"]
-    evaluated = done and all(row["eval_mean"] is not None for row in done)
-    returns = "eval_mean" if evaluated else "ep_rew_mean"
     found: dict[str, Sequence[float]] = {
-        "env_steps/s": [row["env_steps"] / row["wall_s"] for row in done if row["wall_s"]],
-        "return": [row[returns] for row in done if row[returns] is not None],
+        "env_steps/s": [speeds[row["job_id"]] for row in done if row["job_id"] in speeds],
+        "return": [row["ep_rew_mean"] for row in done if row["ep_rew_mean"] is not None],
+        "evaluation": [row["eval_mean"] for row in done if row["eval_mean"] is not None],
     }
     return {name: values for name, values in found.items() if values}
 
@@ -197,13 +206,19 @@ def _pairs(what: str, a: _Figures, b: _Figures) -> list[Pair]:
 
 def _pair(what: str, figure: str, a: Sequence[float], b: Sequence[float], bound: str) -> Pair:
     positive = min(*a, *b) > 0
-    one, other = estimate(a), estimate(b)
+    one, other = _one(figure, a, "a" in bound), _one(figure, b, "b" in bound)
     both = ratio(b, a) if positive and bound != "ab" else None
     if both is not None and bound == "a":  # at most so much before: at least so many times
         both = Estimate(both.median, both.low, None, both.n)
     elif both is not None and bound == "b":
         both = Estimate(both.median, None, both.high, both.n)
     return Pair(what=what, figure=figure, a=one, b=other, ratio=both, bound=bound)
+
+
+def _one(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
+    """As in the reports: a bound from above has no ``low``, and returns have no natural zero."""
+    found = location(values) if figure in RETURNS else estimate(values)
+    return Estimate(found.median, None, found.high, found.n) if is_bound else found
 
 
 def _flat(prefix: str, values: Any) -> dict[str, Any]:
@@ -246,9 +261,10 @@ def show(found: Comparison) -> None:
     if found.differences:
         put(on, "", Text("What else differs", style="bold"))
         put(on, *(f"{what}: {a} → {b}" for what, a, b in found.differences))
+    experiments = found.kind == "experiment"
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         if only:
-            put(on, "", f"Only in {name}: {_listed(only)}")
+            put(on, "", f"Only in {name}{' (or finished only there)' if experiments else ''}: {_listed(only)}")
 
 
 def _table(pairs: Sequence[Pair], width: int) -> RenderableType:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.contract import THREAD_VARIABLES, RunPaths, write_whole
-from orchestrator.machine import Machine
+from orchestrator.machine import Machine, online_cpus
 
 GIT_PATIENCE_S = 2.0
 OURS = "mujoco-orchestrator"
@@ -94,6 +94,7 @@ def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Reposit
             "versions": versions(),
             "git": repository.facts(),
             "cpus": [asdict(cpu) for cpu in machine.cpus],
+            "online_cpus": len(online_cpus()) or None,
             "physical_cores": machine.physical_cores,
             "cpu_quota": machine.quota,
             "memory_total_mib": machine.memory_total_mib,

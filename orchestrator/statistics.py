@@ -76,6 +76,14 @@ def estimate(values: Sequence[float], level: float = LEVEL, seed: int = 0) -> Es
     return Estimate(median, min(low, median), max(high, median), int(given.size))
 
 
+def location(values: Sequence[float]) -> Estimate:
+    """As :func:`estimate`, of numbers without a natural zero, such as returns: not to be taken as logarithms."""
+    highest = max(values)
+    found = estimate([value - highest for value in values])
+    low, high = (None if bound is None else bound + highest for bound in (found.low, found.high))
+    return Estimate(found.median + highest, low, high, found.n)
+
+
 def ratio(
     numerator: Sequence[float],
     denominator: Sequence[float],

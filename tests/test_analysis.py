@@ -79,6 +79,14 @@ def test_disturbed_cells_count_only_where_there_are_no_others(tmp_path: Path) ->
     assert levels["2"]["throughput"]["n"] == 2
 
 
+def test_a_cell_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(tmp_path: Path) -> None:
+    waiting = [{**one, "throughput": None} for one in cells("pinned", 2, status="disturbed", message="a hog")]
+    found = analyse(bench.write(tmp_path, cells("pinned", 1) + waiting))
+    assert list(found["arms"]["pinned"]["levels"]) == ["1"]
+    assert found["arms"]["pinned"]["failed"] == {"2": ["a hog"]}
+    assert (found["cells"]["disturbed"], found["cells"]["unreadable"]) == (5, 0)
+
+
 def test_a_cell_taken_again_replaces_the_first(tmp_path: Path) -> None:
     first = cell("pinned", 1, 0, phases=slower(9, *bench.ALONE))
     level = analyse(bench.write(tmp_path, [first, *cells("pinned", 1)]))["arms"]["pinned"]["levels"]["1"]

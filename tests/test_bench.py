@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 MAY_LACK = {"throttled_s", "run_delay_s"}
 """Not every kernel tells them."""
 QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
+MEASURED = (*QUICK, "--levels", "1,2", "--arms", "threads", "--strong-seconds", "1000")
 LONG_S = 120.0
 FIGURES = {
     *("job", "env_steps", "updates", "iterations", "wall_s", "env_s", "policy_s", "gae_s", "backward_s", "optimizer_s"),
@@ -95,38 +97,65 @@ def token_below(pid: int) -> bytes:
 # -- the command
 
 
-def test_cells_are_recorded_with_their_figures_and_a_second_call_adds_what_is_missing(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, WORK)
-    options = (*QUICK, "--levels", "1,2", "--arms", "pinned,threads", "--no-strong")
-    done = commands.give("bench", jobs, *options, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``bench`` has measured a job file of two jobs, all that it measures."""
+    folder = tmp_path_factory.mktemp("measured")
+    jobs = write_experiment(folder, WORK, {**WORK, "name": "long", "total_timesteps": 2048})
+    done = commands.give("bench", jobs, *MEASURED, cwd=folder)
     assert done.returncode == 0, done.stderr
-    first = records(tmp_path / "bench")
-    assert {key(one) for one in first} == {(arm, level, 0) for arm in ("pinned", "threads") for level in (1, 2)}
-    for one in first:
+    return folder
+
+
+def test_cells_are_recorded_with_their_figures(measured: Path) -> None:
+    found = records(measured / "bench")
+    assert {key(one) for one in found} == {("threads", level, 0) for level in (1, 2)}
+    for one in found:
         assert one["status"] in ("ok", "disturbed", "cut"), one["message"]
         assert one["throughput"] > 0
         assert len(one["processes"]) == one["level"]
         assert all(process.keys() == FIGURES for process in one["processes"])
         assert {"before_s", "after_s", "reference_s"} <= one["drift"].keys()
-    document = json.loads((tmp_path / "bench/bench/plan.json").read_text())
+    document = json.loads((measured / "bench/bench/plan.json").read_text())
     assert document["jobs"] == ["balancer-s0"]
     assert document["levels"] == [1, 2]
-    assert sorted(map(tuple, document["order"])) == sorted(map(key, first))
-    assert not (tmp_path / "bench/bench/work").exists()
+    assert sorted(map(tuple, document["order"])) == sorted(map(key, found))
+    assert not (measured / "bench/bench/work").exists()
 
+
+def test_strong_scaling_gives_makespans_bounds_and_a_schedule(measured: Path) -> None:
+    found = json.loads((measured / "bench/bench/strong.json").read_text())
+    assert found["part"] == 1.0
+    assert found["levels"].keys() == {"1", "2"}
+    for entry in found["levels"].values():
+        steps = {one["job_id"]: one["env_steps"] for one in entry["jobs"]}
+        assert steps == {"balancer-s0": 512, "long-s0": 2048}
+        assert entry["makespan_s"] == max(one["ended_s"] for one in entry["jobs"])
+        assert entry["lower_bound_s"] > 0
+    alone = sorted(found["levels"]["1"]["jobs"], key=lambda one: one["started_s"])
+    assert alone[0]["ended_s"] <= alone[1]["started_s"] + 0.1
+
+
+def test_a_second_call_adds_what_is_missing(measured: Path, tmp_path: Path) -> None:
+    shutil.copytree(measured, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "bench/bench/cells.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # killed while it wrote the last one
-    again = commands.give("bench", jobs, *options, cwd=tmp_path)
+    again = commands.give("bench", measured / "jobs.toml", *MEASURED, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "3 of 4 cells are there already" in again.stderr
+    assert "1 of 2 cells are there already" in again.stderr
     assert path.read_bytes().startswith(b"".join(lines[:-1]))
-    assert [key(one) for one in records(tmp_path / "bench")] == [key(one) for one in first]
+    assert [key(one) for one in records(tmp_path / "bench")] == list(map(key, records(measured / "bench")))
 
-    changed = commands.give("bench", jobs, *options, "--seconds", "0.3", cwd=tmp_path)
-    assert changed.returncode == 2
-    assert "seconds was 0.2, is 0.3" in changed.stderr
-    assert "--run-dir" in changed.stderr
+
+def test_a_benchmark_with_other_settings_is_not_gone_on_with(measured: Path) -> None:
+    path = measured / "bench/bench/plan.json"
+    found = json.loads(path.read_text())
+    assert plan.begin(path, found) == found
+    with pytest.raises(
+        UsageError, match=r"other settings: seconds was 0\.2, is 0\.3; machine\.cpu_quota was .*, is 9\."
+    ):
+        plan.begin(path, {**found, "seconds": 0.3, "machine": {**found["machine"], "cpu_quota": 9}})
 
 
 def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(tmp_path: Path) -> None:
@@ -139,23 +168,38 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(tmp_path: Path) -> 
         _, said = bench.popen.communicate(timeout=PATIENCE_S)
         assert bench.popen.returncode == 130, said
         assert "Traceback" not in said
-    assert commands.carriers(token.rsplit(b"/")[0]) == []
+    assert commands.carriers(token) == []
     assert len(records(tmp_path / "bench")) >= 1
     assert not (tmp_path / "bench/bench/work").exists()
 
 
-@pytest.mark.parametrize("arm", ["pinned", "pool-spawn-pinned"])
-def test_no_process_outlives_a_benchmark_that_was_killed(tmp_path: Path, arm: str) -> None:
+def test_no_process_outlives_a_benchmark_that_was_killed(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    options = (*QUICK, "--seconds", "3", "--repeats", "9", "--levels", "2", "--arms", arm, "--no-strong")
+    options = (*QUICK, "--seconds", "1", "--levels", "2", "--arms", "pool-spawn-pinned", "--no-strong")
     with Bench(jobs, *options, cwd=tmp_path) as bench:
         folder = tmp_path / "bench/bench/work"
-        commands.wait_until(lambda: list(folder.glob(f"{arm}-2-*/**/timings.csv")), "a cell that trains")
-        token = token_below(bench.popen.pid).rsplit(b"/")[0]
-        assert len({*commands.carriers(token), *pids_with(folder)}) >= 3
+        commands.wait_until(lambda: list(folder.glob("*-2-0/**/timings.csv")), "a cell that trains")
+        token = token_below(bench.popen.pid)
+        assert len(commands.carriers(token)) >= 3
         bench.popen.kill()
         bench.popen.wait()
-        commands.wait_until(lambda: not commands.carriers(token) and not pids_with(folder), "their end")
+        commands.wait_until(lambda: not commands.carriers(token), "their end")
+
+
+def test_nothing_that_a_supervised_training_has_started_outlives_it_either(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, commands.odd("odd", "have_children"))
+    with Bench(jobs, *QUICK, "--levels", "1", "--arms", "pinned", cwd=tmp_path) as bench:
+        folder = tmp_path / "bench/bench/work"
+        commands.wait_until(
+            lambda: any("children" in path.read_text() for path in folder.glob("**/worker.log")),
+            "a worker with children",
+        )
+        tokens = {commands.token_of(pid) for pid in pids_with(folder)}
+        assert len(tokens) == 2, "the benchmark's, and the supervisor's own"
+        assert sum(len(commands.carriers(token)) for token in tokens) >= 4
+        bench.popen.kill()
+        bench.popen.wait()
+        commands.wait_until(lambda: not any(map(commands.carriers, tokens)), "their end")
 
 
 def pids_with(folder: Path) -> set[int]:
@@ -235,7 +279,9 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: wo
     assert list(ground.scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("arm", ["default", "pool-fork", "pool-spawn"])
+@pytest.mark.parametrize(
+    "arm", ["default", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("pool-fork", "pool-spawn"))]
+)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves")
 def test_without_a_budget_libraries_start_threads(
     arm: str, staged: work.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +292,16 @@ def test_without_a_budget_libraries_start_threads(
     assert record["processes"][0]["n_threads"] >= len(os.sched_getaffinity(0))
 
 
+def test_a_window_that_the_time_limit_ends_is_told(
+    staged: work.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = runner._watch
+    monkeypatch.setattr(runner, "_watch", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
+    record = measure("threads", 1, staged, ground, seconds=600.0)
+    assert record["status"] == "ok"
+    assert f"for {record['window_s']:.1f} s only, until its time limit of 120 s" in record["message"]
+
+
 def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: work.Work, ground: runner.Ground) -> None:
     record = measure("threads", 1, staged, ground, seconds=600.0, limit_s=0.0)
     assert record["status"] == "cut"
@@ -254,15 +310,23 @@ def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: work.Work, gr
     assert len(record["processes"]) == 1
 
 
-@pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned"])
+@pytest.mark.parametrize(
+    ("arm", "deed", "words"),
+    [
+        ("pinned", "vanish", "ended with exit code 0 before the training was done"),
+        ("threads", "fail", "the knee fell off"),
+        ("pool-fork-pinned", "fail", "the knee fell off"),
+        ("pool-spawn-pinned", "vanish", "its process was killed"),
+    ],
+)
 def test_a_training_that_fails_makes_a_failed_cell_with_its_reason(
-    arm: str, tmp_path: Path, ground: runner.Ground
+    arm: str, deed: str, words: str, tmp_path: Path, ground: runner.Ground
 ) -> None:
-    experiment = load(write_experiment(tmp_path, commands.odd("odd", "fail")))
+    experiment = load(write_experiment(tmp_path, commands.odd("odd", deed)))
     todo = work.examine(experiment, work.pick(experiment, None), tmp_path / "staging")
     record = measure(arm, 1, todo, ground, seconds=600.0)
     assert record["status"] == "failed"
-    assert "the knee fell off" in record["message"]
+    assert words in record["message"]
     assert record["throughput"] is None
 
 
@@ -275,24 +339,7 @@ def test_more_processes_than_cores_share_them(staged: work.Work, ground: runner.
     assert {len(one["cpus"]) for one in record["processes"]} == {1}
 
 
-# -- strong scaling and tuning, by the command
-
-
-def test_strong_scaling_gives_makespans_bounds_and_a_schedule(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 2048})
-    options = (*QUICK, "--levels", "1,2", "--arms", "pinned", "--strong-seconds", "1000")
-    done = commands.give("bench", jobs, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "bench/bench/strong.json").read_text())
-    assert found["part"] == 1.0
-    assert found["levels"].keys() == {"1", "2"}
-    for entry in found["levels"].values():
-        steps = {one["job_id"]: one["env_steps"] for one in entry["jobs"]}
-        assert steps == {"balancer-s0": 512, "long-s0": 2048}
-        assert entry["makespan_s"] == max(one["ended_s"] for one in entry["jobs"])
-        assert entry["lower_bound_s"] > 0
-    alone = sorted(found["levels"]["1"]["jobs"], key=lambda one: one["started_s"])
-    assert alone[0]["ended_s"] <= alone[1]["started_s"] + 0.1
+# -- tuning, by the command
 
 
 @pytest.mark.slow
@@ -329,9 +376,9 @@ def test_environments_differ_in_the_thread_budget_alone() -> None:
     assert free.items() <= limited.items()
 
 
-def cores(count: int, *, siblings: int = 1, quota: float | None = None) -> Machine:
+def cores(count: int, *, siblings: int = 1, quota: float | None = None, memory_mib: int = 64_000) -> Machine:
     cpus = [Cpu(index=index, core=index % count, package=0, numa_node=0) for index in range(count * siblings)]
-    return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=1000)
+    return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=memory_mib)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +393,13 @@ def cores(count: int, *, siblings: int = 1, quota: float | None = None) -> Machi
 )
 def test_levels(text: str, count: int, wide: int, wanted: tuple[int, ...]) -> None:
     assert plan.levels(text, cores(count), wide) == wanted
+
+
+def test_levels_that_memory_cannot_hold_are_left_out_or_refused() -> None:
+    assert plan.levels("auto", cores(4, memory_mib=2000), 1) == (1, 2, 4)
+    assert plan.levels("auto", cores(1, memory_mib=300), 1) == (1,)
+    with pytest.raises(UsageError, match=r"--levels 1,6: 6 processes of 400 MiB do not fit into .* 2,000 MiB.* most 5"):
+        plan.levels("1,6", cores(4, memory_mib=2000), 1)
 
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "-2"])
@@ -486,3 +540,4 @@ def test_packings_use_the_cores_by_processes_by_threads_and_with_smt() -> None:
     assert tune.packings(cores(4)) == [(4, 1), (2, 2), (1, 4), (2, 1)]
     assert (8, 1) in tune.packings(cores(4, siblings=2))
     assert all(processes <= 2 for processes, _ in tune.packings(cores(4, quota=2.0)))
+    assert tune.packings(cores(4, memory_mib=900)) == [(2, 2), (1, 4), (2, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import cell_helpers as bench
@@ -53,6 +54,7 @@ class TestBenchmarks:
         assert one.bound == "a"
         assert one.ratio is not None
         assert one.ratio.high is None
+        assert one.a.low is None
         assert one.ratio.median > 20
 
     def test_two_bounds_have_no_ratio(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
@@ -90,7 +92,8 @@ class TestExperiments:
         one = pair(found, "hopper", "env_steps/s")
         assert one.ratio is not None
         assert (one.ratio.median, one.ratio.low, one.a.n) == (1, None, 1)
-        assert pair(found, "balancer", "return").a.median == pair(found, "balancer", "return").b.median
+        evaluated = pair(found, "balancer", "evaluation")
+        assert evaluated.a.median == evaluated.b.median
 
     def test_a_return_that_is_not_positive_has_no_ratio(self, tmp_path: Path, finished_once: Experiment) -> None:
         found = compare(finished_once.run_dir, finished_once.run_dir)
@@ -102,6 +105,26 @@ class TestExperiments:
         assert shown.returncode == 0
         assert "env_steps/s" in shown.stdout
         assert "What else differs" not in shown.stdout
+
+    def test_returns_of_training_are_not_compared_with_evaluations(
+        self, tmp_path: Path, finished_once: Experiment
+    ) -> None:
+        figures = {(one.what, one.figure) for one in compare(finished_once.run_dir, finished_once.run_dir).pairs}
+        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
+        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
+            ledger.execute("UPDATE jobs SET eval_mean = NULL")
+        ledger.close()
+        without = {(one.what, one.figure) for one in compare(finished_once.run_dir, copy).pairs}
+        assert ("balancer", "evaluation") in figures
+        assert without == {one for one in figures if one[1] != "evaluation"}
+
+    def test_what_nobody_has_finished_is_no_common_ground(self, tmp_path: Path, finished_once: Experiment) -> None:
+        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
+        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
+            ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error'")
+        ledger.close()
+        with pytest.raises(UsageError, match=r"the other nothing that is finished\. Names of finished jobs must agree"):
+            compare(finished_once.run_dir, copy)
 
 
 class TestWhatCannotBeCompared:

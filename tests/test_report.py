@@ -16,7 +16,7 @@ from report_helpers import ARMS, STEPS, Trained, film_strip, make_bench_dir, mak
 
 from orchestrator import report
 from orchestrator.errors import UsageError
-from orchestrator.report import drawing, experiment, records, thumbnails, words
+from orchestrator.report import drawing, experiment, experiment_figures, records, thumbnails, words
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
@@ -151,6 +151,7 @@ def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
     _, facts, _ = made(tmp_path / "run", [Trained(state="RUNNING")])
     assert facts["jobs"][0]["state"] == "INTERRUPTED"
     assert facts["attempts"][0]["ended_at"] is None
+    assert experiment_figures.ending(facts["attempts"][0]) == "interrupted"
     assert facts["attempts"][0]["until"] >= facts["attempts"][0]["started_at"]
 
 
@@ -158,7 +159,9 @@ def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
 def test_run_without_a_finished_iteration_has_a_report(tmp_path: Path, state: str) -> None:
     make_run_dir(tmp_path / "run", [Trained(state=state, iterations=0)])
     report.make(tmp_path / "run")
-    assert "No job has finished an episode yet" in Page(tmp_path / "run/report/index.html").text
+    page = Page(tmp_path / "run/report/index.html")
+    assert "No job has finished an episode yet" in page.text
+    assert "Nothing can be said yet" in page.text  # rather than that nothing took time
 
 
 def test_robots_under_examination_have_a_report(tmp_path: Path) -> None:
@@ -243,6 +246,21 @@ def test_same_run_gives_the_same_figures(tmp_path: Path) -> None:
     assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
 
 
+def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
+    done, _, _ = made(tmp_path / "run", [Trained()])
+    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n")
+    again = commands.give(
+        *("report", "run"),
+        cwd=tmp_path,
+        MATPLOTLIBRC=str(tmp_path / "matplotlibrc"),
+        MPLBACKEND="module://not_installed",
+        MPLCONFIGDIR="/proc/none",
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+
+
 def test_not_a_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run directory"):
         report.make(tmp_path)
@@ -310,11 +328,38 @@ def test_benchmark_page_tells_its_story(bench_report: report.Made) -> None:
         assert text in page.text, text
     assert "FAIL: 1 of 2 jobs" in page.text
     assert "<hopper>" in page.text
-    assert "2 processes × 1 threads × 16 environments" in page.text
+    assert "2 processes × 1 thread × 16 environments" in page.text
     assert "hopper" not in {tag for tag, _ in page.tags}
     for figure in bench_report.document.figures():
         assert figure.caption in page.text
         assert len(figure.caption) > 100
+
+
+def test_what_is_not_measured_has_no_interval_and_a_warning_is_said_once(bench_report: report.Made) -> None:
+    text = bench_report.markdown()
+    assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
+    assert re.search(
+        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 cells cut off; cut off after", text
+    )
+    assert text.count("ot to be relied on") == 1
+    assert "Witnesses of one process" in text
+
+
+def test_cells_that_are_not_counted_are_told_and_arms_keep_their_order(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench")
+    path = root / "bench/cells.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    for cell in cells:
+        if (cell["arm"], cell["level"]) == ("threads", 2):
+            cell |= {"status": "disturbed" if cell["repeat"] < 2 else "ok", "message": "a hog"}
+        if (cell["arm"], cell["level"]) == ("pool-fork", 4):
+            cell |= {"status": "failed", "throughput": None, "processes": [], "message": "<b>exit 1"}
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    done = report.make(root)
+    assert "2 disturbed cells left out; a hog" in done.markdown()
+    page = Page(done.page)
+    assert "pool-fork at 4: nothing could be measured. <b>exit 1" in page.text
+    assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
 
 
 def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
@@ -340,8 +385,11 @@ def test_benchmark_without_a_finished_cell_is_refused(tmp_path: Path) -> None:
 def test_certificate_of_an_experiment_is_shown(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     make_run_dir(tmp_path / "run", [Trained()])
-    (root / "certificate.json").rename(tmp_path / "run/certificate.json")
+    certificate = json.loads((root / "certificate.json").read_text())
+    certificate["warnings"] = ["other experiments hold 1 of 2 CPUs"]
+    (tmp_path / "run/certificate.json").write_text(json.dumps(certificate))
     done = report.make(tmp_path / "run")
+    assert "Other experiments hold 1 of 2 CPUs." in Page(done.page).text
     assert "FAIL: 1 of 2 jobs" in Page(done.page).text
     assert "FAIL: 1 of 2 jobs" in done.markdown()
 

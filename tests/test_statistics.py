@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.statistics import Estimate, estimate, ratio, t_quantile
+from orchestrator.statistics import Estimate, estimate, location, ratio, t_quantile
 
 
 def tries(n: int) -> int:
-    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a percent at most."""
-    return 2_000 if n <= 10 else 600
+    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a percent or so."""
+    return 1_000 if n <= 10 else 400
 
 
 Draw = Callable[[np.random.Generator, int], Sequence[float]]
@@ -33,7 +33,7 @@ def holds(interval: Estimate, truth: float) -> bool:
 
 
 class TestCoverage:
-    @pytest.mark.parametrize("n", [5, 7, 10, 30])
+    @pytest.mark.parametrize("n", [5, 10, 30])
     @pytest.mark.parametrize("shape", SHAPES)
     def test_the_interval_of_a_median_holds_it_in_95_of_100_cases(self, shape: str, n: int) -> None:
         draw, truth = SHAPES[shape]
@@ -49,7 +49,7 @@ class TestCoverage:
         held = sum(holds(estimate(draw(rng, n)), truth) for _ in range(tries(n)))
         assert held / tries(n) >= 0.92
 
-    @pytest.mark.parametrize("n", [3, 5, 10, 30])
+    @pytest.mark.parametrize("n", [3, 5, 30])
     @pytest.mark.parametrize("shape", SHAPES)
     def test_the_interval_of_a_ratio_holds_it_and_is_no_wider_than_it_need_be(self, shape: str, n: int) -> None:
         draw, _ = SHAPES[shape]
@@ -68,8 +68,9 @@ class TestCoverage:
             paired = ratio(above, below, paired=True)
             held += holds(paired, 3.0)
             widths.append((paired.high or 0) - (paired.low or 0))
-            other = ratio(above, below)
-            plain.append((other.high or 0) - (other.low or 0))
+            if len(plain) < 50:
+                other = ratio(above, below)
+                plain.append((other.high or 0) - (other.low or 0))
         assert 0.92 <= held / tries(n) <= 0.98
         assert np.median(widths) < np.median(plain) / 5
 
@@ -128,6 +129,14 @@ class TestEdges:
     def test_another_unit_scales_all_three(self) -> None:
         assert Estimate(2.0, 1.0, 3.0, 5).scaled(1000) == Estimate(2000.0, 1000.0, 3000.0, 5)
         assert Estimate(2.0, None, None, 1).scaled(2).facts() == {"median": 4.0, "low": None, "high": None, "n": 1}
+
+    def test_returns_have_the_same_interval_wherever_their_zero_is(self) -> None:
+        values = [3.0, 5.0, 4.0, 9.0, 6.0, 5.5]
+        here, there = location(values), location([value - 1000 for value in values])
+        assert (here.median, here.n) == (5.25, 6)
+        for bound in ("median", "low", "high"):
+            assert getattr(here, bound) == pytest.approx(getattr(there, bound) + 1000)
+        assert location([7.0]) == Estimate(7.0, None, None, 1)
 
     def test_quantiles_of_students_distribution_are_the_tabulated_ones(self) -> None:
         assert [round(t_quantile(0.975, freedom), 3) for freedom in (1, 2, 3)] == [12.706, 4.303, 3.182]

@@ -16,6 +16,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 
+from orchestrator import machine
 from orchestrator.bench import thieves, witnesses
 from orchestrator.bench.thieves import Finding, find, judge
 from orchestrator.bench.witnesses import Evidence, Witness
@@ -23,8 +24,17 @@ from orchestrator.bench.witnesses import Evidence, Witness
 CPUS = sorted(os.sched_getaffinity(0))
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 BURN = "while True: pass"
+CONFINED = """
+import os
+from odd import Odd
 
-two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def make(xml=None, seed=0):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    return Odd("nothing", 0)
+"""
+
+two_cpus = pytest.mark.skipif(machine.largest_job(machine.detect()) < 2, reason="needs two CPUs")
+no_quota = pytest.mark.skipif(machine.detect().quota is not None, reason="under a CPU quota that is the thief")
 
 
 def witness(job_id: str, **given: Any) -> Witness:
@@ -217,9 +227,11 @@ class TestPlanted:
         assert "threads were running" in one.evidence
 
     @two_cpus
+    @no_quota
     def test_a_hog_on_one_slots_core(self, tmp_path: Path) -> None:
         with burning(CPUS[0], 3):
-            found = train(tmp_path, {"name": "a"}, {"name": "b"})
+            slots = {"before": lambda: os.sched_setaffinity(0, set(CPUS[:2]))}
+            found = train(tmp_path, {"name": "a"}, {"name": "b"}, **slots)
         rows = commands.summary(tmp_path / "run")
         (robbed,) = (job_id for job_id, row in rows.items() if row["cpus"] == [CPUS[0]])
         (one,) = (finding for finding in found if robbed in finding.job_ids)
@@ -231,6 +243,14 @@ class TestPlanted:
         found = train(tmp_path, {"name": "a"}, before=lambda: os.sched_setaffinity(0, {CPUS[-1]}))
         (one,) = (finding for finding in found if finding.kind == "affinity")
         assert one.what.startswith("the program was allowed 1 of the machine's ")
+
+    @two_cpus
+    def test_a_job_that_is_confined_while_it_runs(self, tmp_path: Path) -> None:
+        (tmp_path / "confined.py").write_text(CONFINED)
+        found = train(tmp_path, {"name": "c", "entry_point": "confined:make", "resources": {"cores": 2}})
+        (one,) = (finding for finding in found if finding.kind == "affinity")
+        assert one.job_id == "c-s0"
+        assert one.evidence.startswith("c-s0: allowed 1 CPU of its slot's CPUs")
 
     def test_a_limit_of_a_cgroup_from_outside(self, tmp_path: Path, group: Path) -> None:
         entry = group / "cgroup.procs"

@@ -34,6 +34,7 @@ def test_phases_add_up_and_every_cell_is_filled(tmp_path: Path) -> None:
         assert min(row["env_s"], row["policy_s"], row["gae_s"], row["backward_s"], row["optimizer_s"]) > 0
         assert row["cpu_s"] <= row["wall_s"] * 1.05 + 0.01
         assert 100 < row["rss_mib"] < 1000
+        assert row["n_cpus"] == len(os.sched_getaffinity(0))
     clocks = [float(row["clock_s"]) for row in text]
     for number in range(1, len(text)):
         assert clocks[number] - clocks[number - 1] >= float(text[number]["wall_s"]) - 0.001

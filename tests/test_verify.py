@@ -160,7 +160,7 @@ def test_wrong_usage_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, odd("good", "nothing"))
     done = give("verify", path, "--jobs", "god", cwd=tmp_path)
     assert done.returncode == 2
-    assert "no such job; there are good-s0" in done.stderr
+    assert "no such job; did you mean good-s0?" in done.stderr
     done = give("verify", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "not a run directory" in done.stderr
@@ -200,8 +200,10 @@ def test_jobs_are_named_by_id_beginning_or_pattern(wanted: list[str], expected: 
 
 
 def test_a_name_that_fits_no_job_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"jobs\.toml: --jobs hoper: no such job; there are hopper-s0"):
+    with pytest.raises(UsageError, match=r"jobs\.toml: --jobs hoper: no such job; did you mean hopper-s0\?"):
         choose([named("hopper-s0")], ["hoper"], Path("jobs.toml"))
+    with pytest.raises(UsageError, match=r"--jobs xy: no such job; there are r0, r1, r2, r3, r4 and 2 more"):
+        choose([named(f"r{number}") for number in range(7)], ["xy"], Path("jobs.toml"))
 
 
 def test_groups_hold_what_runs_at_once() -> None:

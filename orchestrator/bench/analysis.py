@@ -47,7 +47,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
             "levels": {str(level): _level(bench, one, levels, reference) for level, one in levels.items()},
             "failed": {str(level): list(why) for level, why in bench.failed.get(arm, {}).items()},
         }
-        for arm, levels in {**{arm: {} for arm in bench.failed}, **bench.arms}.items()
+        for arm, levels in {**bench.arms, **{arm: {} for arm in bench.failed if arm not in bench.arms}}.items()
     }
     return {
         "kind": "benchmark",

@@ -1,4 +1,4 @@
-"""The arms: ways in which people start trainings side by side. Each differs from another in one thing."""
+"""The arms: ways in which people start trainings side by side. Those that differ in one thing isolate it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Arm:
     budget: bool
     """Whether the threads of a process are limited to the job's ``threads``."""
     about: str
+    short: str
+    """Within a sentence: "with …"."""
 
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
@@ -35,15 +37,44 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             how="supervised",
             budget=True,
             about="this program: supervised worker processes, thread budget, each pinned to a core of its own",
+            short="pinned workers",
         ),
-        "threads": Arm(how="alone", budget=True, about="a subprocess each, thread budget, no affinity"),
-        "default": Arm(how="alone", budget=False, about="a subprocess each, threads as the libraries come"),
-        "pool-fork": Arm(how="fork", budget=False, about="multiprocessing.Pool by fork, threads as the libraries come"),
+        "threads": Arm(
+            how="alone",
+            budget=True,
+            about="a subprocess each, thread budget, no affinity",
+            short="subprocesses with a thread budget",
+        ),
+        "default": Arm(
+            how="alone",
+            budget=False,
+            about="a subprocess each, threads as the libraries come",
+            short="default threads",
+        ),
+        "pool-fork": Arm(
+            how="fork",
+            budget=False,
+            about="multiprocessing.Pool by fork, threads as the libraries come",
+            short="Pool by fork with default threads",
+        ),
         "pool-spawn": Arm(
-            how="spawn", budget=False, about="multiprocessing.Pool by spawn, threads as the libraries come"
+            how="spawn",
+            budget=False,
+            about="multiprocessing.Pool by spawn, threads as the libraries come",
+            short="Pool by spawn with default threads",
         ),
-        "pool-fork-pinned": Arm(how="fork", budget=True, about="multiprocessing.Pool by fork, thread budget"),
-        "pool-spawn-pinned": Arm(how="spawn", budget=True, about="multiprocessing.Pool by spawn, thread budget"),
+        "pool-fork-pinned": Arm(
+            how="fork",
+            budget=True,
+            about="multiprocessing.Pool by fork, thread budget",
+            short="Pool by fork with a thread budget",
+        ),
+        "pool-spawn-pinned": Arm(
+            how="spawn",
+            budget=True,
+            about="multiprocessing.Pool by spawn, thread budget",
+            short="Pool by spawn with a thread budget",
+        ),
     }
 )
 

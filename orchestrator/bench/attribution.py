@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from orchestrator.bench import isolation
+from orchestrator.bench.arms import ARMS
 from orchestrator.bench.isolation import BUDGETED, SAME, count, factor, gain, times
 from orchestrator.bench.samples import PHASES, Benchmark, Measured
 from orchestrator.statistics import Estimate, ratio
@@ -25,15 +26,6 @@ WORDS = {
     "rest": "the rest (forward passes, losses, logs)",
 }
 """Of the phases."""
-SHORT = {
-    "pinned": "pinned workers",
-    "threads": "subprocesses with a thread budget",
-    "default": "default threads",
-    "pool-fork": "Pool by fork with default threads",
-    "pool-spawn": "Pool by spawn with default threads",
-    "pool-fork-pinned": "Pool by fork with a thread budget",
-    "pool-spawn-pinned": "Pool by spawn with a thread budget",
-}
 NO_LOSS = 0.03
 """Longer by less than this: not worth a word."""
 NOTABLE = 0.1
@@ -70,7 +62,8 @@ def attribute(bench: Benchmark) -> list[dict[str, Any]]:
 
 def _level(bench: Benchmark, arm: str, now: Measured, base: Measured) -> dict[str, Any]:
     cores = bench.capacity * int((bench.plan.get("work") or {}).get("cores") or 1)
-    head = f"at {count(now.processes, 'process', 'processes')} on {count(cores, 'core')} with {SHORT.get(arm, arm)}"
+    way = ARMS[arm].short if arm in ARMS else arm
+    head = f"at {count(now.processes, 'process', 'processes')} on {count(cores, 'core')} with {way}"
     entry: dict[str, Any] = {"kind": "level", "arm": arm, "level": now.processes, "base": base.processes}
     longer = _longer(now, base)
     if longer is None:

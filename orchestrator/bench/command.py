@@ -23,9 +23,6 @@ from orchestrator.errors import DiskFullError, UsageError
 from orchestrator.machine import Machine, available_memory_mib
 from orchestrator.spec import Experiment
 
-PROCESS_MIB = 400
-"""What a process of a stock learner takes at least, as the default arms have it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -124,7 +121,7 @@ def _scaling(
         fit = [level for level in levels if plan.has_slots(machine, level, 1)]
         rate = document["calibration"]["throughput"]
         strong.run(
-            experiment, paths, fit, here, budget_steps=options.strong_seconds * rate, seed=options.seed, told=told
+            experiment, paths, fit, here, budget_s=options.strong_seconds, rate=rate, seed=options.seed, told=told
         )
     failed = cells.missing(wanted, options.retakes)
     if failed:
@@ -149,7 +146,7 @@ def notes(machine: Machine, levels: Sequence[int], unfit: Sequence[int], cores: 
             f"The supervisor never runs {_listed(unfit)} such jobs at once here (see `doctor`):"
             " pinned is left out there."
         )
-    short = [level for level in levels if level * PROCESS_MIB > available_memory_mib()]
+    short = [level for level in levels if level * plan.PROCESS_MIB > available_memory_mib()]
     if short:
         said.append(f"{_listed(short)} processes may not fit into the {available_memory_mib()} MiB that are free.")
     return said

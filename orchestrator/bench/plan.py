@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import provenance
+from orchestrator.bench import samples
 from orchestrator.bench.arms import ARMS
 from orchestrator.bench.runner import Cell
 from orchestrator.bench.work import Work
@@ -23,6 +24,8 @@ from orchestrator.machine import Machine
 from orchestrator.slots import SlotPool
 
 FORMAT = 1
+PROCESS_MIB = 400
+"""What a process of a stock learner takes, as the default arms have it."""
 SAME = (
     *("format", "jobs", "fingerprint", "robot_hash", "learner", "arms", "levels", "repeats", "seconds", "seed"),
     "machine",
@@ -33,20 +36,33 @@ SAME = (
 def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
     """``"1,2,4"`` → those; ``"auto"``: 1, 2, 4 … up to what the machine runs at once, then twice that.
 
+    Those that its memory cannot hold are left out of ``"auto"``.
+
     :param cores: that each process takes.
-    :raises UsageError: for anything else.
+    :raises UsageError: for anything else, and for levels that memory cannot hold.
     """
+    held = most_held(machine)
     if text == "auto":
         most = max(1, machine.capacity // cores)
         doubling = [2**power for power in range(most.bit_length())]
-        return tuple(sorted({*doubling, most, 2 * most}))
+        return tuple(level for level in sorted({*doubling, most, 2 * most}) if level <= held)
     try:
         numbers = {int(part) for part in text.split(",") if part.strip()}
     except ValueError:
         numbers = set()
     if not numbers or min(numbers) < 1:
         raise UsageError(f'--levels {text}: expected "auto" or numbers of processes such as 1,2,4')
+    if max(numbers) > held:
+        raise UsageError(
+            f"--levels {text}: {max(numbers)} processes of {PROCESS_MIB} MiB do not fit into the"
+            f" {machine.memory_total_mib:,} MiB of this machine; at most {held} do"
+        )
     return tuple(sorted(numbers))
+
+
+def most_held(machine: Machine) -> int:
+    """Processes that its memory can hold."""
+    return max(1, machine.memory_total_mib // PROCESS_MIB)
 
 
 def has_slots(machine: Machine, level: int, cores: int) -> bool:
@@ -146,16 +162,27 @@ def begin(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
         return wanted
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        differences = [name for name in SAME if found.get(name) != wanted[name]]
+        changed = differences({name: found.get(name) for name in SAME}, {name: wanted[name] for name in SAME})
     except (ValueError, AttributeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one") from error
-    if differences:
-        shown = "; ".join(f"{name} was {_short(found.get(name))}, is {_short(wanted[name])}" for name in differences)
+    if changed:
         raise UsageError(
-            f"{path.parent.parent}: holds a benchmark with other settings: {shown}."
+            f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}."
             " Give the same ones to go on with it, or another --run-dir"
         )
     return dict(found)
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """``["seconds was 20, is 5", "machine.cpu_quota was null, is 2.0"]``."""
+    said = []
+    for name, value in wanted.items():
+        before = found.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            said += [f"{name}.{one}" for one in differences(before, value)]
+        elif before != value:
+            said.append(f"{name} was {_short(before)}, is {_short(value)}")
+    return said
 
 
 def write(path: Path, plan: Mapping[str, Any]) -> None:
@@ -173,12 +200,9 @@ class Cells:
 
     path: Path
 
-    def read(self) -> list[dict[str, Any]]:
-        """Every whole line; a torn last one is left out."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines if line.strip()]
+    def read(self) -> list[Mapping[str, Any]]:
+        """Every whole line; a torn one is left out, and its cell is taken again."""
+        return samples.records(self.path)[0]
 
     def append(self, record: Mapping[str, Any]) -> None:
         self._mend()

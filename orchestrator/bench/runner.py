@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
 import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +20,17 @@ from typing import Any
 from orchestrator.bench import arms, drift, figures
 from orchestrator.bench.arms import ARMS
 from orchestrator.bench.figures import Course, Window
+from orchestrator.bench.running import GRACE_S, Running, facts, start
 from orchestrator.bench.supervise import write_request
 from orchestrator.bench.work import Work
-from orchestrator.contract import ExitRecord, JobPaths, RunPaths
+from orchestrator.contract import JobPaths, RunPaths
 from orchestrator.executors.local import Sentinel
 from orchestrator.machine import Machine
 
 LOOK_EVERY_S = 0.25
-"""Until all are warm. After that we sleep until the window is full, not to be in it ourselves."""
+"""Until all are warm, and when the window should be full. In between no row is read, not to be in it ourselves."""
 NOTICE_S = 2.0
 """Longest time until a process that has died is noticed."""
-GRACE_S = 5.0
-"""What supervised workers have to leave in; then they are killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,43 +71,6 @@ def ground(scratch: Path, machine: Machine) -> Iterator[Ground]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Running:
-    """The processes of a cell."""
-
-    popens: Sequence[subprocess.Popen[bytes]]
-    jobs: Mapping[str, JobPaths]
-    run_dir: Path | None
-    """Of the supervised arm."""
-    log: Path
-    launched_at: float
-
-    def why_ended(self) -> str:
-        """Why the cell cannot go on, in one line; empty as long as it can."""
-        for job_id, paths in self.jobs.items():
-            with contextlib.suppress(OSError, ValueError):
-                return f"{job_id}: {ExitRecord.from_json(paths.attempt(0).exit.read_text()).message or 'it ended'}"
-        if any(popen.poll() is not None for popen in self.popens):
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else f"a process ended with exit code {self.popens[0].returncode}"
-        return ""
-
-    def stop(self) -> None:
-        """End them all. Supervised workers may finish their iteration, and leave their last word."""
-        if self.run_dir is not None and self.popens[0].poll() is None:
-            self.popens[0].terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.popens[0].wait(GRACE_S * 2)
-        self.kill()
-
-    def kill(self) -> None:
-        for popen in self.popens:
-            if popen.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(popen.pid, signal.SIGKILL)
-                popen.wait()
-
-
 def measure(
     cell: Cell, work: Work, ground: Ground, *, seconds: float, limit_s: float, reference_s: float
 ) -> dict[str, Any]:
@@ -124,8 +82,7 @@ def measure(
     :param limit_s: after which it is cut off.
     :param reference_s: what the arithmetic kernel took at the beginning of the benchmark.
     """
-    cpus = ground.cpus[: max(1, cell.level * work.job.resources.cores)]
-    before_s = drift.kernel_s(cpus)
+    before_s = drift.kernel_s(ground.cpus)
     started_at = time.time()
     folder = ground.scratch / f"{cell.arm}-{cell.level}-{cell.repeat}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -137,17 +94,19 @@ def measure(
         loads = [drift.load(ground.cpus)]
         span, why = _watch(running, work, seconds, running.launched_at + limit_s, loads, ground.cpus)
         cut_at = time.monotonic()
-        cpus_of = _affinities(running)
+        cpus_of = running.affinities()
         running.stop()
     finally:
         running.kill()
         ground.sentinel.sweep(token)
     courses = _courses(running, work, cpus_of)
-    after_s = drift.kernel_s(cpus)
+    after_s = drift.kernel_s(ground.cpus)
     record: dict[str, Any] = {**dataclasses.asdict(cell), "started_at": round(started_at, 3), "message": ""}
     if span is not None:
         record |= {"status": "ok", **figures.measured(courses, span)}
         others_cores = _others(loads, record)
+        if span.length_s < seconds:
+            record["message"] = f"measured for {span.length_s:.1f} s only, until its time limit of {limit_s:.0f} s"
     elif why:
         record |= {"status": "failed", "throughput": None, "window_s": None, "processes": [], "message": why}
     else:
@@ -164,7 +123,7 @@ def measure(
     return record
 
 
-def _launch(cell: Cell, work: Work, folder: Path, token: str) -> _Running:
+def _launch(cell: Cell, work: Work, folder: Path, token: str) -> Running:
     arm = ARMS[cell.arm]
     jobs = work.copies(cell.level)
     log = folder / "log"
@@ -173,8 +132,7 @@ def _launch(cell: Cell, work: Work, folder: Path, token: str) -> _Running:
     if arm.how == "supervised":
         run_dir = folder / "run"
         request = folder / "request.json"
-        write_request(request, jobs, run_dir=run_dir, max_parallel=cell.level, grace_s=GRACE_S)
-        commands = [[sys.executable, "-m", "orchestrator.bench.supervise", str(request)]]
+        commands = [write_request(request, jobs, run_dir=run_dir, max_parallel=cell.level, grace_s=GRACE_S)]
         paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
     else:
         paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}
@@ -182,20 +140,10 @@ def _launch(cell: Cell, work: Work, folder: Path, token: str) -> _Running:
             work.lay_out(job, paths[job.job_id])
         commands = arms.command(arm, threads, [one.root for one in paths.values()])
     popens: list[subprocess.Popen[bytes]] = []
-    running = _Running(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
+    running = Running(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
     try:
-        with log.open("ab") as out:
-            for command in commands:
-                popens.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        env=arms.environment(arm, threads, token=token),
-                    )
-                )
+        for command in commands:
+            popens.append(start(command, log, arms.environment(arm, threads, token=token)))
     except BaseException:
         running.kill()
         raise
@@ -203,7 +151,7 @@ def _launch(cell: Cell, work: Work, folder: Path, token: str) -> _Running:
 
 
 def _watch(
-    running: _Running,
+    running: Running,
     work: Work,
     seconds: float,
     deadline: float,
@@ -214,64 +162,39 @@ def _watch(
 
     ``loads`` becomes what the CPUs had done when all were warm, and at the end.
     """
-    warm = False
+    since: float | None = None
     while True:
-        courses = _courses(running, work, {})
         now = time.monotonic()
-        span = figures.window(courses)
-        since = figures.warm_since(courses)
-        if since is not None and not warm:
-            warm = True
-            loads[:] = [drift.load(cpus)]
+        span = None
+        if since is None or now >= min(since + seconds, deadline):
+            courses = _courses(running, work, {})
+            span = figures.window(courses)
+            if since is None and (since := figures.warm_since(courses)) is not None:
+                loads[:] = [drift.load(cpus)]
         full = span is not None and span.length_s >= seconds
         why = "" if full else running.why_ended()
         if full or why or now >= deadline:
             loads.append(drift.load(cpus))
             return (None if why else span), why
-        nap = LOOK_EVERY_S if since is None else min(max(since + seconds - now, LOOK_EVERY_S), NOTICE_S)
-        time.sleep(max(0.0, min(nap, deadline - now)))
+        nap = LOOK_EVERY_S if since is None else max(since + seconds - now, LOOK_EVERY_S)
+        time.sleep(max(0.0, min(nap, NOTICE_S, deadline - now)))
 
 
-def _courses(running: _Running, work: Work, cpus_of: Mapping[str, Sequence[int]]) -> list[Course]:
+def _courses(running: Running, work: Work, cpus_of: Mapping[str, Sequence[int]]) -> list[Course]:
     courses = []
     for job_id, paths in running.jobs.items():
-        facts = _facts(paths)
+        told = facts(paths)
         courses.append(
             Course(
                 job=job_id,
                 steps_an_iteration=work.steps_an_iteration,
                 updates_an_iteration=work.updates_an_iteration,
                 rows=figures.read_rows(paths.timings_csv),
-                begun_at=facts.get("clock_s", running.launched_at),
-                facts={**facts, "cpus": cpus_of.get(job_id)},
+                begun_at=told.get("clock_s", running.launched_at),
+                facts={**told, "cpus": cpus_of.get(job_id)},
             )
         )
     return courses
-
-
-def _facts(paths: JobPaths) -> dict[str, Any]:
-    """What the process has told of its start: in ``begun.json``, or, when a supervisor started it, at its end."""
-    for path in (paths.begun, paths.attempt(0).exit):
-        with contextlib.suppress(OSError, ValueError):
-            return dict(json.loads(path.read_text()))
-    return {}
-
-
-def _affinities(running: _Running) -> dict[str, list[int]]:
-    """The CPUs that each process may run on, asked of the kernel."""
-    pids: dict[str, int] = {}
-    if running.run_dir is None:
-        pids = {job_id: _facts(paths).get("pid", 0) for job_id, paths in running.jobs.items()}
-    else:
-        with contextlib.suppress(OSError, ValueError):
-            rows = json.loads(RunPaths(running.run_dir).summary_json.read_text())
-            pids = {row["job_id"]: row["pid"] or 0 for row in rows}
-    found = {}
-    for job_id, pid in pids.items():
-        if pid:
-            with contextlib.suppress(OSError):
-                found[job_id] = sorted(os.sched_getaffinity(pid))
-    return found
 
 
 def _others(loads: Sequence[drift.Load | None], figure: Mapping[str, Any]) -> float | None:

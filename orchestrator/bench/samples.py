@@ -72,12 +72,11 @@ class Measured:
 class Benchmark:
     """A benchmark's directory."""
 
-    root: Path
     plan: Mapping[str, Any]
     arms: Mapping[str, Mapping[int, Measured]]
     """Arms in the plan's order, levels rising; only what has a counted cell."""
     failed: Mapping[str, Mapping[int, Sequence[str]]]
-    """Arms and levels of which every cell failed, with the reasons."""
+    """Arms and levels of which no cell has figures, with the reasons."""
     cells: Mapping[str, int]
     """How many ended in each status."""
     unreadable: int
@@ -113,14 +112,14 @@ def read(run_dir: Path) -> Benchmark:
         raise UsageError(
             f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"
         )
-    records, unreadable = _records(folder / "cells.jsonl")
+    found, unreadable = records(folder / "cells.jsonl")
     strong, tune = _document(folder / "strong.json"), _document(folder / "tune.json")
-    if not records and strong is None and tune is None:
+    if not found and strong is None and tune is None:
         raise UsageError(
             f"{run_dir}: no cell of this benchmark is finished yet; the same `bench` command goes on with it"
         )
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for record in records:
+    for record in found:
         groups.setdefault((record["arm"], record["level"]), []).append(record)
     known = [*plan.get("arms", ()), *dict.fromkeys(arm for arm, _ in groups)]
     arms: dict[str, dict[int, Measured]] = {}
@@ -132,11 +131,10 @@ def read(run_dir: Path) -> Benchmark:
         else:
             arms.setdefault(arm, {})[level] = measured
     return Benchmark(
-        root=run_dir,
         plan=plan,
         arms=arms,
         failed=failed,
-        cells=_statuses(records),
+        cells=_statuses(found),
         unreadable=unreadable,
         strong=strong,
         tune=tune,
@@ -151,21 +149,18 @@ def _document(path: Path) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
-    """The cells, and how many whole lines are none."""
+def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
+    """The cells of a ``cells.jsonl``, and how many whole lines of it are none."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
     found, unreadable = [], 0
-    for place, line in enumerate(lines):
+    for line in filter(bytes.strip, lines):
         try:
-            record = json.loads(line) if line.strip() else None
+            record = json.loads(line)
         except ValueError:
-            unreadable += place < len(lines) - 1
-            continue
-        if record is None:
-            continue
+            record = None
         if _is_cell(record):
             found.append(record)
         else:
@@ -179,14 +174,19 @@ def _is_cell(record: Any) -> bool:
         and isinstance(record.get("arm"), str)
         and all(isinstance(record.get(name), int) for name in ("level", "repeat"))
         and record.get("status") in STATUSES
-        and (record["status"] == "failed" or (_number(record.get("throughput")) or 0.0) > 0)
+        and (_has_figures(record) or record["status"] in ("failed", "disturbed"))
     )
 
 
+def _has_figures(record: Mapping[str, Any]) -> bool:
+    """Not so, where it failed, or was cut off under a disturbance and is taken again."""
+    return (_number(record.get("throughput")) or 0.0) > 0
+
+
 def _measured(level: int, records: Sequence[Mapping[str, Any]]) -> Measured | None:
-    """None when every cell failed. Of a cell taken twice the last one counts."""
+    """None when no cell has figures. Of a cell taken twice the last one counts."""
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
-    disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed"}
+    disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)}
     chosen = counted or disturbed
     if not chosen:
         return None

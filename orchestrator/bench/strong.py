@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.bench import arms
 from orchestrator.bench.arms import ARMS
-from orchestrator.bench.runner import GRACE_S, Ground
+from orchestrator.bench.runner import Ground
+from orchestrator.bench.running import GRACE_S, kill, start
 from orchestrator.bench.supervise import write_request
 from orchestrator.bench.work import SB3_DEFAULTS
 from orchestrator.contract import RunPaths, write_whole
@@ -66,13 +63,18 @@ def run(
     levels: Sequence[int],
     ground: Ground,
     *,
-    budget_steps: float,
+    budget_s: float,
+    rate: float,
     seed: int,
     told: Callable[[str], None],
 ) -> None:
-    """Measure the levels that ``strong.json`` lacks, in random order."""
+    """Measure the levels that ``strong.json`` lacks, in random order.
+
+    :param budget_s: of one core's work that the jobs are scaled down to.
+    :param rate: env_steps/s of one process, to know how much that is.
+    """
     path = paths.bench / "strong.json"
-    jobs, part = scaled([job for job in experiment.jobs if not job.resources.gpus], budget_steps)
+    jobs, part = scaled([job for job in experiment.jobs if not job.resources.gpus], budget_s * rate)
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if found is not None:  # what is measured already decides how long the jobs are
         steps = found["total_timesteps"]
@@ -88,14 +90,20 @@ def run(
     }
     missing = [level for level in levels if str(level) not in document["levels"]]
     random.Random(seed).shuffle(missing)
-    if missing and document["part"] < 1:
-        told(f"strong scaling: {len(jobs)} jobs, each with {document['part']:.1%} of its total_timesteps")
+    if missing:
+        each_s = sum(job.spec.total_timesteps for job in jobs) / rate
+        told(
+            f"strong scaling: {len(jobs)} jobs, {document['part']:.1%} of the total_timesteps of each"
+            f" ({LEAST_ITERATIONS} iterations at least), about {duration(each_s)} of one core's work at each level"
+        )
     for level in missing:
         entry = _measure(jobs, level, ground)
         document["levels"][str(level)] = entry
         _bound(document["levels"], ground.machine.capacity)
         write_whole(path, json.dumps(document, indent=1) + "\n")
-        told(f"strong scaling, {level} at once: {duration(entry['makespan_s'])}")
+        lost = [f"{job['job_id']} {job['state']}" for job in entry["jobs"] if job["state"] != "SUCCEEDED"]
+        but = f", but this is not the time of the whole work: {', '.join(lost)}" if lost else ""
+        told(f"strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
 
 
 def _fingerprints(experiment: Experiment) -> dict[str, str]:
@@ -116,24 +124,14 @@ def _measure(jobs: Sequence[Job], level: int, ground: Ground) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     request, run_paths = folder / "request.json", RunPaths(folder / "run")
-    write_request(request, jobs, run_dir=run_paths.root, max_parallel=level, grace_s=GRACE_S)
+    command = write_request(request, jobs, run_dir=run_paths.root, max_parallel=level, grace_s=GRACE_S)
     token = f"{ground.token}/strong-{level}"
-    with (folder / "log").open("ab") as log:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.bench.supervise", str(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=arms.environment(ARMS["pinned"], 1, token=token),
-        )
+    popen = start(command, folder / "log", arms.environment(ARMS["pinned"], 1, token=token))
     try:
         while popen.poll() is None:
             time.sleep(LOOK_EVERY_S)
     finally:
-        if popen.returncode is None:
-            os.killpg(popen.pid, signal.SIGKILL)
-            popen.wait()
+        kill(popen)
         ground.sentinel.sweep(token)
     try:
         rows = json.loads(run_paths.summary_json.read_text(encoding="utf-8"))

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.contract import WorkerSpec
+from orchestrator.contract import TOKEN_VARIABLE, WorkerSpec
 from orchestrator.errors import OrchestratorError
 from orchestrator.job import Job, Resources
 
 
-def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> None:
-    """:param grace_s: what workers have to leave in after SIGTERM to the process."""
+def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> list[str]:
+    """The command that runs ``jobs``, as written down at ``path``.
+
+    :param grace_s: what workers have to leave in after SIGTERM to the process.
+    """
     request = {
         "run_dir": str(run_dir),
         "max_parallel": max_parallel,
@@ -33,6 +37,7 @@ def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_paralle
         ],
     }
     path.write_text(json.dumps(request), encoding="utf-8")
+    return [sys.executable, "-m", "orchestrator.bench.supervise", str(path)]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     from orchestrator.display import SilentReporter
     from orchestrator.spec import Experiment
 
+    # The benchmark's sentinel ends what carries its token: us, but not our own sentinel, which then ends our workers.
+    os.environ.pop(TOKEN_VARIABLE, None)
     path = Path(arguments[0])
     request = json.loads(path.read_text(encoding="utf-8"))
     jobs = []

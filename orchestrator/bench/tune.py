@@ -37,7 +37,8 @@ def packings(machine: Machine) -> list[tuple[int, int]]:
         found.append((capacity // threads, threads))
         threads *= 2
     found += [(processes, 1) for processes in (capacity // 2, len(machine.cpus)) if processes]
-    return [one for one in dict.fromkeys(found) if plan.has_slots(machine, *one)]
+    held = plan.most_held(machine)
+    return [one for one in dict.fromkeys(found) if one[0] <= held and plan.has_slots(machine, *one)] or [(1, 1)]
 
 
 def run(paths: RunPaths, work: Work, ground: Ground, seconds: float, told: Callable[[str], None]) -> list[str]:
@@ -56,10 +57,13 @@ def run(paths: RunPaths, work: Work, ground: Ground, seconds: float, told: Calla
     }
     document: dict[str, Any] = {**of, "points": [], "best": None}
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name, value in of.items() if found.get(name) != value]
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            changed = plan.differences(found, of)
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir") from error
         if changed:
-            raise UsageError(f"{path}: is of another search ({', '.join(changed)} differ); choose another --run-dir")
+            raise UsageError(f"{path}: is of another search: {'; '.join(changed)}; choose another --run-dir")
         document = found
     search = _Search(document, work, ground, seconds, told)
     for point in search.points():

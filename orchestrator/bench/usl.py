@@ -62,11 +62,16 @@ class Fit:
             "most": MOST,
             "levels": list(self.levels),
             "warning": self.warning,
+            "law": self.law(),
             "text": self.text(),
         }
 
     def text(self) -> str:
-        """In words."""
+        """In words, with the warning."""
+        return self.law() if self.warning is None else f"{self.law()}. Not to be relied on: {self.warning}"
+
+    def law(self) -> str:
+        """In words, as if it could be believed."""
         said = ", ".join(f"{_shown(one, '.1f')} at {cores}" for cores, one in self.predictions.items())
         peak = "no peak" if self.peak.median >= MOST else f"a peak at {_cores(self.peak)} cores"
         worth = (
@@ -74,10 +79,9 @@ class Fit:
             if self.worth.median >= MOST
             else f"beyond {_cores(self.worth)} cores the next one adds less than half of the first"
         )
-        law = (
+        return (
             f"σ = {_shown(self.sigma, '.4f')}, κ = {_shown(self.kappa, '.6f')}: speed-up {said} cores; {peak}; {worth}"
         )
-        return law if self.warning is None else f"{law}. Not to be relied on: {self.warning}"
 
 
 def speedup(cores: float, sigma: float, kappa: float) -> float:

@@ -43,8 +43,13 @@ def calibrate(path: Path, document: dict[str, Any], work: Work, ground: Ground, 
         limit_s=CALIBRATION_LIMIT_S,
         reference_s=reference_s,
     )
-    if record["status"] in ("failed", "cut"):
+    if record["status"] == "failed":
         raise UsageError(f"{work.job.job_id} cannot be measured: {record['message']}")
+    if record["status"] == "cut":
+        raise UsageError(
+            f"{work.job.job_id} cannot be measured: its iterations take too long ({record['message']});"
+            " choose another with --job, or --set ppo.n_steps to less"
+        )
     document = {
         **document,
         "reference_s": min(reference_s, record["drift"]["before_s"], record["drift"]["after_s"]),
@@ -74,6 +79,9 @@ def run(
     queue = deque(cells.missing(wanted, retakes))
     if len(queue) < len(wanted):
         told(f"{len(wanted) - len(queue)} of {len(wanted)} cells are there already")
+    if queue:
+        each = document["calibration"]["cell_s"]
+        told(f"{len(queue)} cells to be measured, about {duration(each * len(queue))} if none is slow")
     done, begun = 0, time.monotonic()
     while queue:
         cell = queue.popleft()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.report import drawing
-from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, SERIES
+from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, PHASES, SERIES
 from orchestrator.report.words import plain
 
 if TYPE_CHECKING:
@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 Facts: TypeAlias = Mapping[str, Any]
 Curves: TypeAlias = Mapping[str, Mapping[int, Facts]]
-"""Arm → processes → estimate; ``at_most`` in it marks a bound."""
+"""Arm → processes → estimate; ``cut`` in it marks a bound, of what was cut off."""
 
-PHASES = {
-    "env": ("physics and environment", COLOURS["blue"][0]),
-    "policy": ("policy", COLOURS["teal"][0]),
-    "gae": ("advantages (GAE)", COLOURS["yellow"][0]),
-    "backward": ("backward", COLOURS["orange"][0]),
-    "optimizer": ("optimiser step", COLOURS["purple"][0]),
-    "rest": ("rest (losses, buffers, logging)", COLOURS["gray"][0]),
-}
 DODGE = 0.09
 """Arms stand beside each other by this part of the distance between levels."""
 LAW_POINTS = 60
@@ -66,7 +58,8 @@ def _levels(curves: Curves) -> list[int]:
     return sorted({level for levels in curves.values() for level in levels})
 
 
-def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.0) -> None:
+def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.0, bound: str = "≤") -> None:
+    """:param bound: how bounds are marked."""
     for number, (_, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
         colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
@@ -79,9 +72,9 @@ def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.
             one = points[level]
             if one["low"] is not None and one["high"] is not None:
                 axes.vlines(place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1)
-            if one.get("at_most"):
+            if one.get("cut"):
                 axes.annotate(
-                    "≤", (place, one["median"] * scale), (0, 5), textcoords="offset points", color=colour, ha="center"
+                    bound, (place, one["median"] * scale), (0, 5), textcoords="offset points", color=colour, ha="center"
                 )
     axes.set_xticks(range(len(levels)), [str(level) for level in levels])
     axes.set_xlim(-0.45, len(levels) - 0.55)
@@ -106,8 +99,10 @@ def witnesses(latencies: Curves, delays: Curves, width: float) -> Drawn:
     """Time of one update of the network, and time spent waiting for a CPU, against processes."""
     levels = _levels(latencies)
     drawn, (left, right) = _two(width, len(latencies))
-    _curves(left, latencies, levels, scale=1000)
-    _curves(right, delays, levels)
+    _curves(left, latencies, levels, scale=1000, bound="≥")
+    _curves(right, delays, levels, bound="≥")
+    left.margins(y=0.12)  # for the marks
+    right.margins(y=0.12)
     left.set_yscale("log")
     _log_ticks(left)
     right.set_ylim(bottom=0)
@@ -126,8 +121,13 @@ def _log_ticks(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def phases(arms: Mapping[str, Mapping[int, Mapping[str, float]]], width: float) -> Drawn:
-    """Seconds per 1,000 env_steps of one process by phase; one panel an arm, one bar a level."""
+def phases(
+    arms: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Mapping[str, Sequence[int]], width: float
+) -> Drawn:
+    """Seconds per 1,000 env_steps of one process by phase; one panel an arm, one bar a level.
+
+    :param cut: arm → levels that were cut off.
+    """
     narrow = drawing.is_narrow(width)
     legend_in = 0.72 if narrow else 0.35
     drawn, found = drawing.panels(width, len(arms), least_in=1.9, height_in=1.2, above_all=legend_in)
@@ -137,7 +137,8 @@ def phases(arms: Mapping[str, Mapping[int, Mapping[str, float]]], width: float) 
             seconds = [parts.get(name) or 0.0 for parts in levels.values()]
             axes.bar(range(len(levels)), seconds, bottom=begin, width=0.7, color=colour, edgecolor=FACE, linewidth=0.4)
             begin = [before + more for before, more in zip(begin, seconds, strict=True)]
-        axes.set_xticks(range(len(levels)), [str(level) for level in levels])
+        labels = [f"{level} (≥)" if level in cut[arm] else str(level) for level in levels]
+        axes.set_xticks(range(len(levels)), labels)
         axes.set_title(arm, fontsize=7.5)
         axes.set_xlabel("processes", labelpad=1)
         axes.grid(visible=False, axis="x")
@@ -217,7 +218,7 @@ def _lanes(jobs: Sequence[Facts]) -> list[tuple[str, list[Facts]]]:
     found: dict[str, list[Facts]] = {}
     free_at: list[float] = []
     for job in sorted(jobs, key=lambda one: one["started_s"]):
-        cpus = job.get("cpus") or ([job["cpu"]] if job.get("cpu") is not None else [])
+        cpus = job.get("cpus") or ()
         if not cpus:
             slot = next((slot for slot, free in enumerate(free_at) if free <= job["started_s"]), len(free_at))
             free_at[slot : slot + 1] = [job["ended_s"]]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from orchestrator.report import benchmark_figures as figures
+from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Part, Section, Table, Text
 from orchestrator.report.machine_page import machine_section
-from orchestrator.report.words import interval, number, percent, plain
+from orchestrator.report.words import count, number, percent, plain, sentence
 from orchestrator.tables import duration
 
 OURS = "pinned"
@@ -81,7 +82,7 @@ def _attribution(facts: Mapping[str, Any]) -> list[Section]:
     levels = [one for one in facts["attribution"] if one["kind"] == "level"]
     first = [one for one in facts["attribution"] if one["kind"] != "level"]
     first += [one for one in [max(levels, key=_loss, default=None)] if one is not None and _loss(one) > 0]
-    parts: list[Part] = [Text(sentences=[plain(one["text"]) for one in first])] if first else []
+    parts: list[Part] = [Text(sentences=[sentence(one["text"]) for one in first])] if first else []
     if levels:
         rows = [[Cell(text=f"{plain(one['arm'])} × {one['level']}"), Cell(text=plain(one["text"]))] for one in levels]
         caption = "What each arm lost at each number of processes, and to what."
@@ -96,7 +97,7 @@ def _loss(one: Mapping[str, Any]) -> float:
 
 def _scaling(arms: Mapping[str, Mapping[int, Any]], facts: Mapping[str, Any]) -> list[Section]:
     failed = [
-        f"{plain(arm)} at {level}: failed. {plain('; '.join(why), 300)}"
+        f"{plain(arm)} at {level}: nothing could be measured. {plain('; '.join(why), 300)}"
         for arm, one in facts["arms"].items()
         for level, why in one["failed"].items()
     ]
@@ -111,11 +112,11 @@ def _scaling(arms: Mapping[str, Mapping[int, Any]], facts: Mapping[str, Any]) ->
                 name="scaling",
                 title="Speed-up and efficiency",
                 caption=(
-                    "First: how many times the env_steps/s of one process all processes together reach, for each way "
-                    "of starting them. Second: that by the number of processes, or of cores where there are fewer. The "
-                    f"dashed line is the ideal on {facts['cores']} cores: beyond them more processes cannot be "
-                    "faster. Vertical bars are 95 % intervals; “≤” marks runs so slow that they were cut off, where "
-                    "only a bound is known."
+                    "First: how many times the env_steps/s of one process (started in the same way) all processes "
+                    "together reach, for each way of starting them. Second: that by the number of processes, or of "
+                    f"cores where there are fewer. The dashed line is the ideal on {facts['cores']} cores: beyond "
+                    "them more processes cannot be faster. Vertical bars are 95 % intervals; “≤” marks runs so slow "
+                    "that they were cut off, where only a bound is known."
                 ),
                 draw=partial(figures.speedup, speedups, efficiencies, facts["cores"]),
             )
@@ -124,48 +125,19 @@ def _scaling(arms: Mapping[str, Mapping[int, Any]], facts: Mapping[str, Any]) ->
         parts.append(Text(sentences=about))
     if failed:
         parts.append(Text(sentences=failed, tone="bad"))
-    return [Section(title="Scaling", parts=[*parts, _scaling_table(arms)])]
+    return [Section(title="Scaling", parts=[*parts, tables.throughput(arms)])]
 
 
 def _curves(arms: Mapping[str, Mapping[int, Any]], name: str) -> dict[str, dict[int, Any]]:
     found = {
         arm: {
-            level: {**one[name], "at_most": bool(one.get("at_most"))}
+            level: {**one[name], "cut": bool(one.get("at_most"))}
             for level, one in levels.items()
             if one.get(name) and one[name]["median"] is not None
         }
         for arm, levels in arms.items()
     }
     return {arm: levels for arm, levels in found.items() if levels}
-
-
-def _scaling_table(arms: Mapping[str, Mapping[int, Any]]) -> Table:
-    names = ("arm × processes", "env_steps/s", "speed-up", "efficiency", "remarks")
-    rows = []
-    for arm, levels in arms.items():
-        for level, one in levels.items():
-            remarks = "; ".join(map(str, one.get("messages") or ()))
-            cells = [
-                _bounded(one, "throughput", number),
-                _bounded(one, "speedup", number),
-                _bounded(one, "efficiency", percent),
-            ]
-            rows.append(
-                [
-                    Cell(text=f"{plain(arm)} × {level}"),
-                    *(Cell(text=text) for text in cells),
-                    Cell(text=plain(remarks, 200)),
-                ]
-            )
-    return Table(
-        columns=[Column(name=name, numeric=name not in ("arm × processes", "remarks")) for name in names],
-        rows=rows,
-        caption="Medians over repeats, with their 95 % intervals; “≤”: cut off, a bound.",
-    )
-
-
-def _bounded(one: Mapping[str, Any], name: str, form: Callable[[float | None], str]) -> str:
-    return ("≤ " if one["at_most"] and one[name] else "") + interval(one[name], form)
 
 
 def _phases(arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
@@ -180,25 +152,30 @@ def _phases(arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
     drawn = {arm: levels for arm, levels in drawn.items() if levels}
     if not drawn:
         return []
+    cut = {arm: [level for level, one in arms[arm].items() if one["at_most"]] for arm in drawn}
     figure = Figure(
         name="phases",
         title="Where the time goes",
         caption=(
             "Seconds that one process takes for 1,000 env_steps, by phase, at each number of processes. Bars of "
             "equal height mean that neighbours cost nothing; a phase that grows is where the loss is. Scales differ "
-            "between panels."
+            "between panels. “(≥)”: cut off, so it would have taken longer still."
         ),
-        draw=partial(figures.phases, drawn),
+        draw=partial(figures.phases, drawn, cut),
     )
     return [Section(title="Phases", parts=[figure])]
 
 
 def _witnesses(arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
     latencies = _curves(arms, "update_s")
-    waiting = {arm: {level: one["witnesses"] for level, one in levels.items()} for arm, levels in arms.items()}
+    waiting = {
+        arm: {level: {**one["witnesses"], "at_most": one["at_most"]} for level, one in levels.items()}
+        for arm, levels in arms.items()
+    }
     delays = _curves(waiting, "run_delay_s")
-    if not latencies:
-        return []
+    table = tables.witnesses(arms)
+    if not latencies or table is None:
+        return [] if table is None else [Section(title="Witnesses", parts=[Text(sentences=[tables.READING]), table])]
     figure = Figure(
         name="latency",
         title="One optimiser step, and waiting for a CPU",
@@ -206,19 +183,21 @@ def _witnesses(arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
             "First: how long one update of the network takes (backward pass and optimiser step of one minibatch; "
             "logarithmic). Second: seconds for which the threads of a process were ready to run but waited for a CPU, "
             "summed over them, for 1,000 env_steps. With a core and a thread budget for every process, both stay where "
-            "they are."
+            "they are. “≥” marks runs that were cut off."
         ),
         draw=partial(figures.witnesses, latencies, delays),
     )
-    return [Section(title="Latency", parts=[figure])]
+    return [Section(title="Latency", parts=[figure, Text(sentences=[tables.READING]), table])]
 
 
 def _law(fits: Mapping[str, Any], arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
     curves = _curves(arms, "speedup")
     gaining = {arm: fit for arm, fit in fits.items() if "sigma" in fit and _gains(fit, curves.get(arm, {}))}
     losing = [plain(arm) for arm, fit in fits.items() if "sigma" in fit and arm not in gaining]
-    said = [f"{plain(arm)}: {plain(fit['text'])}." for arm, fit in gaining.items()]
-    said += [f"{plain(arm)}: {plain(fit['warning'])}." for arm, fit in fits.items() if "sigma" not in fit]
+    said = [f"{plain(arm)}: {plain(fit['law'])}." for arm, fit in gaining.items()]
+    warned = [f"{named}: not to be relied on: {warning}." for warning, named in _warnings(gaining)]
+    unknown = {arm: fit for arm, fit in fits.items() if "sigma" not in fit}
+    said += [f"{named}: {warning}." for warning, named in _warnings(unknown)]
     if losing:
         said.append(f"{', '.join(losing)}: no faster with more processes than with one; no law of scaling applies.")
     if not gaining:
@@ -233,7 +212,17 @@ def _law(fits: Mapping[str, Any], arms: Mapping[str, Mapping[int, Any]]) -> list
         ),
         draw=partial(figures.law, gaining, curves),
     )
-    return [Section(title="Prediction", parts=[figure, Text(sentences=said)])]
+    parts: list[Part] = [figure, *([Text(sentences=warned, tone="bad")] if warned else []), Text(sentences=said)]
+    return [Section(title="Prediction", parts=parts)]
+
+
+def _warnings(fits: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each warning once, with the arms that it is about."""
+    found: dict[str, list[str]] = {}
+    for arm, fit in fits.items():
+        if fit["warning"]:
+            found.setdefault(plain(fit["warning"]), []).append(plain(arm))
+    return [(warning, ", ".join(arms)) for warning, arms in found.items()]
 
 
 def _gains(fit: Mapping[str, Any], speedups: Mapping[int, Any]) -> bool:
@@ -287,7 +276,8 @@ def _packing(tune: Mapping[str, Any] | None) -> list[Section]:
     if not best:
         return [Section(title="Packing", parts=[figure])]
     advice = (
-        f"Best: {best['processes']} processes × {best['threads']} threads × {best['n_envs']} environments, "
+        f"Best: {count(best['processes'], 'process', 'processes')} × {count(best['threads'], 'thread')} × "
+        f"{count(best['n_envs'], 'environment')}, "
         f"{number(best['throughput'])} env_steps/s."
     )
     return [Section(title="Packing", parts=[figure, Text(sentences=[advice])])]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
-from orchestrator.report.words import DASH, interval, plain
+from orchestrator.report.words import DASH, count, interval, plain, sentence
 
 HASH_SHOWN = 12
 
@@ -16,11 +16,13 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
     if certificate is None:
         return []
     jobs = [job for job in certificate["jobs"] if isinstance(job, Mapping)]
+    if not jobs:
+        return []
     failed = sum(job.get("verdict") != "PASS" for job in jobs)
     verdict = (
-        f"FAIL: {failed} of {len(jobs)} jobs gave other weights among neighbours or after a kill."
+        f"FAIL: {failed} of {len(jobs)} jobs could not be shown to give the same weights; the table says why."
         if failed
-        else f"PASS: all {len(jobs)} jobs gave bit for bit the same weights."
+        else f"PASS: {count(len(jobs), 'job')} verified, each with bit for bit the same weights every time."
     )
     columns = [Column(name=name) for name in ("job", "verdict", "alone", "among neighbours", "killed and resumed")]
     rows = [_row(job) for job in jobs]
@@ -36,9 +38,14 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
             ),
         ),
     ]
+    warnings = certificate.get("warnings")
+    if isinstance(warnings, list) and warnings:
+        parts.append(Text(sentences=[sentence(str(one)) for one in warnings]))
     left_out = certificate.get("left_out")
     if isinstance(left_out, Mapping) and left_out:
         sentences = [f"{plain(job)} was not verified: {plain(why)}" for job, why in list(left_out.items())[:10]]
+        if len(left_out) > len(sentences):
+            sentences.append(f"{len(left_out) - len(sentences):,} more were not: certificate.json names them.")
         parts.append(Text(sentences=sentences, tone="dim"))
     return [Section(title="Certificate", parts=parts)]
 

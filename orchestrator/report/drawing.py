@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -96,9 +98,7 @@ class Rendered:
 
 def render(figure: Figure) -> Rendered:
     """Draw ``figure`` in every form."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE), _missing_glyphs_are_no_news():
+    with _own_settings(), _missing_glyphs_are_no_news():
         wide = figure.draw(WIDE_IN)
         png = io.BytesIO()
         wide.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
@@ -109,6 +109,30 @@ def render(figure: Figure) -> Rendered:
             wide=_inline(_svg(wide, f"{figure.name}-wide"), figure.title),
             narrow=_inline(_svg(figure.draw(NARROW_IN), f"{figure.name}-narrow"), figure.title),
         )
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """Our style upon matplotlib's defaults, whatever a user's ``matplotlibrc`` or a notebook's ``MPLBACKEND`` say.
+
+    Without a word on its caches: where the home directory cannot be written, it makes its own.
+    """
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    backend = os.environ.pop("MPLBACKEND", None)  # one that is not installed would end the import
+    try:
+        import matplotlib as mpl
+        import matplotlib.figure  # finds the fonts
+
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(STYLE)
+            yield
+    finally:
+        log.setLevel(level)
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
 
 
 @contextmanager
@@ -160,6 +184,16 @@ def _variable(match: re.Match[str]) -> str:
 
 
 # -- what figures share
+
+PHASES = {
+    "env": ("physics and environment", COLOURS["blue"][0]),
+    "policy": ("policy", COLOURS["teal"][0]),
+    "gae": ("advantages (GAE)", COLOURS["yellow"][0]),
+    "backward": ("backward", COLOURS["orange"][0]),
+    "optimizer": ("optimiser step", COLOURS["purple"][0]),
+    "rest": ("rest (losses, buffers, logging)", COLOURS["gray"][0]),
+}
+"""Of an iteration, in its order: what readers call it, and its colour."""
 
 
 def sheet(width_in: float, height_in: float) -> Drawn:
@@ -217,14 +251,14 @@ def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) 
         axis.set_major_formatter(FuncFormatter(short))
 
 
-def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int, top_in: float = 0.02) -> None:
+def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int) -> None:
     """A legend along the upper edge of the figure."""
     height = drawn.get_size_inches()[1]
     drawn.legend(
         handles,
         labels,
         loc="upper left",
-        bbox_to_anchor=(0.0, 1 - top_in / height),
+        bbox_to_anchor=(0.0, 1 - 0.02 / height),
         ncols=columns,
         borderaxespad=0.2,
         handlelength=1.6,

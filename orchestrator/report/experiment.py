@@ -11,6 +11,8 @@ from orchestrator import rundir
 from orchestrator.contract import JobPaths, RunPaths
 from orchestrator.ledger import Ledger
 from orchestrator.report import records
+from orchestrator.report.words import plain
+from orchestrator.statistics import estimate, location
 
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "attempts", "env_steps"),
@@ -32,7 +34,7 @@ def gather(run_dir: Path) -> dict[str, Any]:
     jobs = _jobs(rows, points, attempts, paths, alive)
     return {
         "kind": "experiment",
-        "name": run_dir.resolve().name,
+        "name": plain(run_dir.resolve().name),
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": alive,
         "totals": _totals(jobs, attempts),
@@ -62,11 +64,12 @@ def _ledger(paths: RunPaths, alive: bool) -> tuple[Rows, dict[str, Mapping[str, 
 
 
 def _placed(attempt: Mapping[str, Any], paths: RunPaths, alive: bool, now: float) -> dict[str, Any]:
-    """With ``until``: its end, this moment, or for one whose supervisor died the last sign of life."""
+    """With ``at_work``, and ``until``: its end, this moment, or for one whose supervisor died the last sign of life."""
     until = attempt["ended_at"]
     if until is None:
         until = now if alive else _last_sign(paths.job(attempt["job_id"]), attempt["started_at"])
-    return {**attempt, "until": max(until, attempt["started_at"])}
+    at_work = alive and attempt["ended_at"] is None
+    return {**attempt, "at_work": at_work, "until": max(until, attempt["started_at"])}
 
 
 def _last_sign(job: JobPaths, otherwise: float) -> float:
@@ -202,24 +205,13 @@ def _robot(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def over_seeds(values: Iterable[float | None]) -> dict[str, Any] | None:
     """Median of what is known, with its interval where there is more than one; None where nothing is."""
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    if len(known) == 1:
-        return {"median": known[0], "low": None, "high": None, "n": 1}
-    from orchestrator.statistics import estimate
-
-    return estimate(known).facts()
+    return estimate(known).facts() if known else None
 
 
 def returns(values: Iterable[float | None]) -> dict[str, Any] | None:
-    """The same for returns and measures: numbers without a natural zero, which are not to be taken as logarithms."""
+    """The same for returns and measures: numbers without a natural zero."""
     known = [value for value in values if value is not None]
-    highest = max(known, default=0.0)
-    found = over_seeds(value - highest for value in known)
-    shifted = ("median", "low", "high")
-    return found and {
-        name: value if value is None or name not in shifted else value + highest for name, value in found.items()
-    }
+    return location(known).facts() if known else None
 
 
 def _evaluation(found: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

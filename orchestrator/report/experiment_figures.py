@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.report import drawing
-from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, SERIES
+from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
 from orchestrator.report.experiment import returns
-from orchestrator.report.words import number, percent, plain
+from orchestrator.report.words import percent, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,25 +16,10 @@ if TYPE_CHECKING:
 
 Facts: TypeAlias = Mapping[str, Any]
 
+HAND_OVER = 800
+"""A CPU that is free for less than this part of the time axis would be drawn as a spike of a pixel, and is not."""
 GRID_POINTS = 40
 """At so many points of a learning curve the interval over seeds is found."""
-PHASE_NAMES = {
-    "env_s": "physics and environment",
-    "policy_s": "policy",
-    "gae_s": "advantages (GAE)",
-    "backward_s": "backward",
-    "optimizer_s": "optimiser step",
-    "rest_s": "rest (losses, buffers, logging)",
-}
-PHASE_COLOURS = {
-    "env_s": COLOURS["blue"][0],
-    "policy_s": COLOURS["teal"][0],
-    "gae_s": COLOURS["yellow"][0],
-    "backward_s": COLOURS["orange"][0],
-    "optimizer_s": COLOURS["purple"][0],
-    "rest_s": COLOURS["gray"][0],
-    "start_s": COLOURS["pink"][0],
-}
 ENDINGS = {
     "ended well": COLOURS["green"][0],
     "at work": COLOURS["blue"][0],
@@ -45,8 +30,10 @@ ENDINGS = {
 
 def ending(attempt: Facts) -> str:
     """Which of :data:`ENDINGS` an attempt is."""
+    if attempt["ended_at"] is None:
+        return "at work" if attempt["at_work"] else "interrupted"
     if attempt["cause"] is None:
-        return "ended well" if attempt["ended_at"] is not None else "at work"
+        return "ended well"
     return "interrupted" if attempt["cause"] in ("interrupted", "cancelled", "supervisor-died") else "failed"
 
 
@@ -104,7 +91,7 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None], width: 
     upper = drawing.axes_at(drawn, left, below + use_in + between, width - left - right, upper_in)
     lower = drawing.axes_at(drawn, left, below, width - left - right, use_in)
     _bars(upper, attempts, lanes, begin, scale, end, width - left - right, lane_in)
-    times, busy = _busy(attempts, use)
+    times, busy = _busy(attempts, use, (end - begin) / HAND_OVER)
     lower.step([(moment - begin) / scale for moment in times], busy, where="post", color=SERIES[0])
     lower.fill_between([(moment - begin) / scale for moment in times], busy, step="post", color=SERIES[0], alpha=0.2)
     lower.axhline(len(lanes), color=DIM, linestyle="--", linewidth=0.9)
@@ -113,7 +100,8 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None], width: 
     lower.set_xlabel(f"{unit} since the first job started")
     for axes in (upper, lower):
         axes.set_xlim(0, max((end - begin) / scale, 1e-9))
-    drawing.plain_ticks(lower, x=True, y=True, most=5 if drawing.is_narrow(width) else 10)
+    drawing.plain_ticks(lower, y=True, most=4)
+    drawing.plain_ticks(lower, x=True, most=5 if drawing.is_narrow(width) else 10)
     upper.set_xticklabels([])
     upper.grid(visible=False, axis="y")
     used = [name for name in ENDINGS if any(ending(attempt) == name for attempt in attempts)]
@@ -175,16 +163,24 @@ def _length(attempt: Facts) -> float:
     return float(attempt["until"] - attempt["started_at"])
 
 
-def _busy(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> tuple[list[float], list[float]]:
+def _busy(
+    attempts: Sequence[Facts], use: Mapping[str, float | None], least_s: float
+) -> tuple[list[float], list[float]]:
+    """When the number of busy CPUs changes, and to what; what lasts less than ``least_s`` is passed over."""
     changes: list[tuple[float, float]] = []
     for attempt in attempts:
         share = cpu_share(attempt, use)
         changes += [(attempt["started_at"], share), (attempt["until"], -share)]
-    times, busy, now = [], [], 0.0
+    times: list[float] = []
+    busy: list[float] = []
+    now = 0.0
     for moment, change in sorted(changes):
         now += change
-        times.append(moment)
-        busy.append(max(0.0, now))
+        if times and moment - times[-1] < least_s:
+            busy[-1] = max(0.0, now)
+        else:
+            times.append(moment)
+            busy.append(max(0.0, now))
     return times, busy
 
 
@@ -203,14 +199,14 @@ def phases(robots: Sequence[Facts], width: float) -> Drawn:
     drawn = drawing.sheet(width, below + above + bar_in * len(robots))
     axes = drawing.axes_at(drawn, left, below, width - left - right, bar_in * len(robots))
     begin = [0.0] * len(robots)
-    for name in PHASE_NAMES:
-        shares = [robot["phases"][name] / robot["timed_s"] * 100 for robot in robots]
+    for name, (_, colour) in PHASES.items():
+        shares = [robot["phases"][f"{name}_s"] / robot["timed_s"] * 100 for robot in robots]
         axes.barh(
             range(len(robots)),
             shares,
             left=begin,
             height=0.76,
-            color=PHASE_COLOURS[name],
+            color=colour,
             edgecolor=FACE,
             linewidth=0.4,
         )
@@ -224,9 +220,8 @@ def phases(robots: Sequence[Facts], width: float) -> Drawn:
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the time of iterations")
     axes.grid(visible=False, axis="y")
-    drawing.swatches(
-        drawn, list(PHASE_COLOURS.values())[: len(PHASE_NAMES)], list(PHASE_NAMES.values()), columns=2 if narrow else 6
-    )
+    labels, colours = zip(*PHASES.values(), strict=True)
+    drawing.swatches(drawn, colours, labels, columns=2 if narrow else 6)
     return drawn
 
 
@@ -260,7 +255,7 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], width
 
 
 def _shown(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _median(ordered: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Section, Table, Text
+from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.words import count, number, percent, plain
 from orchestrator.tables import duration
@@ -37,7 +38,7 @@ def document(facts: Mapping[str, Any], run_dir: Path) -> Document:
         )
     else:
         parts += [
-            _findings(facts["findings"]),
+            _findings(facts["findings"], jobs),
             _curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
             tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir))),
             *tables.failures(jobs),
@@ -76,7 +77,10 @@ def _headlines(totals: Mapping[str, Any]) -> list[Headline]:
     ]
 
 
-def _findings(findings: Sequence[Mapping[str, Any]]) -> Section:
+def _findings(findings: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]]) -> Section:
+    if not findings and not any(job["timings"]["iterations"] > 1 for job in jobs):
+        early = "Nothing can be said yet: no job has timings of more than one iteration (the first one warms up)."
+        return Section(title="Findings", parts=[Text(sentences=[early])])
     if not findings:
         none = "Nothing was found that took time from the jobs: no contention for cores, throttling or surplus threads."
         return Section(title="Findings", parts=[Text(sentences=[none], tone="good")])
@@ -210,20 +214,20 @@ def _phases(robots: Sequence[Mapping[str, Any]]) -> list[Section]:
 
 
 def _phase_table(robots: Sequence[Mapping[str, Any]]) -> Table:
-    names = figures.PHASE_NAMES
+    names = [name for name, _ in PHASES.values()]
     columns = [
         Column(name="robot"),
-        *(Column(name=name, numeric=True) for name in (*names.values(), "all", "waited for a CPU")),
+        *(Column(name=name, numeric=True) for name in (*names, "all", "waited for a CPU")),
     ]
     rows = []
     for robot in robots:
-        scale = 1000 / robot["timed_env_steps"]
+        scale = 1e6 / robot["timed_env_steps"]
         delay = robot["run_delay_s"]
-        figures_ = [*(robot["phases"][name] for name in names), robot["timed_s"], delay]
+        figures_ = [*(robot["phases"][f"{name}_s"] for name in PHASES), robot["timed_s"], delay]
         rows.append(
             [
                 Cell(text=plain(robot["robot"])),
                 *(Cell(text=number(None if one is None else one * scale)) for one in figures_),
             ]
         )
-    return Table(columns=columns, rows=rows, caption="Seconds per 1,000 env_steps.", shown=0)
+    return Table(columns=columns, rows=rows, caption="Milliseconds per 1,000 env_steps.", shown=0)

@@ -14,6 +14,7 @@ NAMES = {
     "cpu_model": "CPU",
     "physical_cores": "physical cores",
     "cpus": "CPUs",
+    "capacity": "cores that trainings can have",
     "cpu_quota": "CPU quota of the cgroup",
     "memory_total_mib": "memory (MiB)",
     "gpus": "GPUs",
@@ -42,6 +43,8 @@ def machine_section(facts: Mapping[str, Any]) -> Section:
 def _shown(key: str, value: Any) -> str:
     if key == "cpus" and isinstance(value, list):
         return str(len(value))
+    if key == "git" and isinstance(value, Mapping) and value.get("commit"):
+        return plain(value["commit"]) + (" with changes that are not committed" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):
         return plain(" ".join(map(str, value[1:])), 300)
     if value is None or value in ([], {}):
@@ -51,4 +54,6 @@ def _shown(key: str, value: Any) -> str:
         return plain(", ".join(f"{name} {part}" for name, part in known.items()) or "none set", 400)
     if isinstance(value, list):
         return plain(", ".join(map(str, value)), 400)
-    return number(value) if isinstance(value, float) else plain(value, 400)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(float(value)) if isinstance(value, int | float) else plain(value, 400)

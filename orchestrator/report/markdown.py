@@ -34,7 +34,7 @@ def _headlines(document: Document) -> str:
 
 def _part(part: Part, folder: str) -> str:
     if isinstance(part, Figure):
-        address = f"{folder}/{part.name}.png"
+        address = re.sub(r"([<>\\])", r"\\\1", f"{folder}/{part.name}.png")
         return f"![{escaped(part.title)}](<{address}>)\n\n**{escaped(part.title)}.** {escaped(part.caption)}"
     if isinstance(part, Table):
         return f"{escaped(part.caption)}\n\n{_table(part)}"

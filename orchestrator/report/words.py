@@ -21,7 +21,7 @@ def number(value: float | None) -> str:
         return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
     if size >= 1:
         return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
-    return "0" if value == 0 else f"{value:.3g}"
+    return "0" if value == 0 else f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"
 
 
 def percent(share: float | None) -> str:
@@ -51,8 +51,14 @@ def plain(text: object, longest: int | None = None) -> str:
     return f"{kept[: longest - 1 - tail]}…{kept[len(kept) - tail :]}"
 
 
-def count(amount: int, noun: str) -> str:
-    return f"{amount:,} {noun if amount == 1 else noun + 's'}"
+def count(amount: int, noun: str, plural: str | None = None) -> str:
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    said = plain(text)
+    return said[:1].upper() + said[1:] + ("" if said.endswith(".") else ".")
 
 
 def finite(value: Any) -> Any:

@@ -90,8 +90,9 @@ def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[li
             known = [job.job_id for job in jobs]
             fits = [name] if name in known else [job_id for job_id in known if _fits(job_id, name)]
             if not fits:
-                near = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
-                raise UsageError(f"{source}: --jobs {name}: no such job; there are {', '.join(near)}")
+                near = difflib.get_close_matches(name, known, n=3)
+                others = f"did you mean {' or '.join(near)}?" if near else f"there are {_listed(known)}"
+                raise UsageError(f"{source}: --jobs {name}: no such job; {others}")
             named.update(fits)
         return [job for job in jobs if job.job_id in named], {}
     first: dict[tuple[object, ...], Job] = {}
@@ -104,6 +105,10 @@ def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[li
     chosen = list(first.values())
     left_out |= {job.job_id: f"beyond the first {MOST} robots" for job in chosen[MOST:]}
     return chosen[:MOST], left_out
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _fits(job_id: str, name: str) -> bool:

@@ -39,7 +39,7 @@ class RunDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Totals since the start of the process; ``rss_mib`` and ``n_threads`` are of now."""
+    """Totals since the start of the process; ``rss_mib``, ``n_threads`` and ``n_cpus`` are of now."""
 
     cpu_s: float
     run_delay_s: float | None
@@ -48,6 +48,8 @@ class Usage:
     throttled_s: float | None
     rss_mib: float | None
     n_threads: int | None
+    n_cpus: int | None
+    """CPUs that the main thread may run on."""
 
 
 class UsageReader:
@@ -67,6 +69,7 @@ class UsageReader:
             throttled_s=self._throttle.read(),
             rss_mib=_rss_mib(),
             n_threads=_n_threads(),
+            n_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         )
 
 

@@ -41,10 +41,11 @@ COLUMNS = (
     "throttled_s",
     "rss_mib",
     "n_threads",
+    "n_cpus",
     "clock_s",
 )
-"""``clock_s``: the machine's monotonic clock at the end of the iteration. It is the same for all processes
-of the machine: what ran at the same time is found with it."""
+"""``n_cpus``: how many it was allowed at the end of the iteration. ``clock_s``: the machine's monotonic clock then. It
+is the same for all processes of the machine: what ran at the same time is found with it."""
 
 
 class WatchedEnv:
@@ -174,6 +175,7 @@ class Timings:
                 "throttled_s": _seconds(_difference(usage.throttled_s, before.throttled_s)),
                 "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
                 "n_threads": usage.n_threads,
+                "n_cpus": usage.n_cpus,
                 "clock_s": _seconds(clock_s),
             }
         )
