@@ -464,7 +464,7 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: (tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists(), "a worker is launched")
+    wait_until((tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists, "a worker is launched")
     # What it shares with others counts as its own, but not in the group: the job's limit is to be out of reach.
     small_memory.write_text(str(500 * 2**20))
     out, _ = process.communicate(timeout=commands.PATIENCE_S)
