@@ -435,7 +435,7 @@ def test_limits_end_a_job_and_say_what_was_reached(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """A memory cgroup of 700 MiB, to be entered by whoever writes to its ``cgroup.procs``."""
+    """The limit of a memory cgroup of 700 MiB, to be entered by whoever writes to the ``cgroup.procs`` beside it."""
     for root, limit in (
         (Path("/sys/fs/cgroup"), "memory.max"),
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
@@ -446,7 +446,7 @@ def small_memory() -> Iterator[Path]:
         with contextlib.suppress(OSError):
             group.mkdir()
             (group / limit).write_text(str(700 * 2**20))
-            yield group
+            yield group / limit
             wait_until(lambda group=group: not (group / "cgroup.procs").read_text(), "nobody is left in the group")
             group.rmdir()
             return
@@ -457,13 +457,16 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
     # The limit is the machine's total: a job may ask for all of it, and the supervisor needs some too.
     jobs = write_experiment(tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"}))
     process = subprocess.Popen(
-        ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', small_memory, *commands.command("run", jobs)],
+        ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', small_memory.parent, *commands.command("run", jobs)],
         cwd=tmp_path,
         env=commands.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    wait_until((tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists, "a worker is launched")
+    # What it shares with others counts as its own, but not in the group: the job's limit is to be out of reach.
+    small_memory.write_text(str(500 * 2**20))
     out, _ = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 1, out
     assert commands.summary(tmp_path / "runs/tiny")["eats-s0"]["cause"] == "out-of-memory", out
