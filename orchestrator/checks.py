@@ -22,6 +22,7 @@ from orchestrator.contract import THREAD_VARIABLES
 from orchestrator.machine import MIB, Machine, largest_job
 from orchestrator.slots import SlotPool
 from orchestrator.threads import CensusError, Stage, census
+from orchestrator.wording import count
 
 Level: TypeAlias = Literal["ok", "note", "warning"]
 
@@ -51,7 +52,7 @@ def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
     yield Finding(
         level="ok",
         title="Will be used",
-        detail=f"{_count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. The largest single job may ask for"
+        detail=f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. The largest single job may ask for"
         f" cores = {largest_job(machine)}.",
     )
     for text in pool.warnings():
@@ -64,14 +65,14 @@ def cores(machine: Machine) -> Iterator[Finding]:
     yield Finding(
         level="ok",
         title="Cores",
-        detail=f"{_count(machine.physical_cores, 'physical core')}, {_count(len(machine.cpus), 'logical CPU')}"
-        f" ({'SMT on' if siblings else 'no SMT'}), {_count(nodes, 'NUMA node')}.",
+        detail=f"{count(machine.physical_cores, 'physical core')}, {count(len(machine.cpus), 'logical CPU')}"
+        f" ({'SMT on' if siblings else 'no SMT'}), {count(nodes, 'NUMA node')}.",
     )
     if siblings:
         yield Finding(
             level="note",
             title="SMT",
-            detail=f"{_count(siblings, 'CPU')} of {len(machine.cpus)} are second threads of a core, left idle by"
+            detail=f"{count(siblings, 'CPU')} of {len(machine.cpus)} are second threads of a core, left idle by"
             " default: two jobs on one core slow each other.",
             cure=f"measure whether --max-parallel {len(machine.cpus)} finishes the whole experiment sooner",
         )
@@ -99,8 +100,8 @@ def quota(machine: Machine, throttled: float | None) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             title="CPU quota",
-            detail=f"a cgroup allows {machine.quota:g} CPUs' worth of time on {_count(len(machine.cpus), 'CPU')}:"
-            f" {_count(machine.capacity, 'job')} at once, as one more would have the kernel stop all of them in turns.",
+            detail=f"a cgroup allows {machine.quota:g} CPUs' worth of time on {count(len(machine.cpus), 'CPU')}:"
+            f" {count(machine.capacity, 'job')} at once, as one more would have the kernel stop all of them in turns.",
             cure="raise the quota to a whole number of CPUs: docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=",
         )
     if throttled:
@@ -141,7 +142,7 @@ def load(machine: Machine) -> Iterator[Finding]:
     yield Finding(
         level="warning",
         title="Other work",
-        detail=f"{_count(len(busy), 'other process', 'other processes')} now take {total:.1f} CPUs of"
+        detail=f"{count(len(busy), 'other process', 'other processes')} now take {total:.1f} CPUs of"
         f" {len(machine.cpus)}: {names}{', …' if len(busy) > 5 else ''}; {load}.",
         cure=f"stop them, or leave them room with --max-parallel {max(1, machine.capacity - round(total))}",
     )
@@ -177,7 +178,7 @@ def memory(machine: Machine, max_parallel: int | None, available_mib: int, kills
         yield Finding(
             level="warning",
             title="Memory",
-            detail=f"{detail}: room for {fitting} of the {_count(lanes, 'job')} at once at the default 2 GiB each; the"
+            detail=f"{detail}: room for {fitting} of the {count(lanes, 'job')} at once at the default 2 GiB each; the"
             " others wait until memory is free.",
             cure='declare what jobs need, for example resources.memory = "600 MiB" (a stock worker holds 350 MiB)',
         )
@@ -185,7 +186,7 @@ def memory(machine: Machine, max_parallel: int | None, available_mib: int, kills
         yield Finding(
             level="note",
             title="Out of memory",
-            detail=f"the kernel has killed {_count(kills, 'process', 'processes')} here for want of memory so far.",
+            detail=f"the kernel has killed {count(kills, 'process', 'processes')} here for want of memory so far.",
             cure="lower max_parallel or n_envs, or raise the memory limit",
         )
 
@@ -317,10 +318,6 @@ def kernel(root: Path) -> Iterator[Finding]:
             title="Kernel",
             detail=f"{name} has no schedstat: the run_delay_s column of timings.csv stays empty.",
         )
-
-
-def _count(number: int, singular: str, plural: str | None = None) -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def cpu_text(cpus: Iterable[int]) -> str:

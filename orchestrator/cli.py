@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -78,7 +79,7 @@ def run(
     """Run an experiment, or go on with it: finished jobs are not run again, interrupted ones resume."""
     from orchestrator import preflight
 
-    with preflight.warm_up() as warm:
+    with contextlib.nullcontext() if jobs.is_dir() else preflight.warm_up() as warm:
         from orchestrator import session
         from orchestrator.spec import load, parse_override
 
@@ -120,7 +121,7 @@ def run(
             _fail("stopped; nothing was launched", 130)
 
 
-def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child, *, as_json: bool) -> int:
+def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child | None, *, as_json: bool) -> int:
     from orchestrator import display, session
 
     with display.reporter(as_json=as_json) as reporter:

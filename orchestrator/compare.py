@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import UsageError
 from orchestrator.statistics import Estimate, estimate, location, ratio
+from orchestrator.wording import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -243,7 +244,7 @@ def _short(value: Any) -> str:
 def _listed(names: Sequence[str]) -> str:
     if not names:
         return "nothing that is finished"
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return listed(names, 5)
 
 
 # -- for people

@@ -22,6 +22,7 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.policy import Ending
 from orchestrator.preflight import Verdict
 from orchestrator.reporting import Reporter
+from orchestrator.wording import listed
 
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
 
@@ -147,7 +148,7 @@ def reconcile(
     if changed and on_change == "refuse":
         raise ChangedError(_changed_message(paths, changed))
     if changed and on_change == "keep":
-        text = f"declared differently now, but kept as before: {_listed(list(changed))}"
+        text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
         reporter.event("warning", text, jobs=list(changed))
     for job in jobs:
         job_id = job.job_id
@@ -212,7 +213,7 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
     jobs_with: dict[str, list[str]] = {}
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
-    shown = [f"  {_listed(jobs)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
+    shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
     more = f"\n  … and {len(jobs_with) - SHOWN} more differences" if len(jobs_with) > SHOWN else ""
     count = "1 job that has run here is" if len(changed) == 1 else f"{len(changed)} jobs that have run here are"
     return (
@@ -222,10 +223,6 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
         + "\n--on-change=restart trains anew (what was there is set aside), --on-change=keep goes on with what was"
         " declared before, another --run-dir leaves all of it alone"
     )
-
-
-def _listed(jobs: Sequence[str]) -> str:
-    return ", ".join(jobs[:SHOWN]) + (f" and {len(jobs) - SHOWN} more" if len(jobs) > SHOWN else "")
 
 
 def _place_robot(paths: RunPaths, job_id: str, verdict: Verdict) -> None:
@@ -323,6 +320,6 @@ def _tell_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:
         were, go = ("job was" if done == 1 else "jobs were"), ("goes" if begun == 1 else "go")
         reporter.event("resumed", f"{done} {were} finished before, {begun} {go} on from the last checkpoint")
     if dead:
-        jobs = _listed([row.job.job_id for row in dead])
+        jobs = listed([row.job.job_id for row in dead], SHOWN)
         text = f"failed or cancelled before, and not run again until `retry` puts them back: {jobs}"
         reporter.event("warning", text, jobs=[row.job.job_id for row in dead])

@@ -31,6 +31,7 @@ from orchestrator.signals import StopRequests
 from orchestrator.slots import SlotPool
 from orchestrator.spec import Experiment
 from orchestrator.supervisor import Supervisor, exit_code
+from orchestrator.wording import listed
 
 EXECUTORS = ("local",)
 
@@ -100,9 +101,12 @@ def plan(
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
     claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
     slots = SlotPool(machine, options.max_parallel or experiment.max_parallel, claims)
-    verdicts = dict(options.verdicts or {}) or preflight.examine(
-        experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
-    )
+    if options.verdicts is None:
+        verdicts = preflight.examine(
+            experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
+        )
+    else:
+        verdicts = dict(options.verdicts)
     stops.check()
     jobs = []
     problems: dict[Problem, None] = {}
@@ -146,8 +150,7 @@ def _choices(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    different = list(dict.fromkeys(names))
-    return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
+    return listed(list(dict.fromkeys(names)), 1)
 
 
 def check_executor(name: str) -> None:

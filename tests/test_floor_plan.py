@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
 
 FLOORS = """
-errors
+errors wording
 contract
 job
 policy waiting

@@ -32,7 +32,7 @@ from command_helpers import (
     write_experiment,
 )
 from PIL import Image
-from supervisor_helpers import Told, make_job, make_machine
+from supervisor_helpers import Told, make_job, make_machine, make_spec
 
 from orchestrator import pictures
 from orchestrator.contract import JobPaths, RunPaths, WorkerSpec
@@ -369,18 +369,7 @@ def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilm
 
 
 def test_video_does_not_belong_to_what_decides_a_training() -> None:
-    plain = WorkerSpec(
-        job_id="a-s0",
-        name="a",
-        seed=0,
-        algo="ppo",
-        learner="auto",
-        total_timesteps=1,
-        n_envs=1,
-        normalize=False,
-        checkpoint_every=1,
-        eval_episodes=0,
-    )
+    plain = make_spec("a-s0")
     values = json.loads(plain.to_json())
     assert WorkerSpec.from_json(json.dumps(values | {"video": True})).fingerprint() == plain.fingerprint()
     del values["video"]  # as written by earlier versions

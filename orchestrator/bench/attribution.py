@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from orchestrator.bench import isolation
 from orchestrator.bench.arms import ARMS
-from orchestrator.bench.isolation import BUDGETED, SAME, count, factor, gain, times
+from orchestrator.bench.isolation import BUDGETED, SAME, factor, gain, times
 from orchestrator.bench.samples import PHASES, Benchmark, Measured
 from orchestrator.statistics import Estimate, ratio
+from orchestrator.wording import count
 
 WORDS = {
     "env": "physics and environment",

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.bench.samples import Benchmark, Measured
 from orchestrator.statistics import Estimate, ratio
+from orchestrator.wording import count
 
 BUDGETED = {"default": "threads", "pool-fork": "pool-fork-pinned", "pool-spawn": "pool-spawn-pinned"}
 """Arms without a thread budget → the same with one."""
@@ -130,7 +131,3 @@ def times(one: Estimate) -> str:
     if one.low is None or one.high is None:
         return factor(one.median)
     return f"{factor(one.median)} [{factor(one.low)}, {factor(one.high)}]"
-
-
-def count(number: int, singular: str, plural: str | None = None) -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"

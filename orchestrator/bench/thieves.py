@@ -16,6 +16,7 @@ from typing import Literal
 from orchestrator.bench import witnesses
 from orchestrator.bench.witnesses import Evidence, Witness
 from orchestrator.checks import cpu_text
+from orchestrator.wording import count
 
 WAITING = 0.15
 """Of its wall time that a job waits for a CPU: somebody else has it. Alone on a core it is below a hundredth."""
@@ -70,7 +71,7 @@ def _of_the_machine(evidence: Evidence) -> Iterator[Finding]:
     yield from _throttled(evidence)
     usable, online = evidence.usable_cpus, evidence.online_cpus
     if usable is not None and online is not None and usable < online:
-        at_once = _count(evidence.lanes or usable, "job")
+        at_once = count(evidence.lanes or usable, "job")
         yield Finding(
             kind="affinity",
             job_id="",
@@ -86,7 +87,7 @@ def _of_the_machine(evidence: Evidence) -> Iterator[Finding]:
             "affinity",
             confined,
             what="limited to fewer CPUs than its slot has, from outside",
-            evidence=f"{worst.job_id}: allowed {_count(_allowed(worst), 'CPU')} of its slot's {cpu_text(worst.cpus)}",
+            evidence=f"{worst.job_id}: allowed {count(_allowed(worst), 'CPU')} of its slot's {cpu_text(worst.cpus)}",
             cure="find what sets it (taskset, a cpuset, a container's limit) and lift it, or give jobs fewer cores",
         )
 
@@ -119,7 +120,7 @@ def _throttled(evidence: Evidence) -> Iterator[Finding]:
             job_id="",
             job_ids=(),
             what=f"a cgroup limit of {evidence.quota:g} CPUs leaves some of {evidence.usable_cpus} idle",
-            evidence=f"CPU quota when it was started: {_count(evidence.lanes or 1, 'job')} at once, none throttled",
+            evidence=f"CPU quota when it was started: {count(evidence.lanes or 1, 'job')} at once, none throttled",
             cure="raise the quota (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=) to use them all",
         )
 
@@ -140,7 +141,7 @@ def _threads(jobs: Sequence[Witness], explained: frozenset[str]) -> Iterator[Fin
         if job.runnable is not None:
             parts.append(f"{job.runnable:.1f} wanted a CPU at once")
             parts.append(f"together they waited {_percent(job.share(job.run_delay_s))} of the time")
-        on = f"{_count(cores, 'core')} ({cpu_text(job.cpus)})"
+        on = f"{count(cores, 'core')} ({cpu_text(job.cpus)})"
         yield _robbed(
             "threads",
             [job],
@@ -186,7 +187,7 @@ def _hogs(jobs: Sequence[Witness], explained: frozenset[str]) -> Iterator[Findin
         elsewhere = [share for job in jobs if not job.cpus & cpus and (share := job.share(job.run_delay_s)) is not None]
         waited = median(job.share(job.run_delay_s) or 0.0 for job in there)
         on = cpu_text(cpus) if cpus else "its CPUs"
-        parts = [f"{_count(len(there), 'job')} there waited {_percent(waited)} of the time for a CPU"]
+        parts = [f"{count(len(there), 'job')} there waited {_percent(waited)} of the time for a CPU"]
         if elsewhere:
             more = "as well: the whole machine is busy" if median(elsewhere) > waited / 2 else "only"
             parts.append(f"jobs on other CPUs {_percent(median(elsewhere))} {more}")
@@ -217,7 +218,7 @@ def _slow(jobs: Sequence[Witness], explained: frozenset[str]) -> Iterator[Findin
             yield _robbed(
                 "slow",
                 [job],
-                what=f"{_wall(job) / usual:.1f}× slower than {_count(len(others), 'job')} of the same work",
+                what=f"{_wall(job) / usual:.1f}× slower than {count(len(others), 'job')} of the same work",
                 evidence=f"1,000 env_steps took {_wall(job) * 1e3:.1f} s, theirs {usual * 1e3:.1f} s;"
                 f" {_why_slow(job, others)}",
                 cure="compare its timings.csv with theirs: which phase grew, and when",
@@ -268,7 +269,3 @@ def _robbed(kind: Kind, jobs: Sequence[Witness], *, what: str, evidence: str, cu
 
 def _percent(share: float | None) -> str:
     return "an unknown part" if share is None else f"{share:.0%}"
-
-
-def _count(number: int, singular: str) -> str:
-    return f"{number} {singular}{'' if number == 1 else 's'}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, PHASES, SERIES
-from orchestrator.report.words import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,8 +219,7 @@ def _lanes(jobs: Sequence[Facts]) -> list[tuple[str, list[Facts]]]:
     for job in sorted(jobs, key=lambda one: one["started_s"]):
         cpus = job.get("cpus") or ()
         if not cpus:
-            slot = next((slot for slot, free in enumerate(free_at) if free <= job["started_s"]), len(free_at))
-            free_at[slot : slot + 1] = [job["ended_s"]]
+            slot = drawing.take_slot(free_at, job["started_s"], job["ended_s"])
         for name in [f"CPU {cpu}" for cpu in cpus] or [f"slot {slot}"]:
             found.setdefault(name, []).append(job)
     return sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
@@ -241,12 +239,8 @@ def _schedule(
                 edgecolors=FACE,
                 linewidth=0.5,
             )
-            letters = int(length * in_a_second / 0.068) - 1
-            if letters >= 4:
-                middle = (job["started_s"] + length / 2) / scale
-                axes.text(
-                    middle, place, plain(job["job_id"], letters), ha="center", va="center", fontsize=6.5, color=FACE
-                )
+            middle = (job["started_s"] + length / 2) / scale
+            drawing.name_bar(axes, place, middle, length * in_a_second, job["job_id"])
     axes.axvline(one["lower_bound_s"] / scale, color=SERIES[1], linestyle="--", linewidth=1.4)
     axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])
     axes.set_ylim(len(lanes) - 0.5, -0.5)

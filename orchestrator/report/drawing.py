@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
+from orchestrator.report.words import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 WIDE_IN, NARROW_IN = 9.6, 4.2
 """For screens and paper; for phones."""
 PNG_DPI = 150
+LETTER_IN, LEAST_LETTERS = 0.068, 4
+"""Width of a letter in a bar's name; a name of fewer tells nothing."""
 
 COLOURS = {
     "ink": ("#1f2328", "#e6edf3"),
@@ -277,3 +280,18 @@ def time_unit(span_s: float) -> tuple[float, str]:
     """Seconds in the unit that suits ``span_s``, and its name."""
     units = ((3600.0, "hours"), (60.0, "minutes"))
     return next(((size, name) for size, name in units if span_s > 3 * size), (1.0, "seconds"))
+
+
+def take_slot(free_at: list[float], begin: float, end: float) -> int:
+    """The first lane that is free at ``begin``, or a new one; ``free_at``, when each becomes free, is updated."""
+    slot = next((slot for slot, free in enumerate(free_at) if free <= begin), len(free_at))
+    free_at[slot : slot + 1] = [end]
+    return slot
+
+
+def name_bar(axes: Axes, lane: float, middle: float, room_in: float, name: str) -> None:
+    """A name within its bar, ``room_in`` inches long; cut where it is too long, left out where little would remain."""
+    letters = int(room_in / LETTER_IN) - 1
+    if letters >= LEAST_LETTERS:
+        text = plain(name, letters)
+        axes.text(middle, lane, text, ha="center", va="center", fontsize=6.5, color=FACE)

@@ -118,8 +118,7 @@ def lanes_of(attempts: Sequence[Facts]) -> dict[str, list[int]]:
         return lanes
     free_at: list[float] = []
     for place, attempt in sorted(enumerate(attempts), key=lambda pair: pair[1]["started_at"]):
-        slot = next((slot for slot, free in enumerate(free_at) if free <= attempt["started_at"]), len(free_at))
-        free_at[slot : slot + 1] = [attempt["until"]]
+        slot = drawing.take_slot(free_at, attempt["started_at"], attempt["until"])
         lanes.setdefault(f"slot {slot}", []).append(place)
     return lanes
 
@@ -149,11 +148,8 @@ def _bars(
         for place in places if lane_in > 0.11 else ():
             attempt = attempts[place]
             room_in = _length(attempt) / max(end - begin, 1e-9) * width_in
-            letters = int(room_in / 0.068) - 1
-            if letters >= 4:
-                middle = (attempt["started_at"] - begin + _length(attempt) / 2) / scale
-                text = plain(attempt["job_id"], letters)
-                axes.text(middle, lane, text, ha="center", va="center", fontsize=6.5, color=FACE)
+            middle = (attempt["started_at"] - begin + _length(attempt) / 2) / scale
+            drawing.name_bar(axes, lane, middle, room_in, attempt["job_id"])
     labelled = range(0, len(lanes), max(1, round(0.13 / lane_in)))
     axes.set_yticks(list(labelled), [list(lanes)[lane] for lane in labelled])
     axes.set_ylim(len(lanes) - 0.5, -0.5)

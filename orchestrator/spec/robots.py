@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator.errors import Problem
 from orchestrator.spec.names import is_showable
 from orchestrator.spec.words import quoted, suggestion
+from orchestrator.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,7 @@ class Robots:
             return f"{text}: there is no such folder"
         except OSError as error:
             return f"{text}: {(error.strerror or str(error)).lower()}"
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        return f"{text}, which holds {', '.join(names[:5]) or 'nothing'}{more}"
+        return f"{text}, which holds {listed(names, 5) or 'nothing'}"
 
 
 def _fixed_folder(pattern: str) -> str:

@@ -15,6 +15,7 @@ from orchestrator.errors import UsageError
 from orchestrator.job import Job
 from orchestrator.ledger import Ledger
 from orchestrator.signals import StopRequests
+from orchestrator.wording import listed
 
 MOST = 12
 """Jobs that are verified where none are named."""
@@ -91,7 +92,7 @@ def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[li
             fits = [name] if name in known else [job_id for job_id in known if _fits(job_id, name)]
             if not fits:
                 near = difflib.get_close_matches(name, known, n=3)
-                others = f"did you mean {' or '.join(near)}?" if near else f"there are {_listed(known)}"
+                others = f"did you mean {' or '.join(near)}?" if near else f"there are {listed(known, 5)}"
                 raise UsageError(f"{source}: --jobs {name}: no such job; {others}")
             named.update(fits)
         return [job for job in jobs if job.job_id in named], {}
@@ -105,10 +106,6 @@ def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[li
     chosen = list(first.values())
     left_out |= {job.job_id: f"beyond the first {MOST} robots" for job in chosen[MOST:]}
     return chosen[:MOST], left_out
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _fits(job_id: str, name: str) -> bool:

@@ -1,0 +1,15 @@
+"""Numbers and lists of names, as they stand in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """``"1 job"``, ``"2 jobs"``."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """``"a, b and 3 more"``: so many of them by name, the others as a number."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
