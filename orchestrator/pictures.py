@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import IO
 
 from orchestrator.contract import CHANNEL_VARIABLE, JobPaths, RunPaths, worker_thread_settings
 from orchestrator.errors import OrchestratorError, UsageError
-from orchestrator.executors.process import package_path
+from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.job import Job, State, Succeeded
 from orchestrator.reporting import Reporter
 from orchestrator.slots import Slot, SlotPool
@@ -204,20 +203,12 @@ class Player:
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
 
     def has_ended(self) -> bool:
-        try:
-            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-        except ChildProcessError:  # something else in this program waits for children, and was faster
-            return True
+        return has_ended(self._popen.pid)
 
     def end(self) -> tuple[int, str]:
         """Kill what is left of it. Returns exit code and last line of its errors; may be called again."""
-        if self._popen.returncode is None:
-            # Before it is reaped: a zombie leads its group, so that the number cannot be another's.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
-            self._channel.close()
-        code = self._popen.returncode
+        code = end_group(self._popen)
+        self._channel.close()
         if self._errors.closed:
             return code, ""
         with self._errors:

@@ -30,7 +30,7 @@ from orchestrator.contract import (
     worker_thread_settings,
 )
 from orchestrator.errors import DiskFullError, Problem
-from orchestrator.executors.process import package_path
+from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.job import Job
 from orchestrator.machine import available_memory_mib
 
@@ -222,7 +222,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        end_group(self._popen)
         for file in (self._popen.stdin, self._popen.stdout, self._err):
             if file is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -248,7 +248,7 @@ class Child:
 
     def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
         """The answer, or in words why there will be none; None: not yet."""
-        ended = self._has_ended()
+        ended = has_ended(self._popen.pid)
         if readable:
             self._text += os.read(self.fileno(), 1 << 20)
         line, newline, rest = self._text.partition(b"\n")
@@ -260,24 +260,13 @@ class Child:
             return self._why_it_ended()
         if time.monotonic() > self._deadline:
             self.hung = True
-            self._end()
+            end_group(self._popen)
             return f"examining it took more than {self._limit_s:g} s"
         return None
 
-    def _has_ended(self) -> bool:
-        """Whether the process is over; it is left to be reaped."""
-        return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
     def _why_it_ended(self) -> str:
-        returncode = self._end()
+        returncode = end_group(self._popen)
         self._err.seek(0)
         last = self._err.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
         how = f"signal {-returncode} ({signal.strsignal(-returncode)})" if returncode < 0 else f"exit code {returncode}"
         return f"examining it ended with {how}" + (f": {last[0]}" if last else "")
-
-    def _end(self) -> int:
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)  # a zombie leads its group until it is waited for
-            self._popen.wait()
-        return self._popen.returncode

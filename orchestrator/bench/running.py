@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.contract import ExitRecord, JobPaths, RunPaths
+from orchestrator.executors.process import end_group
 
 GRACE_S = 5.0
 """What supervised workers have to leave in; then they are killed."""
@@ -74,7 +74,7 @@ class Running:
 
     def kill(self) -> None:
         for popen in self.popens:
-            kill(popen)
+            end_group(popen)
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -88,14 +88,6 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
             start_new_session=True,
             env=environment,
         )
-
-
-def kill(popen: subprocess.Popen[bytes]) -> None:
-    """End it and its process group, unless it has ended."""
-    if popen.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(popen.pid, signal.SIGKILL)
-        popen.wait()
 
 
 def facts(paths: JobPaths) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from typing import Any
 from orchestrator.bench import arms
 from orchestrator.bench.arms import ARMS
 from orchestrator.bench.runner import Ground
-from orchestrator.bench.running import GRACE_S, kill, start
+from orchestrator.bench.running import GRACE_S, start
 from orchestrator.bench.supervise import write_request
 from orchestrator.bench.work import SB3_DEFAULTS
 from orchestrator.contract import RunPaths, write_whole
 from orchestrator.errors import UsageError
+from orchestrator.executors.process import end_group
 from orchestrator.job import Job
 from orchestrator.spec import Experiment
 from orchestrator.tables import duration
@@ -131,7 +132,7 @@ def _measure(jobs: Sequence[Job], level: int, ground: Ground) -> dict[str, Any]:
         while popen.poll() is None:
             time.sleep(LOOK_EVERY_S)
     finally:
-        kill(popen)
+        end_group(popen)
         ground.sentinel.sweep(token)
     try:
         rows = json.loads(run_paths.summary_json.read_text(encoding="utf-8"))

@@ -73,10 +73,7 @@ class WorkerProcess:
         return said, True
 
     def has_ended(self) -> bool:
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-        except ChildProcessError:
-            return True
+        return has_ended(self.pid)
 
     def reap(self) -> int | None:
         """Wait for the end, end the process group, give everything back. Returns the exit code.
@@ -129,10 +126,26 @@ def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[
     except BaseException:
         ours.close()
         if popen is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(popen.pid, signal.SIGKILL)
-            popen.wait()
+            end_group(popen)
         raise
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of ours is over; it is left to be reaped."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:  # something else in this program waits for children, and was faster
+        return True
+
+
+def end_group(popen: subprocess.Popen[bytes]) -> int:
+    """Kill what is left of the process group that ``popen`` leads, and reap it. Returns the exit code, also again."""
+    if popen.returncode is None:
+        # Before it is reaped: a zombie leads its group, so that the number cannot be another's.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(popen.pid, signal.SIGKILL)
+        popen.wait()
+    return popen.returncode
 
 
 def worker_environment(launch: Launch, *, channel: int, token: str, added: Mapping[str, str]) -> dict[str, str]:
