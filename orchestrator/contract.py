@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Environment variable: number of the inherited socket. Its end-of-file means the supervisor is gone."""
@@ -53,6 +53,12 @@ EDITABLE_KINDS = (
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
+LearnerChoice: TypeAlias = Literal["auto", "sb3", "fast"]
+"""``"sb3"``: stock Stable-Baselines3; ``"fast"``: the same PPO with less overhead, for what it suits; ``"auto"``: that
+wherever it does, and stock Stable-Baselines3 elsewhere."""
+FAST_ACTIVATIONS = ("tanh", "relu", "elu")
+"""Of the fast learner."""
+
 
 class ExitCode(enum.IntEnum):
     """How a worker leaves. A negative return code is, as everywhere, the signal that killed it."""
@@ -82,7 +88,7 @@ class WorkerSpec:
     """The user's own name for the job, unchanged."""
     seed: int
     algo: Literal["ppo"]
-    learner: Literal["auto", "sb3"]
+    learner: LearnerChoice
     total_timesteps: int
     n_envs: int
     normalize: bool
@@ -159,6 +165,35 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
             f"{text!r}: the third number, the fraction of training when the end is reached, lies in (0, 1]"
         )
     return start, end, fraction
+
+
+def unfit_for_fast(
+    *, policy: str, hyperparameters: Mapping[str, Any], policy_kwargs: Mapping[str, Any], on_gpu: bool
+) -> dict[str, str]:
+    """What the fast learner cannot do of that which a job file alone tells: its key → why, in words.
+
+    What the environment's spaces have to say is for :mod:`orchestrator.worker.fast.qualify`.
+    """
+    activation = policy_kwargs.get("activation_fn", "tanh")
+    not_shared = not policy_kwargs.get("share_features_extractor", True)
+    has = "and the fast learner has"
+    reasons = (
+        ("policy", policy != "MlpPolicy", f"is {policy}, {has} MlpPolicy alone"),
+        ("ppo.use_sde", hyperparameters.get("use_sde", False), f"is on, {has} no gSDE"),
+        (
+            "policy_kwargs.activation_fn",
+            activation not in FAST_ACTIVATIONS,
+            f"is {activation}, {has} {', '.join(FAST_ACTIVATIONS)}",
+        ),
+        ("policy_kwargs.share_features_extractor", not_shared, f"is off, {has} one for actor and critic"),
+        ("resources.gpus", on_gpu, "asks for a GPU, and the fast learner computes on the CPU"),
+    )
+    return {key: f"{key} {why}" for key, is_so, why in reasons if is_so}
+
+
+def fast_refused(why: str) -> str:
+    """The message for a job with ``learner = "fast"`` that cannot have it."""
+    return f'learner = "fast" is not possible: {why}; set learner = "auto", which takes stock Stable-Baselines3 here'
 
 
 PHASES = ("starting", "training", "evaluating")
@@ -254,6 +289,8 @@ class ExaminationRequest:
     """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
     use_sde: bool = False
     """Likewise."""
+    fast: bool = False
+    """Whether ``learner = "fast"`` is demanded, so that the environment's spaces must suit it."""
     search_path: str | None = None
     stage_to: str | None = None
     """Folder the robot's bundle is written to; None: examined in a temporary one."""

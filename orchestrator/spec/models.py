@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from orchestrator.contract import LearnerChoice
 from orchestrator.spec.edits import nested
 from orchestrator.spec.values import (
     MOST,
@@ -151,7 +152,12 @@ class Settings(Table):
         10, "Episodes of each final evaluation, deterministic and stochastic; 0 for none.", 10
     )
     video: bool = key(False, "Make video.mp4 and preview.png of every trained policy when all training is over.", True)
-    learner: Literal["auto", "sb3"] = key("auto", "What does PPO's arithmetic.", "auto")
+    learner: LearnerChoice = key(
+        "auto",
+        "What does PPO's arithmetic: fast (same PPO, less overhead; CPU, MlpPolicy, vectors in and out), sb3 (stock), "
+        "or auto: fast wherever it applies.",
+        "auto",
+    )
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
         "MlpPolicy", "Stable-Baselines3's name of the policy.", "MlpPolicy"
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO
 
+from orchestrator.worker.fast.update import NonFiniteGradient
 from orchestrator.worker.outcome import Diverged
 
 
@@ -40,6 +41,8 @@ def blaming(model: PPO, iteration: int) -> Iterator[None]:
     """
     try:
         yield
+    except NonFiniteGradient as error:
+        raise _diverged(model, iteration, str(error)) from error
     except (ValueError, RuntimeError, FloatingPointError, AssertionError) as error:
         problem = (
             _parameter_problem(model)

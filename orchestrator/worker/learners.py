@@ -1,4 +1,4 @@
-"""From the job's spec to a Stable-Baselines3 PPO.
+"""From the job's spec to the model that learns: stock PPO, or the same with less overhead.
 
 Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads
 where this package is not installed.
@@ -15,7 +15,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.contract import WorkerSpec, parse_schedule
+from orchestrator.contract import WorkerSpec, fast_refused, parse_schedule
+from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.fast.qualify import unfit
 
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 """Hyperparameters of PPO that may be functions of the remaining progress."""
@@ -29,13 +31,14 @@ class Learner(NamedTuple):
 
 
 def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
-    """PPO exactly as ``stable_baselines3.PPO(...)`` makes it from these values.
+    """PPO as ``stable_baselines3.PPO(...)`` makes it from these values; with ``learner = "auto"`` fast where it can be.
 
     Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
     are set by PPO itself. ``optimizer_kwargs`` is not touched: only where it is absent does
     stable-baselines3 give Adam its ``eps=1e-5``.
 
     :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
+    :raises ValueError: ``learner = "fast"`` is asked for and cannot be.
     """
     if spec.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
@@ -43,7 +46,8 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
             "(python -m orchestrator doctor tells), or set resources.gpus = 0"
         )
-    model = PPO(
+    kind, name, reason = _choice(spec, venv)
+    model = kind(
         spec.policy,
         venv,
         seed=spec.seed,
@@ -51,8 +55,19 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
         policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
         **{name: _schedule(name, value) for name, value in spec.hyperparameters.items()},
     )
-    reason = "asked for" if spec.learner == "sb3" else "auto: stock Stable-Baselines3, the only learner so far"
-    return Learner(model, "sb3", reason)
+    return Learner(model, name, reason)
+
+
+def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[PPO], str, str]:
+    """Class, name and reason. :raises ValueError: what is asked for cannot be."""
+    if spec.learner == "sb3":
+        return PPO, "sb3", "asked for"
+    problem = unfit(spec, venv.observation_space, venv.action_space)
+    if problem is None:
+        return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
+    if spec.learner == "fast":
+        raise ValueError(fast_refused(problem))
+    return PPO, "sb3", f"auto: {problem}"
 
 
 def logged_columns(model: PPO) -> list[str]:

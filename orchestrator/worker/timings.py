@@ -17,6 +17,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
 
+from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.resources import UsageReader
 from orchestrator.worker.tables import CsvTable
 
@@ -73,9 +74,12 @@ class Phases:
     """Seconds spent in the parts of rollout and update, since they were last taken."""
 
     def __init__(self, model: PPO, env: WatchedEnv) -> None:
-        self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self._env = env
         self._undo: list[Callable[[], None]] = []
+        if isinstance(model, FastPPO):  # it measures itself
+            self._seconds = model.seconds
+            return
+        self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self._watch(model.policy, "forward", "policy_s")
         self._watch(model.policy, "predict_values", "policy_s")
         self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")

@@ -20,6 +20,7 @@ from stable_baselines3.common.utils import safe_mean
 from orchestrator.contract import JobPaths, WorkerSpec, write_whole
 from orchestrator.worker import checkpoint, envs, evaluation, finite, learners, timings, weights
 from orchestrator.worker.checkpoint import CheckpointStore, Place
+from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.outcome import Facts, Interrupted
 from orchestrator.worker.progress import ProgressReporter, say
 from orchestrator.worker.tables import CsvTable, LoggerTable
@@ -84,7 +85,10 @@ class Training:
         assert model.env is not None
         self._env = WatchedEnv(model.env, self._after_step)
         # A long update is progress too: without a word of it, it would be taken for a stall.
-        model.policy.optimizer.register_step_post_hook(lambda *_: self._tell())
+        if isinstance(model, FastPPO):
+            model.each_minibatch = self._tell
+        else:
+            model.policy.optimizer.register_step_post_hook(lambda *_: self._tell())
         self._timings = timings.start(paths.timings_csv, model, self._env, keep=place.timings_rows)
 
     def train(self, leave: Callable[[], bool]) -> None:

@@ -1,0 +1,116 @@
+"""An epoch of PPO's update: its samples in their order, what is known of them beforehand, and what is logged of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.fast.loss import LOG_SQRT_2PI, Settings
+from orchestrator.worker.fast.network import Array
+
+
+class Samples(NamedTuple):
+    """A rollout as rows, in the order in which minibatches are to be counted."""
+
+    x: Array
+    """``(n, observation + 1)``: the observations, and a one."""
+    actions: Array
+    """``(n, actions)``"""
+    log_probs: Array
+    """``(n,)``, as are the others"""
+    advantages: Array
+    returns: Array
+    values: Array
+
+
+class Losses(NamedTuple):
+    """What Stable-Baselines3 logs of an update; means over minibatches, but ``loss`` of the last one."""
+
+    entropy_loss: float
+    policy_gradient_loss: float
+    value_loss: float
+    approx_kl: float
+    """Of the last epoch."""
+    clip_fraction: float
+    loss: float
+    epochs: int
+    """Epochs begun: less than ``n_epochs`` where ``target_kl`` ended the update."""
+
+
+class Epoch:
+    """The samples in the order of one epoch, what is known of them beforehand, and what is to be logged."""
+
+    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: Settings) -> None:
+        size, dtype = len(order), samples.x.dtype
+        self.order = order
+        begins = range(0, size, settings.batch_size)
+        self.slices = [(begin, min(begin + settings.batch_size, size)) for begin in begins]
+        self._begins = np.fromiter(begins, np.intp)
+        self._sizes = np.diff(self._begins, append=size)
+        self.done = 0
+        """Minibatches looked at."""
+        self.ended = False
+        """Whether the policy went further from the old one than ``target_kl`` allows."""
+        self.actions, self.log_probs = samples.actions[order], samples.log_probs[order]
+        self.returns, self.old_values = samples.returns[order], samples.values[order]
+        self.weights = self._weights(samples.advantages[order], settings.normalize_advantage)
+        self.log_ratios, self.values = np.zeros((2, size), dtype)
+        self.log_std_sums = np.empty(len(self.slices))
+
+    def _weights(self, advantages: Array, normalize: bool) -> Array:
+        sizes = np.repeat(self._sizes, self._sizes)
+        if normalize:
+            exact = advantages.astype(np.float64)
+            centred = exact - np.repeat(self._means(exact), self._sizes)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                deviations = np.sqrt(np.add.reduceat(centred * centred, self._begins) / (self._sizes - 1))
+            normalized = centred / (np.repeat(deviations, self._sizes) + 1e-8)
+            exact = np.where(sizes > 1, normalized, exact)  # a single sample is left as it is
+            advantages = exact.astype(advantages.dtype)
+        weights: Array = -advantages / sizes.astype(advantages.dtype)
+        return weights
+
+    def _means(self, values: Array) -> NDArray[np.float64]:
+        """``(minibatches,)``"""
+        means: NDArray[np.float64] = np.add.reduceat(values, self._begins, dtype=np.float64) / self._sizes
+        return means
+
+    def ends(self, log_ratios: Array, target_kl: float | None) -> bool:
+        """Whether the update is to end before the step of the minibatch with these ``log_ratios``."""
+        if target_kl is not None:
+            self.ended = float(np.mean(np.exp(log_ratios) - 1.0 - log_ratios)) > 1.5 * target_kl
+        return self.ended
+
+    def logs(self, settings: Settings) -> Mapping[str, NDArray[np.float64]]:
+        """``(minibatches looked at,)`` each."""
+        ratios = np.exp(self.log_ratios)
+        clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
+        surrogate = np.maximum(self.weights * ratios, self.weights * clipped)
+        return {
+            "policy": np.add.reduceat(surrogate, self._begins, dtype=np.float64)[: self.done],
+            "value": self._means(np.square(self.values - self.returns))[: self.done],
+            "clipped": self._means(np.abs(ratios - 1.0) > settings.clip_range)[: self.done],
+            "kl": self._means(ratios - 1.0 - self.log_ratios)[: self.done],
+            "log_std": self.log_std_sums[: self.done],
+        }
+
+
+def losses(logs: Sequence[Mapping[str, NDArray[np.float64]]], settings: Settings, actions: int) -> Losses:
+    """:param logs: of each epoch begun. :param actions: in how many dimensions one acts."""
+    policy, value, clipped, log_std = (
+        np.concatenate([log[name] for log in logs]) for name in ("policy", "value", "clipped", "log_std")
+    )
+    entropy_losses = -(log_std + actions * (0.5 + LOG_SQRT_2PI))
+    last = policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]
+    return Losses(
+        entropy_loss=float(entropy_losses.mean()),
+        policy_gradient_loss=float(policy.mean()),
+        value_loss=float(value.mean()),
+        approx_kl=float(logs[-1]["kl"].mean()),
+        clip_fraction=float(clipped.mean()),
+        loss=float(last),
+        epochs=len(logs),
+    )

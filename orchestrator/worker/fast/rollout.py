@@ -1,0 +1,155 @@
+"""Collecting experience: per step the actor alone, everything else of a rollout in one go at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+from stable_baselines3.common.utils import obs_as_tensor
+
+from orchestrator.worker.fast.loss import LOG_SQRT_2PI
+from orchestrator.worker.fast.network import Array
+
+if TYPE_CHECKING:
+    from orchestrator.worker.fast.policy import Network
+    from orchestrator.worker.fast.ppo import FastPPO
+
+
+def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer) -> bool:
+    """``OnPolicyAlgorithm.collect_rollouts``: fills the buffer.
+
+    Local variables that callbacks may read have the names that Stable-Baselines3 gives them.
+
+    :return: False where a callback ended it.
+    :raises ValueError: an action is not finite.
+    """
+    n_rollout_steps, n_envs, network = rollout_buffer.buffer_size, env.num_envs, model.network
+    network.load(model.policy)
+    rollout_buffer.reset()
+    observations = np.empty((n_rollout_steps + 1, n_envs, network.shape.observation), network.dtype)
+    all_actions = _noise(network, n_rollout_steps, n_envs)
+    late: list[tuple[int, int, Array]] = []
+    low, high = model.action_space.low, model.action_space.high  # type: ignore[attr-defined]
+    watched = not (type(callback) is ConvertCallback and callback.callback is None)
+    acting_s = 0.0
+    last_obs: Any = model._last_obs
+    callback.on_rollout_start()
+
+    for n_steps, actions in enumerate(all_actions):
+        started = perf_counter()
+        observations[n_steps] = flat = last_obs.reshape(n_envs, -1)
+        _act(network, flat, actions)
+        acting_s += perf_counter() - started
+        clipped_actions = np.maximum(actions, low)
+        np.minimum(clipped_actions, high, out=clipped_actions)
+
+        new_obs, rewards, dones, infos = env.step(clipped_actions)
+        model.num_timesteps += n_envs
+        if watched:
+            with torch.no_grad():
+                obs_tensor = obs_as_tensor(last_obs, model.device)
+                values, log_probs, _ = model.policy.evaluate_actions(obs_tensor, torch.from_numpy(actions))
+            callback.update_locals({**locals(), "self": model})
+            if not callback.on_step():
+                return False
+        for info in infos:
+            if "episode" in info or "is_success" in info:
+                model._update_info_buffer(infos, dones)
+                break
+        if np.count_nonzero(dones):
+            late.extend((n_steps, *ended) for ended in _ended_by_time(infos, dones))
+        rollout_buffer.rewards[n_steps] = rewards
+        rollout_buffer.episode_starts[n_steps] = model._last_episode_starts
+        model._last_obs, model._last_episode_starts = last_obs, _ = new_obs, dones
+
+    observations[-1] = last_obs.reshape(n_envs, -1)
+    model.seconds["policy_s"] += acting_s
+    _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    if not watched:
+        callback.n_calls += n_rollout_steps
+    callback.num_timesteps = model.num_timesteps
+    callback.update_locals({**locals(), "self": model})
+    callback.on_rollout_end()
+    return True
+
+
+def _noise(network: Network, steps: int, n_envs: int) -> Array:
+    """``(steps, n_envs, actions)``: how far each action will be from the actor's mean."""
+    noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
+    noise *= np.exp(network.log_std)
+    return noise
+
+
+def _act(network: Network, observations: Array, actions: Array) -> None:
+    """Add the actor's means to ``actions`` ``(n_envs, actions)``. :raises ValueError: they are not finite."""
+    passes = network.passes(len(actions))
+    passes.x[:, :-1] = observations
+    np.add(passes.act(), actions, out=actions)
+    numbers = actions.ravel()
+    # The fastest way to say isfinite().all().
+    if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
+        raise ValueError(f"an action of the policy is not finite: {actions}")
+
+
+def _ended_by_time(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Array]]:
+    """Environments whose episode the time limit has cut off, and its last observation."""
+    for index in map(int, dones.nonzero()[0]):
+        observation = infos[index].get("terminal_observation")
+        if observation is not None and infos[index].get("TimeLimit.truncated", False):
+            yield index, observation
+
+
+def _complete(
+    model: FastPPO,
+    buffer: RolloutBuffer,
+    observations: Array,
+    actions: Array,
+    late: Sequence[tuple[int, int, Array]],
+    dones: Array,
+) -> None:
+    """Values, log-probabilities and advantages of the rollout.
+
+    :param observations: ``(steps + 1, n_envs, observation)``
+    :param actions: ``(steps, n_envs, actions)``
+    :param late: step, environment and last observation of each episode that the time limit has cut off: what would have
+        followed is added to the reward of that step, as the critic values it.
+    :param dones: ``(n_envs,)`` whether the last step ended an episode.
+    """
+    started = perf_counter()
+    network = model.network
+    means, values = network.evaluate(observations)
+    if late:
+        steps, envs, last_observations = zip(*late, strict=True)
+        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(late), 1, -1))
+        buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
+    z = (actions - means[:-1]) * np.exp(-network.log_std)
+    buffer.log_probs = np.square(z).sum(axis=2) * -0.5 - (network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI)
+    buffer.observations = observations[:-1].reshape(*actions.shape[:2], *buffer.obs_shape)
+    buffer.actions, buffer.values = actions, values[:-1]
+    evaluated = perf_counter()
+    _estimate_advantages(buffer, values[-1], dones)
+    buffer.pos, buffer.full = len(actions), True
+    model.seconds["policy_s"] += evaluated - started
+    model.seconds["gae_s"] += perf_counter() - evaluated
+
+
+def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
+    """``RolloutBuffer.compute_returns_and_advantage``, with all but the recursion itself done for all steps at once.
+
+    :param last_values: ``(n_envs,)`` values of the observations after the last step.
+    """
+    goes_on = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+    next_values = np.concatenate([buffer.values[1:], last_values[None]])
+    advantages = buffer.rewards + buffer.gamma * next_values * goes_on - buffer.values
+    decays = buffer.gamma * buffer.gae_lambda * goes_on
+    later = np.zeros_like(last_values)
+    for advantage, decay in zip(advantages[::-1], decays[::-1], strict=True):
+        np.multiply(decay, later, out=decay)
+        later = np.add(advantage, decay, out=advantage)
+    buffer.advantages, buffer.returns = advantages, advantages + buffer.values
