@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.fast.loss import LOG_SQRT_2PI, Settings
 from orchestrator.worker.fast.network import Array
+from orchestrator.worker.ranks import Ranks
 
 
 class Samples(NamedTuple):
@@ -43,17 +44,16 @@ class Losses(NamedTuple):
 class Epoch:
     """The samples in the order of one epoch, what is known of them beforehand, and what is to be logged."""
 
-    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: Settings) -> None:
+    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: Settings, ranks: Ranks) -> None:
         size, dtype = len(order), samples.x.dtype
-        self.order = order
-        begins = range(0, size, settings.batch_size)
-        self.slices = [(begin, min(begin + settings.batch_size, size)) for begin in begins]
+        self.order, self._ranks = order, ranks
+        ours = settings.batch_size // ranks.size
+        begins = range(0, size, ours)
+        self.slices = [(begin, min(begin + ours, size)) for begin in begins]
         self._begins = np.fromiter(begins, np.intp)
         self._sizes = np.diff(self._begins, append=size)
         self.done = 0
         """Minibatches looked at."""
-        self.ended = False
-        """Whether the policy went further from the old one than ``target_kl`` allows."""
         self.actions, self.log_probs = samples.actions[order], samples.log_probs[order]
         self.returns, self.old_values = samples.returns[order], samples.values[order]
         self.weights = self._weights(samples.advantages[order], settings.normalize_advantage)
@@ -61,41 +61,39 @@ class Epoch:
         self.log_std_sums = np.empty(len(self.slices))
 
     def _weights(self, advantages: Array, normalize: bool) -> Array:
-        sizes = np.repeat(self._sizes, self._sizes)
+        wholes = self._sizes * self._ranks.size
+        sizes = np.repeat(wholes, self._sizes)
         if normalize:
             exact = advantages.astype(np.float64)
-            centred = exact - np.repeat(self._means(exact), self._sizes)
+            centred = exact - np.repeat(self._totals(exact)[0] / wholes, self._sizes)
             with np.errstate(invalid="ignore", divide="ignore"):
-                deviations = np.sqrt(np.add.reduceat(centred * centred, self._begins) / (self._sizes - 1))
+                deviations = np.sqrt(self._totals(centred * centred)[0] / (wholes - 1))
             normalized = centred / (np.repeat(deviations, self._sizes) + 1e-8)
             exact = np.where(sizes > 1, normalized, exact)  # a single sample is left as it is
             advantages = exact.astype(advantages.dtype)
         weights: Array = -advantages / sizes.astype(advantages.dtype)
         return weights
 
-    def _means(self, values: Array) -> NDArray[np.float64]:
-        """``(minibatches,)``"""
-        means: NDArray[np.float64] = np.add.reduceat(values, self._begins, dtype=np.float64) / self._sizes
-        return means
-
-    def ends(self, log_ratios: Array, target_kl: float | None) -> bool:
-        """Whether the update is to end before the step of the minibatch with these ``log_ratios``."""
-        if target_kl is not None:
-            self.ended = float(np.mean(np.exp(log_ratios) - 1.0 - log_ratios)) > 1.5 * target_kl
-        return self.ended
+    def _totals(self, *values: Array) -> NDArray[np.float64]:
+        """``(len(values), minibatches)``: sums over each minibatch, over all ranks."""
+        totals = np.stack([np.add.reduceat(one, self._begins, dtype=np.float64) for one in values])
+        self._ranks.all_reduce(totals)
+        return totals
 
     def logs(self, settings: Settings) -> Mapping[str, NDArray[np.float64]]:
         """``(minibatches looked at,)`` each."""
         ratios = np.exp(self.log_ratios)
         clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
         surrogate = np.maximum(self.weights * ratios, self.weights * clipped)
-        return {
-            "policy": np.add.reduceat(surrogate, self._begins, dtype=np.float64)[: self.done],
-            "value": self._means(np.square(self.values - self.returns))[: self.done],
-            "clipped": self._means(np.abs(ratios - 1.0) > settings.clip_range)[: self.done],
-            "kl": self._means(ratios - 1.0 - self.log_ratios)[: self.done],
-            "log_std": self.log_std_sums[: self.done],
-        }
+        policy, *sums = self._totals(
+            surrogate,
+            np.square(self.values - self.returns),
+            np.abs(ratios - 1.0) > settings.clip_range,
+            ratios - 1.0 - self.log_ratios,
+        )
+        value, clipped_share, kl = (total / (self._sizes * self._ranks.size) for total in sums)
+        known = {"policy": policy, "value": value, "clipped": clipped_share, "kl": kl, "log_std": self.log_std_sums}
+        return {name: values[: self.done] for name, values in known.items()}
 
 
 def losses(logs: Sequence[Mapping[str, NDArray[np.float64]]], settings: Settings, actions: int) -> Losses:

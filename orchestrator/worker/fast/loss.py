@@ -60,6 +60,7 @@ class Minibatch:
     def backward(
         self,
         settings: Settings,
+        share: float,
         log_ratios: Array,
         weights: Array,
         returns: Array,
@@ -68,7 +69,8 @@ class Minibatch:
     ) -> None:
         """Gradient of the loss with respect to every parameter, after :meth:`ratios`. Writes ``values`` ``(rows,)``.
 
-        :param weights: ``(rows,)`` minus the advantages, normalised, divided by the number of rows.
+        :param share: what part of the minibatch these rows are; the other ranks have the rest.
+        :param weights: ``(rows,)`` minus the advantages, normalised, divided by the number of rows of the minibatch.
         """
         passes, ratio, clipped = self.passes, self._ratio, self._clipped
         # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))); where the second one is larger,
@@ -84,10 +86,12 @@ class Minibatch:
         np.multiply(self._z, self._inverse_std, out=self._z)
         np.multiply(self._z, ratio[:, None], out=passes.mean_gradient)
         np.dot(ratio, self._zz, out=self._log_std_gradient)
-        np.subtract(self._log_std_gradient, float(np.add.reduce(ratio)) + settings.ent_coef, out=self._log_std_gradient)
+        np.subtract(
+            self._log_std_gradient, float(np.add.reduce(ratio)) + share * settings.ent_coef, out=self._log_std_gradient
+        )
         np.copyto(values, passes.value[:, 0])
         error, limit = self._error, settings.clip_range_vf
-        scale = 2.0 * settings.vf_coef / len(values)
+        scale = 2.0 * share * settings.vf_coef / len(values)
         if limit is None:
             np.subtract(values, returns, out=error)
             np.multiply(error, scale, out=passes.value_gradient[:, 0])

@@ -11,6 +11,7 @@ from torch import nn
 
 from orchestrator.worker.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.fast.update import Update
+from orchestrator.worker.ranks import Mode, Ranks
 
 CHUNK = 256
 """Rows of a large forward pass: what fits into the nearer caches."""
@@ -23,13 +24,13 @@ class Network:
     :raises ValueError: the policy has a form that is not written here.
     """
 
-    def __init__(self, policy: ActorCriticPolicy) -> None:
+    def __init__(self, policy: ActorCriticPolicy, ranks: Ranks, mode: Mode) -> None:
         self.shape = shape_of(policy)
         self.dtype = np.dtype(np.float32)
         self._layout = Layout(self.shape)
-        self._parameters = np.zeros(self._layout.size, self.dtype)
         self._passes: dict[int, Passes] = {}
-        self.update = Update(self._layout, self._parameters)
+        self.update = Update(self._layout, ranks, mode)
+        self._parameters = self.update.parameters
 
     @property
     def log_std(self) -> Array:

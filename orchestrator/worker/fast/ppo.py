@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.utils import explained_variance
 
 from orchestrator.worker.fast import rollout
 from orchestrator.worker.fast.epochs import Samples
 from orchestrator.worker.fast.loss import Settings
+from orchestrator.worker.fast.network import Array
 from orchestrator.worker.fast.policy import Network
+from orchestrator.worker.ranks import Alone, Mode, Ranks
 
 
 class FastPPO(PPO):
@@ -37,12 +38,20 @@ class FastPPO(PPO):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        self.network = Network(self.policy)
+        self.join(Alone())
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self.each_minibatch = _nothing
 
+    def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
+        """Train together with other ranks: each has its part of the environments, and so of every minibatch.
+
+        ``batch_size`` is of all of them together, ``num_timesteps`` counts the steps of all.
+        """
+        self.ranks = ranks
+        self.network = Network(self.policy, ranks, mode)
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "network", "seconds", "each_minibatch"]
+        return [*super()._excluded_save_params(), "ranks", "network", "seconds", "each_minibatch"]
 
     def collect_rollouts(
         self, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
@@ -94,7 +103,7 @@ class FastPPO(PPO):
         record("train/approx_kl", losses.approx_kl)
         record("train/clip_fraction", losses.clip_fraction)
         record("train/loss", losses.loss)
-        record("train/explained_variance", explained_variance(samples.values, samples.returns))
+        record("train/explained_variance", explained_variance(samples.values, samples.returns, self.ranks))
         record("train/std", float(np.exp(self.network.log_std).mean()))
         record("train/n_updates", self._n_updates, exclude="tensorboard")
         record("train/clip_range", clip_range)
@@ -125,6 +134,16 @@ def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[
     if not buffer.generator_ready:  # Stable-Baselines3 counts one environment after the other
         rows = rows.reshape(buffer.buffer_size, buffer.n_envs).T.ravel()
     return samples, rows
+
+
+def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:
+    """``stable_baselines3.common.utils.explained_variance`` over all ranks: 1 - Var(true - predicted) / Var(true)."""
+    numbers = np.stack([true, true - predicted]).astype(np.float64)
+    means = numbers.mean(axis=1) / ranks.size
+    ranks.all_reduce(means)
+    variances = np.square(numbers - means[:, None]).mean(axis=1)
+    ranks.all_reduce(variances)
+    return float("nan") if variances[0] == 0.0 else float(1.0 - variances[1] / variances[0])
 
 
 def _nothing() -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.fast.epochs import Epoch, Losses, Samples, losses
 from orchestrator.worker.fast.loss import Minibatch, Settings
 from orchestrator.worker.fast.network import Array, Layout
+from orchestrator.worker.ranks import Mode, Ranks
 
 
 class NonFiniteGradient(FloatingPointError):
@@ -59,13 +60,17 @@ class Adam:
 class Update:
     """All of ``PPO.train`` but schedules and logger.
 
-    :param parameters: the flat vector, changed in place.
+    With several ranks each has a part of every minibatch. Every rank adds up the gradients of all and takes the same
+    step; or rank 0, the parameter server, alone takes it, and sends the parameters to the others.
+
     """
 
-    def __init__(self, layout: Layout, parameters: Array) -> None:
-        self._layout, self._parameters = layout, parameters
-        self.gradients = np.zeros_like(parameters)
-        self.adam = Adam(layout.size, parameters.dtype)
+    def __init__(self, layout: Layout, ranks: Ranks, mode: Mode) -> None:
+        self._layout, self._ranks, self._mode = layout, ranks, mode
+        # What travels between ranks: with the gradient how far the policy went, with the parameters whether to end.
+        self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), np.float32)
+        self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
+        self.adam = Adam(layout.size, self.parameters.dtype)
         self._minibatches: dict[int, Minibatch] = {}
 
     def run(
@@ -84,10 +89,11 @@ class Update:
         :param seconds: ``backward_s`` and ``optimizer_s`` are added to.
         :raises NonFiniteGradient:
         """
-        step = self.adam.stepper(self._parameters, self.gradients, group)
+        step = self.adam.stepper(self.parameters, self.gradients, group)
         logs = []
         for number in range(settings.n_epochs):
-            epoch = Epoch(samples, order(), settings)
+            epoch = Epoch(samples, order(), settings, self._ranks)
+            ended = False
             for index, (begin, end) in enumerate(epoch.slices):
                 minibatch = self._minibatch(end - begin)
                 samples.x.take(epoch.order[begin:end], axis=0, out=minibatch.passes.x, mode="clip")
@@ -98,6 +104,7 @@ class Update:
                 started = perf_counter()
                 minibatch.backward(
                     settings,
+                    1.0 / self._ranks.size,
                     log_ratios,
                     epoch.weights[begin:end],
                     epoch.returns[begin:end],
@@ -107,21 +114,45 @@ class Update:
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
-                if epoch.ends(log_ratios, settings.target_kl):
+                where = f"epoch {number + 1}, minibatch {index + 1} of {len(epoch.slices)}"
+                waited = self._ranks.seconds
+                ended = self._step(log_ratios, settings, step, where)
+                if ended:
                     break
-                self._clip(settings.max_grad_norm, f"epoch {number + 1}, minibatch {index + 1} of {len(epoch.slices)}")
-                step()
-                seconds["optimizer_s"] += perf_counter() - differentiated
+                seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
                 each_minibatch()
             logs.append(epoch.logs(settings))
-            if epoch.ended:
+            if ended:
                 break
         return losses(logs, settings, self._layout.shape.actions)
 
     def _minibatch(self, rows: int) -> Minibatch:
         if rows not in self._minibatches:
-            self._minibatches[rows] = Minibatch(self._layout, self._parameters, self.gradients, rows)
+            self._minibatches[rows] = Minibatch(self._layout, self.parameters, self.gradients, rows)
         return self._minibatches[rows]
+
+    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], where: str) -> bool:
+        """Unite the ranks' gradients and take the step, all alike or rank 0 for all.
+
+        :return: whether the update ends here instead: the policy has gone further than ``target_kl`` allows.
+        :raises NonFiniteGradient:
+        """
+        ranks, limit = self._ranks, settings.target_kl
+        if limit is not None:
+            self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
+        serving = self._mode == "parameter-server"
+        (ranks.reduce if serving else ranks.all_reduce)(self._gradients_and_kl)
+        ended = False
+        if not serving or ranks.rank == 0:
+            ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
+            if not ended:
+                self._clip(settings.max_grad_norm, where)
+                step()
+        if serving:
+            self._parameters_and_end[-1] = ended
+            ranks.broadcast(self._parameters_and_end)
+            ended = bool(self._parameters_and_end[-1])
+        return ended
 
     def _clip(self, max_grad_norm: float, where: str) -> None:
         """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient:"""

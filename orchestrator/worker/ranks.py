@@ -1,0 +1,185 @@
+"""The ranks of one attempt: who we are among them, and what they tell each other.
+
+Every collective is called by all ranks in the same order. Sums give the same bits on every rank: each part of an array
+is added up in one place, in a fixed order, and handed on. Who waits longer than :data:`PATIENCE_S` for the others gets
+an error and ends; the supervisor ends the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+from orchestrator.errors import OrchestratorError
+
+PATIENCE_S = 30.0
+"""For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
+MEETING_S = 300.0
+"""For the others to start."""
+Mode = Literal["allreduce", "parameter-server"]
+
+
+class RanksError(OrchestratorError):
+    """The ranks have lost each other, or differ where they must not."""
+
+
+class Ranks(Protocol):
+    """A rank's view of all."""
+
+    rank: int
+    size: int
+    seconds: float
+    """Spent in collectives so far, waiting for others included."""
+
+    def all_reduce(self, array: NDArray[Any]) -> None:
+        """Over all ranks, in place."""
+
+    def reduce(self, array: NDArray[Any]) -> None:
+        """Over all ranks, in place on rank 0; what the others are left with means nothing."""
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        """Rank 0's values, in place on every rank."""
+
+    def all_gather(self, one: Any) -> list[Any]:
+        """What each rank gives, in order of rank, on every rank. Pickled: for small things."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on any rank."""
+
+    def close(self) -> None:
+        """No collective follows."""
+
+
+class Alone:
+    """The only rank."""
+
+    rank, size, seconds = 0, 1, 0.0
+
+    def all_reduce(self, array: NDArray[Any]) -> None:
+        """It is the sum already."""
+
+    reduce = broadcast = all_reduce
+
+    def all_gather(self, one: Any) -> list[Any]:
+        return [one]
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Group:
+    """Ranks in processes of their own, over ``torch.distributed``.
+
+    :param backend: ``gloo`` or ``nccl``; arrays that nccl is to add up travel over ``device``.
+    :raises RanksError: they did not meet, or have lost each other.
+    """
+
+    def __init__(self, backend: Literal["gloo", "nccl"], meeting: Mapping[str, Any], device: torch.device) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self.seconds = 0.0
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=MEETING_S), **meeting)
+        except (RuntimeError, ValueError) as error:
+            raise RanksError(f"the ranks did not meet within {MEETING_S:.0f} s: {error}") from error
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # Objects and flags always go over gloo: they live in main memory.
+        patience = timedelta(seconds=PATIENCE_S)
+        self._small = dist.new_group(backend="gloo", timeout=patience)
+        self._large = dist.new_group(backend=backend, timeout=patience)
+        self._device = device if backend == "nccl" else None
+
+    def all_reduce(self, array: NDArray[Any]) -> None:
+        self._collective(array, lambda tensor: self._dist.all_reduce(tensor, group=self._large))
+
+    def reduce(self, array: NDArray[Any]) -> None:
+        self._collective(array, lambda tensor: self._dist.reduce(tensor, 0, group=self._large))
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        self._collective(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self._large))
+
+    def all_gather(self, one: Any) -> list[Any]:
+        everything: list[Any] = [None] * self.size
+        self._timed(lambda: self._dist.all_gather_object(everything, one, group=self._small))
+        return everything
+
+    def any(self, flag: bool) -> bool:
+        count = torch.tensor([float(flag)])
+        self._timed(lambda: self._dist.all_reduce(count, group=self._small))
+        return bool(count.item())
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+    def _collective(self, array: NDArray[Any], collective: Any) -> None:
+        tensor = torch.from_numpy(array)
+        if self._device is None:
+            self._timed(lambda: collective(tensor))
+            return
+        there = tensor.to(self._device)
+        self._timed(lambda: collective(there))
+        tensor.copy_(there)
+
+    def _timed(self, collective: Any) -> None:
+        started = perf_counter()
+        try:
+            collective()
+        except RuntimeError as error:
+            raise RanksError(
+                f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "
+                f"{PATIENCE_S:.0f} s ({' '.join(str(error).split())})"
+            ) from error
+        self.seconds += perf_counter() - started
+
+
+def join(size: int, backend: Literal["auto", "gloo", "nccl"], device: torch.device, rendezvous: Path) -> Ranks:
+    """Meet the other ranks; alone where there are none.
+
+    ``RANK`` says who we are. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they meet
+    there; else over the file ``rendezvous``, which all see and which belongs to this attempt alone.
+
+    :raises RanksError: the environment speaks of another number of ranks than the job, or they did not meet.
+    """
+    if size == 1:
+        return Alone()
+    told = os.environ.get("WORLD_SIZE")
+    if told is None or "RANK" not in os.environ or int(told) != size:
+        found = "unset" if told is None else told
+        raise RanksError(
+            f"the job has resources.ranks = {size}, but WORLD_SIZE is {found}: start it with `run`, or with as many "
+            f"processes as it has ranks (torchrun --nproc-per-node {size})"
+        )
+    if backend == "auto":
+        backend = "nccl" if device.type == "cuda" else "gloo"
+    if "MASTER_ADDR" in os.environ:
+        return Group(backend, {"init_method": "env://"}, device)
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
+    return Group(backend, {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}, device)
+
+
+def own_part(count: int, ranks: Ranks) -> range:
+    """Which of ``count`` things, say environments, belong to this rank: as many as to every other."""
+    each = count // ranks.size
+    return range(ranks.rank * each, (ranks.rank + 1) * each)
+
+
+def require_equal(ranks: Ranks, digest: str, what: str) -> None:
+    """:raises RanksError: ``digest`` differs between ranks."""
+    digests: Sequence[str] = ranks.all_gather(digest)
+    strangers = [number for number, other in enumerate(digests) if other != digests[0]]
+    if strangers:
+        named = ", ".join(map(str, strangers))
+        raise RanksError(f"{what} of rank {named} differ from those of rank 0: the ranks have drifted apart")
