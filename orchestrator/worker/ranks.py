@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from orchestrator.errors import OrchestratorError
 
@@ -121,6 +122,28 @@ class Group:
 
     def close(self) -> None:
         self._dist.destroy_process_group()
+
+    def parallel(self, module: nn.Module) -> nn.Module:
+        """``module`` in DistributedDataParallel, so that its gradients are means over all ranks after ``backward``.
+
+        They are united as soon as a bucket of them is complete; a small policy fits into one, so that there is nothing
+        to overlap with and waiting can be measured.
+        """
+        from torch.nn.parallel import DistributedDataParallel
+
+        devices = None if self._device is None else [self._device.index or 0]
+        wrapped = DistributedDataParallel(
+            module, device_ids=devices, process_group=self._large, gradient_as_bucket_view=True
+        )
+        wrapped.register_comm_hook(None, self._mean)
+        return wrapped
+
+    def _mean(self, _state: None, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        gradients = bucket.buffer().div_(self.size)
+        self._timed(lambda: self._dist.all_reduce(gradients, group=self._large))
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(gradients)
+        return done
 
     def _collective(self, array: NDArray[Any], collective: Any) -> None:
         tensor = torch.from_numpy(array)

@@ -1,0 +1,85 @@
+"""What ranks tell each other between rollout and update: normalisation statistics and ended episodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecNormalize
+
+from orchestrator.worker.ranks import Ranks
+
+Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
+"""Mean, variance (of the numbers themselves, not unbiased) and count."""
+
+
+class SharedStatistics:
+    """The moments of :class:`VecNormalize` over all ranks.
+
+    During a rollout every rank goes on from the common ones with what it sees itself. :meth:`merge` takes from each
+    what it has seen since, and makes the new common ones of all of it: the same bits on every rank.
+    """
+
+    def __init__(self, normalization: VecNormalize, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._normalization = normalization
+        self._common = [one.copy() for one in self._statistics()]
+
+    def _statistics(self) -> list[RunningMeanStd]:
+        observations = getattr(self._normalization, "obs_rms", None)
+        if isinstance(observations, dict):
+            parts = list(observations.values())
+        else:
+            parts = [] if observations is None else [observations]
+        return [*parts, self._normalization.ret_rms]
+
+    def merge(self) -> None:
+        """:raises RanksError: the ranks have lost each other."""
+        seen = [_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
+        everyone: list[list[Moments]] = self._ranks.all_gather(seen)
+        for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):
+            for one in everyone:
+                if one[number][2] > 0:
+                    common.update_from_moments(*one[number])
+            own.mean, own.var, own.count = np.array(common.mean), np.array(common.var), common.count
+
+
+def _since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
+    """Moments of what ``now`` has seen and ``common`` has not."""
+    count = now.count - common.count
+    if count <= 0:
+        return np.zeros_like(now.mean), np.zeros_like(now.var), 0.0
+    mean = (now.mean * now.count - common.mean * common.count) / count
+    between = np.square(mean - common.mean) * common.count * count / now.count
+    squares = now.var * now.count - common.var * common.count - between
+    return mean, np.maximum(squares, 0.0) / count, count
+
+
+class SharedEpisodes:
+    """The last episodes of all ranks, which ``ep_rew_mean`` is the mean of.
+
+    Around each rollout: :meth:`begin` leaves the model with none, so that what it has in :meth:`end` is new.
+    """
+
+    NAMES = ("ep_info_buffer", "ep_success_buffer")
+
+    def __init__(self, model: Any, ranks: Ranks) -> None:
+        self._model, self._ranks = model, ranks
+        self._all: dict[str, deque[Any]] = {}
+
+    def begin(self) -> None:
+        for name in self.NAMES:
+            self._all[name] = getattr(self._model, name)
+            setattr(self._model, name, deque())
+
+    def end(self) -> None:
+        """Those of every rank follow those known, in order of rank."""
+        new = {name: list(getattr(self._model, name)) for name in self.NAMES}
+        everyone = self._ranks.all_gather(new)
+        for name, known in self._all.items():
+            for one in everyone:
+                known.extend(one[name])
+            setattr(self._model, name, known)
