@@ -53,7 +53,7 @@ def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
         level="ok",
         title="Will be used",
         detail=f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. The largest single job may ask for"
-        f" cores = {largest_job(machine)}.",
+        f" cores = {largest_job(machine)}, or with several ranks for ranks × cores = {largest_job(machine)}.",
     )
     for text in pool.warnings():
         yield Finding(level="warning", title="max_parallel", detail=text, cure='set max_parallel = "auto"')

@@ -181,11 +181,12 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows, until the job is over.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last lines; 0 for all.")] = 200,
     attempt: Annotated[int | None, typer.Option(min=0, help="Which attempt, from 0.", show_default="the last")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Which process of a job with several ranks, from 0.")] = 0,
 ) -> None:
     """Show what a worker printed."""
     from orchestrator import control
 
-    for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt):
+    for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
         sys.stdout.write(text)
         sys.stdout.flush()
 

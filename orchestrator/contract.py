@@ -18,15 +18,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Environment variable: number of the inherited socket. Its end-of-file means the supervisor is gone."""
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
-"""Environment variable: ``<supervisor token>/<job_id>/<number>``; marks every descendant of an attempt."""
+"""Environment variable: ``<supervisor token>/<job_id>/<number>``, with several ranks ``/<rank>`` behind it; marks
+every descendant of an attempt."""
+RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+"""Environment variables of a rank, under the names that PyTorch's launchers use."""
+DISTRIBUTED_VARIABLES = (
+    *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""What tells a process that it is one of several. A supervisor's own are not for its workers."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -53,9 +61,20 @@ EDITABLE_KINDS = (
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
+Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c"]
+OFF_POLICY = ("sac", "td3")
+"""Algorithms that learn from a replay buffer."""
+LEAST_ITERATION = 512
+"""env_steps. An iteration of PPO is one rollout with its update. Those of the other algorithms are a few steps long: so
+many of them are one iteration that it has at least this many."""
+
 LearnerChoice: TypeAlias = Literal["auto", "sb3", "fast"]
 """``"sb3"``: stock Stable-Baselines3; ``"fast"``: the same PPO with less overhead, for what it suits; ``"auto"``: that
 wherever it does, and stock Stable-Baselines3 elsewhere."""
+Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+"""What carries sums from rank to rank; ``"auto"``: nccl where every rank has a GPU, gloo elsewhere."""
+Mode: TypeAlias = Literal["allreduce", "parameter-server"]
+"""``"allreduce"``: every rank steps with the averaged gradient; ``"parameter-server"``: rank 0 alone does."""
 FAST_ACTIVATIONS = ("tanh", "relu", "elu")
 """Of the fast learner."""
 
@@ -74,6 +93,8 @@ class ExitCode(enum.IntEnum):
     """No space left; the last whole checkpoint stands."""
     ORPHANED = 13
     """The supervisor went away first."""
+    RANK_LOST = 14
+    """Another rank went away or did not answer: never the cause of an end, only its consequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +108,7 @@ class WorkerSpec:
     name: str
     """The user's own name for the job, unchanged."""
     seed: int
-    algo: Literal["ppo"]
+    algo: Algorithm
     learner: LearnerChoice
     total_timesteps: int
     n_envs: int
@@ -109,12 +130,18 @@ class WorkerSpec:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of ``env`` or ``entry_point``."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    """Stable-Baselines3's own names; schedules as strings (see :func:`parse_schedule`)."""
+    """Of ``algo``, under Stable-Baselines3's own names; schedules as strings (see :func:`parse_schedule`)."""
     policy: str = "MlpPolicy"
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """As the user wrote them; ``activation_fn`` by name (``"relu"``)."""
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
+    ranks: int = 1
+    """Processes that train this one policy together. ``n_envs``, ``batch_size`` and ``total_timesteps`` are over
+    all of them, ``threads`` is each one's own."""
+    backend: Backend = "auto"
+    """Without effect on a single rank, like ``mode``."""
+    mode: Mode = "allreduce"
     search_path: str | None = None
     """Folder put on ``sys.path`` for ``entry_point`` and ``env`` modules. Not part of the fingerprint."""
     video: bool = False
@@ -123,9 +150,30 @@ class WorkerSpec:
     def fingerprint(self) -> str:
         """SHA-256 over the values that decide the result, as hexadecimal text."""
         values = dataclasses.asdict(self)
-        for key in NOT_IN_FINGERPRINT:
+        for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
             del values[key]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def steps_a_rollout(self) -> int | None:
+        """env_steps from one update to the next; None where whole episodes are collected."""
+        if self.algo in OFF_POLICY:
+            frequency = self.hyperparameters.get("train_freq", 1)
+            if not isinstance(frequency, int):
+                count, unit = frequency
+                return count * self.n_envs if unit == "step" else None
+            return frequency * self.n_envs
+        default = 2048 if self.algo == "ppo" else 5
+        return int(self.hyperparameters.get("n_steps", default)) * self.n_envs
+
+    @property
+    def steps_an_iteration(self) -> int:
+        """env_steps of a row of ``timings.csv`` and ``progress.csv``; checkpoints fall between iterations.
+
+        The last one may have fewer; where whole episodes are collected all have these at least.
+        """
+        steps = self.steps_a_rollout or LEAST_ITERATION
+        return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -136,6 +184,8 @@ class WorkerSpec:
 
 
 NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video")
+ABOUT_RANKS = ("ranks", "backend", "mode")
+"""In the fingerprint of a job of several ranks only."""
 
 
 _SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
@@ -168,12 +218,14 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
 
 
 def unfit_for_fast(
-    *, policy: str, hyperparameters: Mapping[str, Any], policy_kwargs: Mapping[str, Any], on_gpu: bool
+    *, algo: str, policy: str, hyperparameters: Mapping[str, Any], policy_kwargs: Mapping[str, Any], on_gpu: bool
 ) -> dict[str, str]:
     """What the fast learner cannot do of that which a job file alone tells: its key → why, in words.
 
     What the environment's spaces have to say is for :mod:`orchestrator.worker.fast.qualify`.
     """
+    if algo != "ppo":
+        return {"algo": f"algo is {algo}, and the fast learner has ppo alone"}
     activation = policy_kwargs.get("activation_fn", "tanh")
     not_shared = not policy_kwargs.get("share_features_extractor", True)
     has = "and the fast learner has"
@@ -289,6 +341,8 @@ class ExaminationRequest:
     """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
     use_sde: bool = False
     """Likewise."""
+    algo: str = "ppo"
+    """Which has to suit the environment's spaces."""
     fast: bool = False
     """Whether ``learner = "fast"`` is demanded, so that the environment's spaces must suit it."""
     search_path: str | None = None
@@ -384,6 +438,19 @@ class AttemptPaths:
     @property
     def exit(self) -> Path:
         return self.root / "exit.json"
+
+    def log_of(self, rank: int) -> Path:
+        """What rank ``rank`` prints; ``worker_log`` is that of rank 0."""
+        return self.root / f"rank-{rank}.log" if rank else self.worker_log
+
+    def exit_of(self, rank: int) -> Path:
+        """The last word of rank ``rank``; ``exit`` is that of rank 0."""
+        return self.root / f"rank-{rank}.exit.json" if rank else self.exit
+
+    @property
+    def rendezvous(self) -> Path:
+        """Through this file the ranks of an attempt on one machine find each other."""
+        return self.root / "rendezvous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,16 +569,20 @@ class RunPaths:
         return JobPaths(self.jobs / job_id)
 
 
-def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
+def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
     """Write so that ``path`` holds the old content or the new, never a part: beside, fsync, rename.
 
+    :param data: the content, or what writes it to the open file it is given.
     :param durable: whether the content must survive a power cut; False for what can be made again.
     :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            if callable(data):
+                data(file)
+            else:
+                file.write(data.encode() if isinstance(data, str) else data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from orchestrator.errors import UsageError
 from orchestrator.job import TERMINAL, Cancelled, Pending, move
 from orchestrator.ledger import Ledger, Request
 from orchestrator.rundir import Holder
+from orchestrator.wording import count
 
 FOLLOW_EVERY_S = 0.3
 CHUNK = 1 << 16
@@ -61,14 +62,16 @@ def find(run_dir: Path, job: str) -> JobPaths:
     return paths
 
 
-def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None) -> Iterator[str]:
+def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
     """The text of a worker's log, piece by piece; with ``follow`` until the job is over.
 
     :param lines: how many of the last lines to begin with; 0 for all.
     """
     snapshot = status(run_dir)
     job_id = _resolve(snapshot, [job])[0]
-    attempts = _row(snapshot, job_id)["attempts"]
+    attempts, ranks = _row(snapshot, job_id)["attempts"], _row(snapshot, job_id)["ranks"]
+    if rank >= ranks:
+        raise UsageError(f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}")
     if attempt is not None and not 0 <= attempt < attempts:
         raise UsageError(f"{job_id} has {attempts} attempts, numbered from 0; there is no attempt {attempt}")
     if not attempts and not follow:
@@ -77,7 +80,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     position = None
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
-        path = snapshot.paths.job(job_id).attempt(number).worker_log
+        path = snapshot.paths.job(job_id).attempt(number).log_of(rank)
         # Read before the state is asked for, written after: what comes in between is read next time.
         over = _row(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
         if path.exists():
@@ -151,8 +154,7 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
         raise UsageError(f"{run_dir}: {wrong}; only what is {' or '.join(takes)} can be {PAST[verb]}")
     if not chosen:
         return f"{run_dir}: no job has failed or was cancelled"
-    count = f"{len(chosen)} {'jobs' if len(chosen) > 1 else 'job'}"
-    said = f"{run_dir}: {count} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
+    said = f"{run_dir}: {count(len(chosen), 'job')} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
     if snapshot.holder is not None:
         _with_ledger(snapshot.paths, [Request(verb=verb, job_id=job_id) for job_id in chosen])
         return f"{said}: asked its supervisor to {'cancel' if verb == 'cancel' else 'try again'}"

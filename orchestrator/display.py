@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.contract import Progress
-from orchestrator.reporting import Live, Reporter, UntilGone, View
+from orchestrator.reporting import Live, Reporter, UntilGone, View, cpus_by_rank
 from orchestrator.tables import STATE_STYLE, Column, duration, number, table
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _running(one: Live) -> Line:
         cpu_share=said.cpu_share,
         run_delay_share=said.run_delay_share,
         attempt=str(one.handle.number + 1),
-        cpus=",".join(map(str, one.slot.cpus)),
+        cpus=cpus_by_rank(one.slot.cpus, one.job.resources.ranks),
     )
 
 

@@ -31,6 +31,20 @@ class Resources:
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
     """An attempt without progress for this long is taken for hung."""
+    ranks: int = 1
+    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one."""
+
+    @property
+    def all_cores(self) -> int:
+        return self.ranks * self.cores
+
+    @property
+    def all_memory_mib(self) -> int:
+        return self.ranks * self.memory_mib
+
+    @property
+    def all_gpus(self) -> int:
+        return self.ranks * self.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,8 @@ class Cause(enum.StrEnum):
     TIMEOUT = "timeout"
     MEMORY = "memory-limit"
     NODE_LOST = "node-lost"
+    RANK_LOST = "rank-lost"
+    """A rank lost the others, and none of them is known to have failed by itself: one hung, or was out of reach."""
     SUPERVISOR_DIED = "supervisor-died"
     INTERRUPTED = "interrupted"
     """Asked to leave because the whole experiment stops; not counted as a failure."""

@@ -14,7 +14,9 @@ from typing import Literal
 from orchestrator.contract import ExitCode, ExitRecord
 from orchestrator.job import Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
 
-RETRYABLE = frozenset({Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.LAUNCH})
+RETRYABLE = frozenset(
+    {Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH}
+)
 """Ends that another attempt may not meet; they count against ``max_retries``."""
 
 RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL})
@@ -57,6 +59,7 @@ def judge(
     asked: Ending | None,
     oom_killed: bool,
     silent: bool = False,
+    rank: int | None = None,
 ) -> Ending:
     """What an exit means.
 
@@ -64,12 +67,14 @@ def judge(
     :param record: the worker's own last word, when it had time for one.
     :param asked: why we ended it ourselves, if we did.
     :param silent: whether it should have left a record and did not: then exit code 0 is not its own.
+    :param rank: of several, the one that ``returncode`` and ``record`` are of; None: there was but one.
     """
     if returncode is None and record is not None:
         returncode = record.code  # nobody saw it end, but it had its say
     if returncode == ExitCode.SUCCEEDED and not silent:
         return Ending(cause=None)
     said = record.message if record is not None else ""
+    who, whose = ("", "") if rank is None else (f"rank {rank} ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
         return Ending(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
     if asked is not None:
@@ -77,21 +82,24 @@ def judge(
     if returncode is None:
         return Ending(cause=Cause.NODE_LOST, message="the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:
-        return Ending(cause=Cause.DIVERGED, message=said or "values became non-finite")
+        return Ending(cause=Cause.DIVERGED, message=whose + (said or "values became non-finite"))
+    if returncode == ExitCode.RANK_LOST:
+        return Ending(cause=Cause.RANK_LOST, message=said or f"{who}lost the other ranks")
     # The next two are not ours, or there would be no end to trying again: they count as a signal does.
     if returncode == ExitCode.INTERRUPTED:
-        return Ending(cause=Cause.SIGNAL, message="left at a signal that somebody else sent")
+        return Ending(cause=Cause.SIGNAL, message=f"{who}left at a signal that somebody else sent")
     if returncode == ExitCode.ORPHANED:
-        return Ending(cause=Cause.SIGNAL, message="lost the connection to its supervisor")
+        return Ending(cause=Cause.SIGNAL, message=f"{who}lost the connection to its supervisor")
     if returncode < 0:
-        name = _signal_name(-returncode)
+        killed = f"{who}{'was ' if who else ''}killed by {_signal_name(-returncode)}"
         if oom_killed:
-            return Ending(cause=Cause.OUT_OF_MEMORY, message=f"killed by {name}: the machine ran out of memory")
-        return Ending(cause=Cause.SIGNAL, message=f"killed by {name}")
+            return Ending(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
+        return Ending(cause=Cause.SIGNAL, message=killed)
     if returncode == ExitCode.SUCCEEDED:
         text = "ended with exit code 0 before the training was done: something in its environment leaves the process"
         return Ending(cause=Cause.ERROR, message=text)
-    return Ending(cause=Cause.ERROR, message=said or f"exit code {returncode}; see its worker.log")
+    log = f"rank-{rank}.log" if rank else "worker.log"
+    return Ending(cause=Cause.ERROR, message=whose + (said or f"exit code {returncode}; see its {log}"))
 
 
 def _signal_name(number: int) -> str:
@@ -130,15 +138,20 @@ class Watched:
     started: float
     last_progress: float
     rss_mib: float
+    """Of all ranks together."""
 
 
 def overstepped(watched: Watched, now: float) -> Ending | None:
-    """The limit an attempt has passed, or None."""
+    """The limit an attempt has passed, or None.
+
+    Ranks share what they may take: rank 0, which gathers checkpoints and evaluates, holds more than the others.
+    """
     limits = watched.resources
-    if watched.rss_mib > limits.memory_mib:
+    if watched.rss_mib > limits.all_memory_mib:
+        limit = f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
         return Ending(
             cause=Cause.MEMORY,
-            message=f"memory limit {limits.memory_mib} MiB, reached {watched.rss_mib:.0f} MiB; raise resources.memory",
+            message=f"memory limit {limit} MiB, reached {watched.rss_mib:.0f} MiB; raise resources.memory",
         )
     if now - watched.started > limits.timeout_s:
         return Ending(
@@ -161,5 +174,5 @@ def memory_admits(wanted_mib: int, available_mib: int, running: Sequence[Watched
     """
     if not running:
         return True
-    promised = sum(max(0.0, watched.resources.memory_mib - watched.rss_mib) for watched in running)
+    promised = sum(max(0.0, watched.resources.all_memory_mib - watched.rss_mib) for watched in running)
     return available_mib - promised >= wanted_mib

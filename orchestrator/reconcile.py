@@ -15,7 +15,16 @@ from typing import Literal, TypeAlias
 
 from orchestrator import machine as machines
 from orchestrator import policy, rundir
-from orchestrator.contract import NOT_IN_FINGERPRINT, ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec, write_whole
+from orchestrator.contract import (
+    NOT_IN_FINGERPRINT,
+    AttemptPaths,
+    ExitCode,
+    ExitRecord,
+    JobPaths,
+    RunPaths,
+    WorkerSpec,
+    write_whole,
+)
 from orchestrator.errors import ChangedError, RunDirError
 from orchestrator.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, Succeeded, move
 from orchestrator.ledger import JobRow, Ledger
@@ -28,7 +37,13 @@ OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
 
 SHOWN = 10
 """How many jobs or differences a message lists."""
-JOB_FILE_KEYS = {"hyperparameters": "ppo", "threads": "resources.threads", "device": "resources.gpus (device)"}
+JOB_FILE_KEYS = {
+    "threads": "resources.threads",
+    "device": "resources.gpus (device)",
+    "ranks": "resources.ranks",
+    "backend": "distributed.backend",
+    "mode": "distributed.mode",
+}
 """Fields of a spec whose key in the job file is another."""
 
 
@@ -53,7 +68,8 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                     f"{directory.spec}: cannot be read ({error}); move {directory.root} away to train that job anew,"
                     " and give the same command again"
                 ) from error
-            found.append((position, dataclasses.replace(job, spec=spec), robot_hash))
+            resources = dataclasses.replace(job.resources, ranks=spec.ranks)
+            found.append((position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash))
     return found
 
 
@@ -73,7 +89,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
                 ),
                 queue_s=0.0,
             )
-            last = read_exit_record(attempt.exit)
+            _, last = last_word(attempt, job.spec.ranks)
             well = last is not None and last.code == ExitCode.SUCCEEDED
             ledger.end_attempt(
                 job.job_id,
@@ -119,6 +135,17 @@ def read_exit_record(path: Path) -> ExitRecord | None:
         return ExitRecord.from_json(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def last_word(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord | None]:
+    """What an attempt that nobody saw end had to say, and of several ranks the one that said it.
+
+    That is rank 0, unless another knows of what would happen again.
+    """
+    records = [read_exit_record(attempt.exit_of(rank)) for rank in range(ranks)]
+    failed = (rank for rank, one in enumerate(records) if one and one.code in (ExitCode.ERROR, ExitCode.DIVERGED))
+    rank = next(failed, 0)
+    return (rank if ranks > 1 else None), records[rank]
 
 
 def reconcile(
@@ -197,7 +224,7 @@ def _keys(job: Job) -> dict[str, object]:
     """What decides the result, under the job file's own dotted keys."""
     keys: dict[str, object] = {}
     for name, value in dataclasses.asdict(job.spec).items():
-        key = JOB_FILE_KEYS.get(name, name)
+        key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
         if isinstance(value, Mapping):
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}
         elif name not in NOT_IN_FINGERPRINT:
@@ -255,9 +282,9 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     attempt = row.state.attempt
     if attempt.pid is not None and attempt.pid_start is not None:
         _end_leftover(attempt.pid, attempt.pid_start)
-    record = read_exit_record(paths.job(row.job.job_id).attempt(attempt.number).exit)
+    rank, record = last_word(paths.job(row.job.job_id).attempt(attempt.number), row.job.resources.ranks)
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
-        ending = policy.judge(record.code, record, asked=None, oom_killed=False)
+        ending = policy.judge(record.code, record, asked=None, oom_killed=False, rank=rank)
     else:
         ending = Ending(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
     ended_at = _last_sign_of_life(paths.job(row.job.job_id), attempt.number)
@@ -295,7 +322,10 @@ def _last_sign_of_life(job: JobPaths, number: int) -> float | None:
 
 
 def _end_leftover(pid: int, pid_start: float) -> None:
-    """Pid and start time together are an identity: nobody else is ever hit."""
+    """Pid and start time together are an identity: nobody else is ever hit.
+
+    Of several ranks it is rank 0, which alone writes the job's files: the others end for want of it.
+    """
     deadline = time.monotonic() + 5.0
     while machines.same_process(pid, pid_start) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError, PermissionError):

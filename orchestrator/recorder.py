@@ -53,9 +53,9 @@ class Recorder:
             record=record,
         )
 
-    def last_word(self, handle: Handle) -> ExitRecord | None:
-        """The worker's ``exit.json``; None where it left none that can be read."""
-        path = self.paths.job(handle.job_id).attempt(handle.number).exit
+    def last_word(self, handle: Handle, rank: int = 0) -> ExitRecord | None:
+        """What rank ``rank`` left as ``exit.json``; None where it left none that can be read."""
+        path = self.paths.job(handle.job_id).attempt(handle.number).exit_of(rank)
         try:
             return ExitRecord.from_json(path.read_text())
         except FileNotFoundError:

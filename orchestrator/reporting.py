@@ -87,11 +87,20 @@ class UntilGone:
                 self._reporter = None
 
 
+def cpus_by_rank(cpus: Sequence[int], ranks: int) -> str:
+    """``"0,1"``; of several ranks ``"0,1 | 2,3"``."""
+    each = len(cpus) // ranks
+    runs = [cpus[rank * each : (rank + 1) * each] for rank in range(ranks)]
+    return " | ".join(",".join(map(str, run)) for run in runs)
+
+
 def told_launch(live: Live) -> tuple[str, str, Facts]:
     """Kind, message and facts of the event."""
-    job_id, number, cpus = live.job.job_id, live.handle.number, live.slot.cpus
-    text = f"{job_id} launched on CPU {','.join(map(str, cpus))}" + (f", attempt {number}" if number else "")
-    return "launched", text, {"job_id": job_id, "number": number, "pid": live.handle.pid, "cpus": cpus}
+    job_id, number, cpus, ranks = live.job.job_id, live.handle.number, live.slot.cpus, live.job.resources.ranks
+    many = f"as {ranks} ranks " if ranks > 1 else ""
+    text = f"{job_id} launched {many}on CPU {cpus_by_rank(cpus, ranks)}" + (f", attempt {number}" if number else "")
+    facts = {"job_id": job_id, "number": number, "pid": live.handle.pid, "cpus": cpus, "ranks": ranks}
+    return "launched", text, facts
 
 
 def told_end(live: Live, ending: Ending, new: State, record: ExitRecord | None, now: float) -> tuple[str, str, Facts]:

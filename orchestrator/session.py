@@ -31,7 +31,7 @@ from orchestrator.signals import StopRequests
 from orchestrator.slots import SlotPool
 from orchestrator.spec import Experiment
 from orchestrator.supervisor import Supervisor, exit_code
-from orchestrator.wording import listed
+from orchestrator.wording import count, listed
 
 EXECUTORS = ("local",)
 
@@ -161,16 +161,20 @@ def check_executor(name: str) -> None:
 
 def _too_large(job: Job, machine: Machine) -> list[Problem]:
     wanted = job.resources
+    each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
     problems = []
     largest = machines.largest_job(machine)
-    if wanted.cores > largest:
-        text = f"asks for {wanted.cores} cores; this machine can give a job {largest} (see `doctor`)"
-        problems.append(Problem(where=f"{job.where}.resources.cores", message=text))
-    if wanted.memory_mib > machine.memory_total_mib:
-        text = f"asks for {wanted.memory_mib} MiB; this machine has {machine.memory_total_mib} MiB (see `doctor`)"
+    if wanted.all_cores > largest:
+        key = "cores" if wanted.cores > largest else "ranks"
+        text = f"asks for {count(wanted.cores, 'core')}{each}; this machine can give a job {largest} (see `doctor`)"
+        problems.append(Problem(where=f"{job.where}.resources.{key}", message=text))
+    if wanted.all_memory_mib > machine.memory_total_mib:
+        there = f"this machine has {machine.memory_total_mib} MiB (see `doctor`)"
+        text = f"asks for {wanted.memory_mib} MiB{each}; {there}"
         problems.append(Problem(where=f"{job.where}.resources.memory", message=text))
-    if wanted.gpus > len(machine.gpus):
-        text = f"asks for {wanted.gpus} GPUs; this machine has {len(machine.gpus)} (see `doctor`)"
+    if wanted.all_gpus > len(machine.gpus):
+        there = f"this machine has {len(machine.gpus)} (see `doctor`)"
+        text = f"asks for {count(wanted.gpus, 'GPU')}{each}; {there}"
         problems.append(Problem(where=f"{job.where}.resources.gpus", message=text))
     return problems
 

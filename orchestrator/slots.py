@@ -46,7 +46,7 @@ class SlotPool:
         """A slot with ``cores`` CPUs and ``gpus`` GPUs of its own; None while there is none.
 
         CPUs with the fewest users come first, those of other supervisors included, then those of idle cores; a job
-        of several cores gets them on one NUMA node where that costs no sharing.
+        of several cores, or ranks, gets them on one NUMA node where that costs no sharing, and node by node elsewhere.
         """
         in_use = sum(len(slot.cpus) for slot in self._held.values())
         if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
@@ -112,7 +112,8 @@ class SlotPool:
             core_users[cpu.core] += 1
             chosen.append(cpu)
         cost = shared, len({cpu.numa_node for cpu in chosen}), len(free) - cores
-        return cost, tuple(cpu.index for cpu in chosen)
+        # The CPUs of a node side by side: ranks take theirs one after the other.
+        return cost, tuple(cpu.index for cpu in sorted(chosen, key=lambda cpu: cpu.numa_node))
 
     def warnings(self) -> tuple[str, ...]:
         """What the user should know about the number of jobs asked for, in whole sentences."""

@@ -176,18 +176,24 @@ class Supervisor:
                 live.progress, live.last_progress = progress, self.now()
             case Sampled(rss_mib=rss_mib):
                 live.rss_mib, live.max_rss_mib = rss_mib, max(live.max_rss_mib, rss_mib)
-            case Exited(returncode=returncode, oom_killed=oom_killed):
-                self._exited(live, returncode, oom_killed)
+            case Exited():
+                self._exited(live, event)
 
-    def _exited(self, live: Live, returncode: int | None, oom_killed: bool) -> None:
+    def _exited(self, live: Live, end: Exited) -> None:
         del self._live[live.handle]
         self.slots.release(live.slot)
         now = self.now()
         job_id = live.job.job_id
-        record = self._recorder.last_word(live.handle)
-        silent = record is None and self.last_word_expected
-        ending = policy.judge(returncode, record, asked=live.asked, oom_killed=oom_killed, silent=silent)
-        self._recorder.ended(live, returncode, ending, record, wall_s=now - live.started)
+        record = self._recorder.last_word(live.handle, end.rank or 0)
+        ending = policy.judge(
+            end.returncode,
+            record,
+            asked=live.asked,
+            oom_killed=end.oom_killed,
+            silent=record is None and self.last_word_expected,
+            rank=end.rank,
+        )
+        self._recorder.ended(live, end.returncode, ending, record, wall_s=now - live.started)
         state = self.states[job_id]
         failures = state.failures if isinstance(state, Running) else 0
         if live.progress is not None:
@@ -273,14 +279,14 @@ class Supervisor:
 
         def try_launch(job_id: str) -> Lack | None:
             job = self._jobs[job_id]
-            slot = self.slots.acquire(job.resources.cores, job.resources.gpus)
+            slot = self.slots.acquire(job.resources.all_cores, job.resources.all_gpus)
             if slot is None:
                 return self._lack(job)
             if self._live:
                 if not memory_mib:
                     memory_mib.append(self.available_memory_mib())
                 watched = [live.watched() for live in self._live.values()]
-                if not policy.memory_admits(job.resources.memory_mib, memory_mib[0], watched):
+                if not policy.memory_admits(job.resources.all_memory_mib, memory_mib[0], watched):
                     self.slots.release(slot)
                     return "memory"
             self._launch(job, slot)
@@ -292,13 +298,12 @@ class Supervisor:
         """Why there is no slot for ``job``. One that not even an idle machine has a slot for is given up."""
         wanted = job.resources
         if not self._live:
-            text = (
-                f"asks for {wanted.cores} cores and {wanted.gpus} GPUs, which this machine can never give; see `doctor`"
-            )
+            asked = f"{wanted.all_cores} cores and {wanted.all_gpus} GPUs"
+            text = f"asks for {asked}, which this machine can never give; see `doctor`"
             self._move(job.job_id, Failed(cause=Cause.LAUNCH, message=text))
             self.reporter.event("failed", f"{job.job_id} failed: {text}", job_id=job.job_id, reason=text)
             return None
-        if wanted.gpus and (slot := self.slots.acquire(wanted.cores)) is not None:
+        if wanted.gpus and (slot := self.slots.acquire(wanted.all_cores)) is not None:
             self.slots.release(slot)
             return "gpus"
         return "cores"
@@ -334,14 +339,15 @@ class Supervisor:
         else:
             cause = Cause.DISK_FULL if problem.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
             live.asked = Ending(cause=cause, message=f"could not be launched: {problem}")
-            self._exited(live, None, False)
+            self._exited(live, Exited(handle, None))
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
         paths = self.paths.job(job.job_id)
         attempt = paths.attempt(number)
         attempt.root.mkdir(parents=True, exist_ok=True)
-        # A supervisor that died between launch and record may have left one of the same number.
-        attempt.exit.unlink(missing_ok=True)
+        # A supervisor that died between launch and record may have left some of the same number.
+        for left in (attempt.rendezvous, *map(attempt.exit_of, range(job.resources.ranks))):
+            left.unlink(missing_ok=True)
         write_whole(paths.spec, job.spec.to_json(), durable=False)
         return self.executor.submit(
             Launch(
@@ -351,6 +357,7 @@ class Supervisor:
                 cpus=slot.cpus,
                 gpus=slot.gpus,
                 threads=job.resources.threads,
+                ranks=job.resources.ranks,
             )
         )
 

@@ -111,9 +111,20 @@ def summary(rows: Sequence[Mapping[str, Any]], width: int, *, alive: bool) -> Ta
             justify="right",
             rank=3,
         ),
+        *ranks([row["ranks"] for row in rows], rank=4),
         Column(name="attempts", cells=[str(row["attempts"]) for row in rows], justify="right", rank=4),
     ]
     return table(columns, width)
+
+
+def ranks(numbers: Sequence[int], *, rank: int = 0) -> list[Column]:
+    """A column with the number of ranks of every job, where any job has several; else nothing.
+
+    :param rank: as of :class:`Column`.
+    """
+    if max(numbers, default=1) == 1:
+        return []
+    return [Column(name="ranks", cells=[str(number) for number in numbers], justify="right", rank=rank)]
 
 
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

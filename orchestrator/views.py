@@ -71,6 +71,7 @@ def show_plan(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
         Column(name="task", cells=[job.spec.task or job.spec.env or job.spec.entry_point or "" for job in jobs]),
         Column(name="timesteps", cells=[f"{job.spec.total_timesteps:,}" for job in jobs], justify="right"),
         Column(name="n_envs", cells=[str(job.spec.n_envs) for job in jobs], justify="right", rank=2),
+        *tables.ranks([job.resources.ranks for job in jobs]),
         Column(name="cores", cells=[str(job.resources.cores) for job in jobs], justify="right"),
         Column(name="threads", cells=[str(job.resources.threads) for job in jobs], justify="right", rank=3),
         Column(name="memory", cells=[f"{job.resources.memory_mib:,} MiB" for job in jobs], justify="right", rank=4),
@@ -95,7 +96,9 @@ def plan_facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, A
 def _job_facts(job: Job) -> dict[str, Any]:
     """Under the job file's own words."""
     facts = asdict(job.spec)
-    facts["ppo"] = facts.pop("hyperparameters")
+    facts[job.spec.algo] = facts.pop("hyperparameters")
+    facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}
+    del facts["ranks"]  # is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries}
 

@@ -26,7 +26,7 @@ Lack: TypeAlias = Literal["cores", "gpus", "memory"]
 """What a job that does not fit waits for."""
 
 Demand: TypeAlias = tuple[int, int, int]
-"""Cores, GPUs, MiB."""
+"""Cores, GPUs, MiB, over all ranks."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,7 +69,7 @@ class WaitingLine:
 
     def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
         """Wait from ``now`` on, and with ``not_before`` at least until then."""
-        demand = resources.cores, resources.gpus, resources.memory_mib
+        demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib
         entry = _Entry(job_id=job_id, demand=demand, place=next(self._behind), since=now)
         self._entries[job_id] = entry
         if not_before is not None and not_before > now:

@@ -31,12 +31,26 @@ ASLEEP_FAMILY: list[Order] = [
 ]
 
 
+def family(rank: int, then: Iterable[Order] = ASLEEP_FAMILY[-2:]) -> list[Order]:
+    """A rank with a child in its group and a descendant in a session of its own, their pids in files."""
+    return [("when asked", None), ("fork", f"child-{rank}"), ("daemon", f"daemon-{rank}"), *then]
+
+
 def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: int = 0, **changes: Any) -> Launch:
     job_dir = root / job_id
     (job_dir / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
     (job_dir / "orders.json").write_text(json.dumps(list(orders)))
     values: dict[str, Any] = {"cpus": tuple(os.sched_getaffinity(0)), "gpus": (), "threads": 1}
     return Launch(job_id=job_id, number=number, job_dir=job_dir, **values | changes)
+
+
+def make_gang(root: Path, job_id: str, *orders: Iterable[Order], **changes: Any) -> Launch:
+    """A launch of as many ranks as there are ``orders``; each may use every CPU, unless ``cpus`` says otherwise."""
+    cpus = tuple(os.sched_getaffinity(0)) * len(orders)
+    launch = make_launch(root, job_id, **{"cpus": cpus, "ranks": len(orders)} | changes)
+    of_ranks = {str(rank): list(of_rank) for rank, of_rank in enumerate(orders)}
+    (launch.job_dir / "orders.json").write_text(json.dumps(of_ranks))
+    return launch
 
 
 def events_until(executor: Executor, condition: Callable[[list[Event]], bool]) -> list[Event]:

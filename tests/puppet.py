@@ -1,4 +1,5 @@
-"""A worker that does what ``orders.json`` in its job directory says, one order after the other.
+"""A worker that does what ``orders.json`` in its job directory says, one order after the other; of several ranks
+each has orders of its own there.
 
 Started as ``python -I -S puppet.py JOB_DIR NUMBER``: it imports nothing of ours, and nothing of it ends
 with its supervisor by its own doing.
@@ -14,14 +15,16 @@ import sys
 import time
 
 CHANNEL = int(os.environ["ORCHESTRATOR_CHANNEL"])
+RANK = os.environ.get("RANK", "0")
 
 
 def note(name: str, text: str) -> None:
     """Write a file whole."""
     path = os.path.join(sys.argv[1], name)
-    with open(path + ".tmp", "w") as file:
+    beside = f"{path}.{os.getpid()}.tmp"  # several ranks write here
+    with open(beside, "w") as file:
         file.write(text)
-    os.rename(path + ".tmp", path)
+    os.rename(beside, path)
 
 
 def fork_and_sleep(name: str, *, own_session: bool) -> None:
@@ -71,7 +74,12 @@ def follow(order: str, value: object) -> None:
         shown["fds"] = " ".join(sorted(os.listdir("/proc/self/fd")))
         with open("/proc/self/status") as file:
             shown["cpus"] = next(line.split()[1] for line in file if line.startswith("Cpus_allowed_list"))
-        note("seen.json", json.dumps(shown))
+        note("seen.json" if RANK == "0" else f"seen-{RANK}.json", json.dumps(shown))
+    elif order == "note":
+        note(str(value), "")
+    elif order == "await":
+        while not os.path.exists(os.path.join(sys.argv[1], str(value))):
+            time.sleep(0.001)
     elif order == "exit":
         os._exit(int(str(value)))
     elif order == "die":
@@ -83,6 +91,6 @@ def follow(order: str, value: object) -> None:
 if __name__ == "__main__":
     with open(os.path.join(sys.argv[1], "orders.json")) as orders:
         todo = json.load(orders)
-    for step in todo:
+    for step in todo[RANK] if isinstance(todo, dict) else todo:
         follow(*step)
     note("done", "")

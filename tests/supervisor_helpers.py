@@ -45,7 +45,7 @@ def make_job(
     return Job(
         job_id=job_id,
         where="jobs[0]",
-        spec=make_spec(job_id, **spec or {}),
+        spec=make_spec(job_id, **{"ranks": resources.get("ranks", 1)} | (spec or {})),
         resources=replace(RESOURCES, **resources),
         max_retries=max_retries,
         xml_source=None,

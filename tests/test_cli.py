@@ -480,6 +480,7 @@ ROWS: list[dict[str, Any]] = [
         "env_steps_per_s": 4321.0,
         "wall_s": 3725.0,
         "attempts": 1,
+        "ranks": 1,
     }
     for job_id, state in [("hopper-s0", "SUCCEEDED"), ("a-name-" * 9 + "s0", "RUNNING"), ("脚-s0", "FAILED")]
 ]

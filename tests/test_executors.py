@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from executor_helpers import PUPPET, Order, events_until, make_launch, until_exit, until_heard
+from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch, until_exit, until_heard
 
 from orchestrator.contract import Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
@@ -19,6 +19,8 @@ from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
+ALSO_SAID = Progress(phase="training", env_steps=7)
+"""By ranks that nobody listens to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,11 @@ class Script:
 
 
 class Stage(Protocol):
-    """An executor, and how a script becomes a launch on it."""
+    """An executor, and how scripts, one a rank, become a launch on it."""
 
     executor: Executor
 
-    def launch(self, job_id: str, script: Script) -> Launch: ...
+    def launch(self, job_id: str, *scripts: Script) -> Launch: ...
 
 
 class LocalStage:
@@ -45,13 +47,24 @@ class LocalStage:
         self.executor = LocalExecutor(worker_command=PUPPET)
         self._root = root
 
-    def launch(self, job_id: str, script: Script) -> Launch:
+    def launch(self, job_id: str, *scripts: Script) -> Launch:
+        orders = [self._orders(script, rank, len(scripts)) for rank, script in enumerate(scripts)]
+        if len(orders) == 1:
+            return make_launch(self._root, job_id, orders[0])
+        return make_gang(self._root, job_id, *orders)
+
+    def _orders(self, script: Script, rank: int, ranks: int) -> list[Order]:
         orders: list[Order] = [("when asked", script.when_asked)]
-        orders += [("say", line.decode("latin-1")) for line in (*script.says, SAID.to_line())]
+        if rank:
+            orders.append(("note", f"listens-{rank}"))
+        elif script.exits is None and script.dies is None:  # once it is heard all of them can be asked
+            orders += [("await", f"listens-{other}") for other in range(1, ranks)]
+        said = ALSO_SAID if rank else SAID
+        orders += [("say", line.decode("latin-1")) for line in (*script.says, said.to_line())]
         if script.exits is not None:
             orders.append(("exit", script.exits))
         orders += [("die", script.dies)] if script.dies is not None else []
-        return make_launch(self._root, job_id, [*orders, ("sleep", None)])
+        return [*orders, ("sleep", None)]
 
 
 class FakeStage:
@@ -60,17 +73,26 @@ class FakeStage:
         self._root = root
         self._fates: dict[str, Fate] = {}
 
-    def launch(self, job_id: str, script: Script) -> Launch:
-        ends = script.exits if script.exits is not None else -script.dies if script.dies is not None else None
+    def launch(self, job_id: str, *scripts: Script) -> Launch:
+        ends = [
+            script.exits if script.exits is not None else -script.dies if script.dies is not None else None
+            for script in scripts
+        ]
+        failed = [rank for rank, end in enumerate(ends) if end]
+        stays = not failed and None in ends
+        asked = [script.when_asked for script in scripts]
         self._fates[job_id] = Fate(
-            after_s=NEVER if ends is None else 1.0,
-            returncode=ends,
+            after_s=NEVER if stays else 1.0,
+            returncode=ends[failed[0]] if failed else ends[0],
+            rank=failed[0] if failed else 0,
             progress_every_s=0.5,
             progress=SAID,
-            leaves_within_s=NEVER if script.when_asked is None else 0.1,
-            returncode_asked=script.when_asked or 0,
+            leaves_within_s=NEVER if None in asked else 0.1,
+            returncode_asked=asked[0] or 0,
         )
-        return make_launch(self._root, job_id)
+        if len(scripts) == 1:
+            return make_launch(self._root, job_id)
+        return make_gang(self._root, job_id, *([] for _ in scripts))
 
 
 STAGES = {"local": LocalStage, "fake": FakeStage}
@@ -85,6 +107,10 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
 def start(stage: Stage, script: Script, job_id: str = "a") -> Handle:
     return stage.executor.submit(stage.launch(job_id, script))
+
+
+def start_ranks(stage: Stage, *scripts: Script, job_id: str = "a") -> Handle:
+    return stage.executor.submit(stage.launch(job_id, *scripts))
 
 
 @pytest.mark.parametrize("code", [0, 1, 10, 11, 12, 255])
@@ -202,5 +228,64 @@ def test_close_ends_everything_and_may_be_called_again(stage: Stage) -> None:
     for number in range(3):
         start(stage, Script(), f"j{number}")
     stage.executor.close()
+    stage.executor.close()
+    assert list(stage.executor.poll(0.0)) == []
+
+
+# -- several ranks
+
+
+def test_ranks_that_all_end_well_are_one_end_that_blames_nobody(stage: Stage) -> None:
+    handle = start_ranks(stage, *[Script(exits=0)] * 3)
+    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    assert [event for event in events if isinstance(event, Exited)] == [Exited(handle, 0)]
+    assert not [event for event in stage.executor.poll(0.0) if isinstance(event, Exited)]
+
+
+@pytest.mark.parametrize("ends", [Script(exits=1), Script(exits=10), Script(dies=signal.SIGKILL)])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(stage: Stage, ends: Script, rank: int) -> None:
+    scripts = [ends if number == rank else Script() for number in range(3)]
+    handle = start_ranks(stage, *scripts)
+    code = ends.exits if ends.exits is not None else -signal.SIGKILL
+    assert until_exit(stage.executor, handle)[handle] == Exited(handle, code, rank=rank)
+
+
+def test_ranks_that_are_done_wait_for_the_others(stage: Stage) -> None:
+    handle = start_ranks(stage, Script(), Script(exits=0), Script(exits=0))
+    until_heard(stage.executor, handle)
+    assert not [event for event in stage.executor.poll(0.6) if isinstance(event, Exited)]
+    stage.executor.cancel(handle, kill=True)
+    assert until_exit(stage.executor, handle)[handle].returncode == -signal.SIGKILL
+
+
+def test_rank_0_speaks_for_all(stage: Stage) -> None:
+    handle = start_ranks(stage, *[Script(exits=0)] * 3)
+    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+    assert {event.progress for event in events if isinstance(event, Progressed)} == {SAID}
+    assert {event.handle for event in events} == {handle}
+
+
+def test_every_rank_is_asked_to_leave(stage: Stage) -> None:
+    handle = start_ranks(stage, *[Script(when_asked=11)] * 3)
+    other = start_ranks(stage, *[Script(when_asked=11)] * 2, job_id="other")
+    until_heard(stage.executor, handle, other)
+    stage.executor.cancel(handle, kill=False)
+    ended = until_exit(stage.executor, handle)
+    assert ended.keys() == {handle}
+    assert ended[handle].returncode == 11
+    assert ended[handle].rank is not None
+
+
+def test_every_rank_is_killed(stage: Stage) -> None:
+    handle = start_ranks(stage, *[Script()] * 3)
+    until_heard(stage.executor, handle)
+    stage.executor.cancel(handle, kill=True)
+    assert until_exit(stage.executor, handle)[handle].returncode == -signal.SIGKILL
+    assert not [event for event in stage.executor.poll(0.0) if isinstance(event, Exited)]
+
+
+def test_close_ends_ranks_too(stage: Stage) -> None:
+    start_ranks(stage, *[Script()] * 3)
     stage.executor.close()
     assert list(stage.executor.poll(0.0)) == []

@@ -26,6 +26,7 @@ spec
 ledger
 executors.base
 executors.sentinel executors.process executors.fake
+executors.gang
 executors.local
 summary
 reporting

@@ -384,8 +384,10 @@ class TestSlotPool:
             (made(cores=2, smt=2), None, 3, [(0, 1, 2)]),
             (made(nodes=2, cores=2), None, 1, [(0,), (2,), (1,), (3,)]),
             (made(nodes=2, cores=2), None, 2, [(0, 1), (2, 3)]),
-            (made(nodes=2, cores=2), None, 3, [(0, 2, 1)]),
-            (made(nodes=2, cores=2, smt=2), None, 3, [(0, 2, 1)]),
+            (made(nodes=2, cores=2), None, 3, [(0, 1, 2)]),
+            (made(nodes=2, cores=2, smt=2), None, 3, [(0, 1, 2)]),
+            (made(nodes=2, cores=4), None, 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+            (made(nodes=2, cores=4), None, 6, [(0, 1, 2, 4, 5, 6)]),  # node by node, for ranks
             (made(quota=2.5), None, 1, [(0,), (1,)]),
             (made(quota=2.5), 4, 1, [(0,), (1,)]),
             (made(quota=2.5), 1, 2, [(0, 1)]),

@@ -41,6 +41,9 @@ def record(code: int, message: str = "") -> ExitRecord:
         (12, record(12, "disk"), STOP, False, Cause.DISK_FULL, "disk"),
         (12, record(12, "disk"), GONE, False, Cause.CANCELLED, "cancelled"),
         (13, None, None, False, Cause.SIGNAL, "lost the connection to its supervisor"),
+        (14, None, None, False, Cause.RANK_LOST, "lost the other ranks"),
+        (14, record(14, "no answer for 30 s"), None, False, Cause.RANK_LOST, "no answer for 30 s"),
+        (14, record(14, "no answer for 30 s"), STOP, False, Cause.INTERRUPTED, "SIGINT"),
         (-9, None, None, False, Cause.SIGNAL, "killed by SIGKILL"),
         (-11, None, None, False, Cause.SIGNAL, "killed by SIGSEGV"),
         (-15, None, STOP, False, Cause.INTERRUPTED, "SIGINT"),
@@ -65,6 +68,27 @@ def test_what_an_exit_means(
 
 
 @pytest.mark.parametrize(
+    ("rank", "returncode", "said", "message"),
+    [
+        (2, -9, None, "rank 2 was killed by SIGKILL"),
+        (0, -11, None, "rank 0 was killed by SIGSEGV"),
+        (2, 1, record(1, "ValueError: no"), "rank 2: ValueError: no"),
+        (2, 1, None, "rank 2: exit code 1; see its rank-2.log"),
+        (0, 1, None, "rank 0: exit code 1; see its worker.log"),
+        (1, 10, record(10, "hip: NaN"), "rank 1: hip: NaN"),
+        (1, 10, None, "rank 1: values became non-finite"),
+        (3, 11, record(11), "rank 3 left at a signal that somebody else sent"),
+        (3, 13, None, "rank 3 lost the connection to its supervisor"),
+        (3, 14, None, "rank 3 lost the other ranks"),
+    ],
+)
+def test_of_several_ranks_the_one_that_ended_is_named(
+    rank: int, returncode: int, said: ExitRecord | None, message: str
+) -> None:
+    assert policy.judge(returncode, said, asked=None, oom_killed=False, rank=rank).message == message
+
+
+@pytest.mark.parametrize(
     ("cause", "failures", "max_retries", "new"),
     [
         (None, 3, 0, Succeeded()),
@@ -76,6 +100,7 @@ def test_what_an_exit_means(
         (Cause.OUT_OF_MEMORY, 1, 2, Pending(failures=2, not_before=102.0)),
         (Cause.STALLED, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.NODE_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
+        (Cause.RANK_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.LAUNCH, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.SIGNAL, 2, 2, Failed(cause=Cause.SIGNAL, message="why (attempt 3 of 3)")),
         (Cause.SIGNAL, 0, 0, Failed(cause=Cause.SIGNAL, message="why")),
@@ -135,8 +160,17 @@ def test_a_limit_that_is_passed_is_named_with_what_was_reached(
     assert all(word in ending.message for word in words if ending)
 
 
-def growing(limit_mib: int, rss_mib: float) -> Watched:
-    return Watched(resources=make_job(memory_mib=limit_mib).resources, started=0, last_progress=0, rss_mib=rss_mib)
+def test_ranks_share_the_memory_of_all() -> None:
+    resources = make_job(memory_mib=100, ranks=3).resources
+    assert policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
+    ending = policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
+    assert ending is not None
+    assert ending.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
+
+
+def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> Watched:
+    resources = make_job(memory_mib=limit_mib, ranks=ranks).resources
+    return Watched(resources=resources, started=0, last_progress=0, rss_mib=rss_mib)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +184,8 @@ def growing(limit_mib: int, rss_mib: float) -> Watched:
         (500, 550, [growing(100, 40), growing(100, 95)], False),
         (500, 565, [growing(100, 40), growing(100, 95)], True),
         (500, 500, [growing(100, 300)], True),  # one beyond its limit promises nothing back
+        (500, 699, [growing(100, 100, ranks=3)], False),
+        (500, 700, [growing(100, 100, ranks=3)], True),
     ],
 )
 def test_memory_that_running_jobs_may_still_claim_is_set_aside(
@@ -171,4 +207,4 @@ def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
 def test_resumable_and_retryable_ends_are_different_ends() -> None:
     assert not policy.RESUMABLE & policy.RETRYABLE
     assert RESOURCES.cores == 1
-    assert {int(code) for code in ExitCode} == {0, 1, 10, 11, 12, 13}
+    assert {int(code) for code in ExitCode} == {0, 1, 10, 11, 12, 13, 14}

@@ -35,13 +35,17 @@ JOBS: dict[str, dict[str, Any]] = {
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
     "built-in task": {"task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 3072},
+    "sac": {"algo": "sac", "task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 4096},
+    "td3": {"algo": "td3", "total_timesteps": 3072},
+    "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 4096},
 }
 
 TIMES = {"time/fps", "time/time_elapsed"}
 
 
 def make_job(directory: Path, **changes: Any) -> JobPaths:
-    paths = helpers.job(directory, helpers.spec(**changes))
+    given = helpers.algorithm(**changes) if "algo" in changes else helpers.spec(**changes)
+    paths = helpers.job(directory, given)
     paths.robot.mkdir()
     (paths.robot / "robot.xml").write_text(ROBOT)
     return paths

@@ -21,6 +21,14 @@ REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 60
 
 SMALL_PPO = {"n_steps": 64, "batch_size": 32, "n_epochs": 2}
+SMALL_BUFFER = {"buffer_size": 1500, "learning_starts": 64, "batch_size": 16, "train_freq": 4, "gradient_steps": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": SMALL_PPO,
+    "a2c": {"n_steps": 16},
+    "sac": SMALL_BUFFER,
+    "td3": {**SMALL_BUFFER, "action_noise": 0.2},
+}
+"""Hyperparameters of short trainings."""
 
 
 def spec(**changes: Any) -> WorkerSpec:
@@ -103,15 +111,35 @@ def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecor
         return record, worker.log
 
 
+def algorithm(algo: str, **changes: Any) -> WorkerSpec:
+    """A short training with ``algo``, of two iterations and a bit, with ``changes``; its networks are tiny."""
+    given: dict[str, Any] = {
+        "algo": algo,
+        "total_timesteps": 1300,
+        "checkpoint_every": 512,
+        "hyperparameters": SMALL[algo],
+        "policy_kwargs": {"net_arch": [8]},
+    }
+    if not changes.keys() & {"env", "entry_point", "task"}:
+        given["env"] = "Pendulum-v1"
+    return spec(**given | changes)
+
+
 def parameters(model: Path) -> dict[str, torch.Tensor]:
-    """The policy's and the optimiser's tensors in a ``model.zip``, by name."""
+    """The policy's and the optimisers' tensors in a ``model.zip``, by name, and SAC's temperature."""
     found: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(model) as archive:
-        with archive.open("policy.pth") as file:
-            found |= torch.load(file, weights_only=True)
-        with archive.open("policy.optimizer.pth") as file:
-            for index, moments in torch.load(file, weights_only=True)["state"].items():
-                found |= {f"{index}.{name}": tensor for name, tensor in moments.items()}
+        for member in archive.namelist():
+            if not member.endswith(".pth"):
+                continue
+            with archive.open(member) as file:
+                content = torch.load(file, weights_only=True)
+            if member.endswith("optimizer.pth"):
+                kind = member.removeprefix("policy.").removesuffix("optimizer.pth")
+                for index, moments in content["state"].items():
+                    found |= {f"{kind}{index}.{name}": tensor for name, tensor in moments.items()}
+            elif member in ("policy.pth", "pytorch_variables.pth"):
+                found |= {name: tensor.detach() for name, tensor in (content or {}).items()}
     return found
 
 

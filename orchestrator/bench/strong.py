@@ -16,7 +16,6 @@ from orchestrator.bench.arms import ARMS
 from orchestrator.bench.runner import Ground
 from orchestrator.bench.running import GRACE_S, start
 from orchestrator.bench.supervise import write_request
-from orchestrator.bench.work import SB3_DEFAULTS
 from orchestrator.contract import RunPaths, write_whole
 from orchestrator.errors import UsageError
 from orchestrator.executors.process import end_group
@@ -40,7 +39,7 @@ def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
     made = []
     for job in jobs:
         spec = job.spec
-        iteration = int(spec.hyperparameters.get("n_steps", SB3_DEFAULTS["n_steps"])) * spec.n_envs
+        iteration = spec.steps_an_iteration
         iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / iteration))
         steps = min(spec.total_timesteps, iterations * iteration)
         short = dataclasses.replace(spec, total_timesteps=steps, checkpoint_every=10**12, eval_episodes=0, video=False)

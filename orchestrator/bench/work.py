@@ -20,7 +20,7 @@ ENDLESS_STEPS = 10**12
 """A training that is measured is ended from outside."""
 MEMORY_SHARE = 0.8
 DAY_S = 86_400.0
-SB3_DEFAULTS = {"n_steps": 2048, "batch_size": 64, "n_epochs": 10}
+SB3_DEFAULTS = {"batch_size": 64, "n_epochs": 10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Work:
 
     @property
     def steps_an_iteration(self) -> int:
-        return self._hyper("n_steps") * self.job.spec.n_envs
+        return self.job.spec.steps_an_iteration
 
     @property
     def updates_an_iteration(self) -> int | None:
@@ -102,7 +102,7 @@ class Work:
 def pick(experiment: Experiment, name: str | None) -> Job:
     """The job to be measured: the first one, or the first of that name.
 
-    :raises UsageError: when there is none of that name, or it needs a GPU.
+    :raises UsageError: when there is none of that name, it needs a GPU, or does not learn by PPO.
     """
     named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]
     if not named:
@@ -112,6 +112,11 @@ def pick(experiment: Experiment, name: str | None) -> Job:
         raise UsageError(
             f"{experiment.source}: {named[0].job_id} asks for a GPU; bench measures trainings on CPUs."
             " Choose another with --job, or --set resources.gpus=0"
+        )
+    if named[0].spec.algo != "ppo":
+        raise UsageError(
+            f'{experiment.source}: {named[0].job_id} has algo = "{named[0].spec.algo}"; bench measures trainings with'
+            " PPO. Choose another with --job"
         )
     return named[0]
 

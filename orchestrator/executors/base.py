@@ -22,13 +22,25 @@ class Launch:
     job_dir: Path
     """Holds ``spec.json`` and the attempt's own directory, which exists."""
     cpus: tuple[int, ...]
+    """Of all ranks, one after the other; likewise ``gpus``."""
     gpus: tuple[str, ...]
     threads: int
+    """Of each rank."""
+    ranks: int = 1
+    """Processes of the attempt: all are started, or none."""
+
+    def cpus_of(self, rank: int) -> tuple[int, ...]:
+        each = len(self.cpus) // self.ranks
+        return self.cpus[rank * each : (rank + 1) * each]
+
+    def gpus_of(self, rank: int) -> tuple[str, ...]:
+        each = len(self.gpus) // self.ranks
+        return self.gpus[rank * each : (rank + 1) * each]
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """An attempt that was launched. ``pid`` and ``pid_start`` where it is a process of this machine."""
+    """An attempt that was launched. ``pid`` and ``pid_start`` (of rank 0) where it is processes of this machine."""
 
     job_id: str
     number: int
@@ -44,7 +56,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Resident memory of the attempt and its descendants, seen from outside."""
+    """Resident memory of the attempt, of all its ranks and their descendants, seen from outside."""
 
     handle: Handle
     rss_mib: float
@@ -52,25 +64,31 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The attempt is over and its process group is gone; nothing more is heard of it.
+    """The attempt is over and its process groups are gone; nothing more is heard of it.
 
     ``returncode`` as in :mod:`subprocess`: negative for a signal; None where it could not be had (node lost).
     ``oom_killed`` when the kernel's out-of-memory killer is known to have struck meanwhile.
+    ``rank`` is None where all ended well, or there was one rank only; otherwise both figures are of that rank,
+    which is the one that the attempt ended by.
     """
 
     handle: Handle
     returncode: int | None
     oom_killed: bool = False
+    rank: int | None = None
 
 
 Event: TypeAlias = Progressed | Sampled | Exited
 
 
 class Executor(Protocol):
-    """Launches attempts and tells what becomes of them. Called from one thread only."""
+    """Launches attempts and tells what becomes of them. Called from one thread only.
+
+    The ranks of an attempt end together: when one ends otherwise than well the others are killed at once.
+    """
 
     def submit(self, launch: Launch) -> Handle:
-        """Start the attempt. :raises OSError: when it could not be started."""
+        """Start the attempt. :raises OSError: when it could not be started; no rank of it is left then."""
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
@@ -78,7 +96,7 @@ class Executor(Protocol):
         ...
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        """Ask the attempt to checkpoint and leave, or with ``kill`` end it and its descendants now.
+        """Ask every rank of the attempt to checkpoint and leave, or with ``kill`` end them and their descendants now.
 
         Either way an :class:`Exited` follows. Unknown and finished handles are ignored.
         """

@@ -25,6 +25,8 @@ class Fate:
     """Until it ends by itself; ``NEVER`` is possible."""
     returncode: int | None = 0
     oom_killed: bool = False
+    rank: int = 0
+    """Of several, the one that it ends by when it does not end well."""
     progress_every_s: float | None = None
     progress: Progress = ALIVE
     hangs_after_s: float = NEVER
@@ -49,6 +51,7 @@ class FakeExecutor:
     _agenda: list[tuple[float, int, Event]] = field(default_factory=list)
     _alive: dict[Handle, Fate] = field(default_factory=dict)
     _hung_at: dict[Handle, float] = field(default_factory=dict)
+    _ranks: dict[Handle, int] = field(default_factory=dict)
     _ticket: itertools.count[int] = field(default_factory=itertools.count)
 
     def now(self) -> float:
@@ -63,7 +66,8 @@ class FakeExecutor:
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
         self._alive[handle] = fate
-        self._in(fate.after_s, Exited(handle, fate.returncode, fate.oom_killed))
+        self._ranks[handle] = launch.ranks
+        self._in(fate.after_s, self._end(handle, fate.returncode, fate.oom_killed, fate.rank))
         for when, rss_mib in fate.rss_mib:
             self._in(when, Sampled(handle, rss_mib))
         self._hung_at[handle] = self.time_s + fate.hangs_after_s
@@ -87,7 +91,7 @@ class FakeExecutor:
 
     def _follow(self, event: Event) -> None:
         if isinstance(event, Exited):
-            del self._alive[event.handle], self._hung_at[event.handle]
+            del self._alive[event.handle], self._hung_at[event.handle], self._ranks[event.handle]
         elif isinstance(event, Progressed):
             self._report_next(event.handle)
 
@@ -99,9 +103,13 @@ class FakeExecutor:
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         fate = self._alive.get(handle)
         if fate is not None and kill:
-            self._in(0.0, Exited(handle, -9))
+            self._in(0.0, self._end(handle, -9))
         elif fate is not None:
-            self._in(fate.leaves_within_s, Exited(handle, int(fate.returncode_asked)))
+            self._in(fate.leaves_within_s, self._end(handle, int(fate.returncode_asked)))
+
+    def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
+        has_cause = self._ranks[handle] > 1 and returncode != ExitCode.SUCCEEDED
+        return Exited(handle, returncode, oom_killed, rank if has_cause else None)
 
     def close(self) -> None:
         self._alive.clear()

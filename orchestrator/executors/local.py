@@ -1,4 +1,4 @@
-"""Attempts as subprocesses of this machine: one exec each, own session, own cores, nothing shared.
+"""Attempts as subprocesses of this machine: one exec a rank, own session, own cores, nothing shared.
 
 No worker outlives its supervisor, by four means, each covering what the one before cannot: the
 parent-death signal that the worker sets first thing; the channel, a socket whose end-of-file makes
@@ -17,12 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator import machine
-from orchestrator.executors import process, sentinel
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed, Sampled
+from orchestrator.executors import gang, sentinel
+from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
+from orchestrator.executors.gang import End, Gang
 from orchestrator.executors.process import WorkerProcess
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
@@ -83,9 +84,9 @@ class LocalExecutor:
     worker_command: Sequence[str] = WORKER_COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
-    _processes: dict[int, WorkerProcess] = field(default_factory=dict, init=False)
+    _gangs: dict[Handle, Gang] = field(default_factory=dict, init=False)
     _ends: selectors.BaseSelector | None = field(default=None, init=False)
-    """Of pidfds: becomes ready when a worker ends."""
+    """Of pidfds: becomes ready when a rank ends."""
     _channels: selectors.BaseSelector | None = field(default=None, init=False)
     _sentinel: Sentinel | None = field(default=None, init=False)
     _next_sample: float = field(default=0.0, init=False)
@@ -95,14 +96,19 @@ class LocalExecutor:
     def submit(self, launch: Launch) -> Handle:
         self._open()
         token = f"{self._token}/{launch.job_id}/{launch.number}"
-        worker = process.start(self.worker_command, launch, token=token, added=self.environment)
-        self._processes[worker.pid] = worker
+        try:
+            started = gang.start(self.worker_command, launch, token=token, added=self.environment)
+        except BaseException:
+            self._sweep(token)
+            raise
+        self._gangs[started.handle] = started
         assert self._ends is not None
         assert self._channels is not None
-        self._channels.register(worker.channel, selectors.EVENT_READ, worker)
-        if worker.pidfd is not None:
-            self._ends.register(worker.pidfd, selectors.EVENT_READ, worker)
-        return worker.handle
+        for worker in started.running:
+            self._channels.register(worker.channel, selectors.EVENT_READ, (started, worker))
+            if worker.pidfd is not None:
+                self._ends.register(worker.pidfd, selectors.EVENT_READ, (started, worker))
+        return started.handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
@@ -110,26 +116,29 @@ class LocalExecutor:
             left_s = max(0.0, deadline - time.monotonic())
             ended = self._wait_for_ends(left_s)
             events = self._listen()
-            for worker in ended:
-                events += self._reap(worker)
+            for one, worker in ended:
+                events += self._reap(one, worker)
+            events += self._settle(dict.fromkeys(one for one, _ in ended))
             events += self._sample()
             if events or left_s == 0.0:
                 return events
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        worker = self._processes.get(handle.pid or 0)
-        if worker is None or worker.handle != handle:
+        one = self._gangs.get(handle)
+        if one is None:
             return
         if kill:
-            worker.kill()
+            one.kill()
         else:
-            worker.ask_to_leave()
+            one.ask_to_leave()
 
     def close(self) -> None:
-        for worker in self._processes.values():
-            worker.kill()
-        for worker in list(self._processes.values()):
-            self._reap(worker)
+        for one in self._gangs.values():
+            one.kill()
+        for one in self._gangs.values():
+            for worker in list(one.running):
+                self._reap(one, worker)
+        self._gangs.clear()
         for selector in (self._ends, self._channels):
             if selector is not None:
                 selector.close()
@@ -148,40 +157,51 @@ class LocalExecutor:
             self._sentinel = None
             self._sentinel = Sentinel(self._token)
 
-    def _wait_for_ends(self, timeout_s: float) -> list[WorkerProcess]:
-        """Workers that have ended; waits for the first, but not longer than it takes to have something to read."""
-        if self._ends is None or not self._processes:
+    def _wait_for_ends(self, timeout_s: float) -> list[tuple[Gang, WorkerProcess]]:
+        """Ranks that have ended; waits for the first, but not longer than it takes to have something to read."""
+        if self._ends is None or not self._gangs:
             select.select([], [], [], timeout_s)
             return []
-        blind = [worker for worker in self._processes.values() if worker.pidfd is None]
+        blind = [(one, worker) for one in self._gangs.values() for worker in one.running if worker.pidfd is None]
         ready = self._ends.select(min(timeout_s, EXIT_POLL_S if blind else LISTEN_EVERY_S))
-        return [key.data for key, _ in ready] + [worker for worker in blind if worker.has_ended()]
+        return [key.data for key, _ in ready] + [(one, worker) for one, worker in blind if worker.has_ended()]
 
     def _listen(self) -> list[Event]:
         if self._channels is None:
             return []
         events: list[Event] = []
         for key, _ in self._channels.select(0):
-            worker: WorkerProcess = key.data
-            said, goes_on = worker.read()
-            events += [Progressed(worker.handle, progress) for progress in said]
+            one, worker = key.data
+            said, goes_on = _heard(one, worker)
+            events += said
             if not goes_on:
                 self._channels.unregister(worker.channel)
         return events
 
-    def _reap(self, worker: WorkerProcess) -> list[Event]:
-        """The last things it said, and its end."""
-        said, _ = worker.read()
+    def _reap(self, one: Gang, worker: WorkerProcess) -> list[Event]:
+        """Take a rank that has ended out of its gang. Returns the last things it said."""
+        said, _ = _heard(one, worker)
         for selector, file in ((self._channels, worker.channel), (self._ends, worker.pidfd)):
             if selector is not None and file is not None:
                 with contextlib.suppress(KeyError):  # the worker had closed its side
                     selector.unregister(file)
-        del self._processes[worker.pid]
+        one.running.remove(worker)
         returncode = worker.reap()
+        self._sweep(worker.token)
+        oom_killed = returncode == -signal.SIGKILL and not one.rest_killed and self._is_oom_kill()
+        one.note(End(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
+        return said
+
+    def _settle(self, gangs: Iterable[Gang]) -> list[Event]:
+        """The ends of attempts that have lost ranks."""
+        ends = [end for one in gangs if (end := one.settle()) is not None]
+        for end in ends:
+            del self._gangs[end.handle]
+        return list(ends)
+
+    def _sweep(self, token: str) -> None:
         if self._sentinel is not None:
-            self._sentinel.sweep(worker.token)
-        oom_killed = returncode == -signal.SIGKILL and self._is_oom_kill()
-        return [*(Progressed(worker.handle, one) for one in said), Exited(worker.handle, returncode, oom_killed)]
+            self._sentinel.sweep(token)
 
     def _is_oom_kill(self) -> bool:
         """Whether the kernel has killed, for want of memory, more processes lately than we know of."""
@@ -193,8 +213,14 @@ class LocalExecutor:
 
     def _sample(self) -> list[Event]:
         now = time.monotonic()
-        if now < self._next_sample or not self._processes:
+        if now < self._next_sample or not self._gangs:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
         self._oom_kills = machine.oom_kills()
-        return [Sampled(worker.handle, process.resident_mib(worker.pid)) for worker in self._processes.values()]
+        return [Sampled(one.handle, one.resident_mib()) for one in self._gangs.values()]
+
+
+def _heard(one: Gang, worker: WorkerProcess) -> tuple[list[Event], bool]:
+    """What a rank has said meanwhile, and whether it may say more. Rank 0 speaks for all."""
+    said, goes_on = worker.read()
+    return [Progressed(one.handle, progress) for progress in said if worker.rank == 0], goes_on

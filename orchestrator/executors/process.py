@@ -1,4 +1,4 @@
-"""One worker as a process of this machine: how it is started, listened to, measured and ended."""
+"""One rank of an attempt as a process of this machine: how it is started, listened to, measured and ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import machine
-from orchestrator.contract import CHANNEL_VARIABLE, TOKEN_VARIABLE, JobPaths, Progress, worker_thread_settings
-from orchestrator.executors.base import Handle, Launch
+from orchestrator.contract import (
+    CHANNEL_VARIABLE,
+    DISTRIBUTED_VARIABLES,
+    LOCAL_RANK_VARIABLE,
+    RANK_VARIABLE,
+    TOKEN_VARIABLE,
+    WORLD_SIZE_VARIABLE,
+    JobPaths,
+    Progress,
+    worker_thread_settings,
+)
+from orchestrator.executors.base import Launch
 
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -28,8 +38,9 @@ MAX_CHUNKS = 16
 class WorkerProcess:
     """A started worker. Its pid is certainly its own until :meth:`reap`."""
 
-    handle: Handle
+    rank: int
     popen: subprocess.Popen[bytes]
+    pid_start: float | None
     channel: socket.socket
     pidfd: int | None
     """Readable once the process has ended; None on kernels and in sandboxes without."""
@@ -99,15 +110,17 @@ class WorkerProcess:
             os.close(self.pidfd)
 
 
-def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str]) -> WorkerProcess:
-    """Start a worker on its own cores, in its own session, its output in the attempt's log.
+def start(
+    command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str]
+) -> WorkerProcess:
+    """Start a worker on its own cores, in its own session, its output in a log of its own.
 
     :raises OSError: when it could not be started; nothing is left of it then.
     """
     ours, theirs = socket.socketpair()
     popen: subprocess.Popen[bytes] | None = None
     try:
-        with theirs, JobPaths(launch.job_dir).attempt(launch.number).worker_log.open("ab") as log:
+        with theirs, JobPaths(launch.job_dir).attempt(launch.number).log_of(rank).open("ab") as log:
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,
@@ -115,14 +128,20 @@ def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
-                env=worker_environment(launch, channel=theirs.fileno(), token=token, added=added),
+                env=worker_environment(launch, rank, channel=theirs.fileno(), token=token, added=added),
             )
         # Before the new process has run a line of Python: it starts, imports and trains on its own cores.
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(popen.pid, launch.cpus)
+            os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
         ours.setblocking(False)
-        handle = Handle(launch.job_id, launch.number, popen.pid, machine.process_start(popen.pid))
-        return WorkerProcess(handle=handle, popen=popen, channel=ours, pidfd=_pidfd(popen.pid), token=token)
+        return WorkerProcess(
+            rank=rank,
+            popen=popen,
+            pid_start=machine.process_start(popen.pid),
+            channel=ours,
+            pidfd=_pidfd(popen.pid),
+            token=token,
+        )
     except BaseException:
         ours.close()
         if popen is not None:
@@ -148,12 +167,18 @@ def end_group(popen: subprocess.Popen[bytes]) -> int:
     return popen.returncode
 
 
-def worker_environment(launch: Launch, *, channel: int, token: str, added: Mapping[str, str]) -> dict[str, str]:
-    """Our environment, with the thread budget and the accelerators of this attempt."""
+def worker_environment(
+    launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str]
+) -> dict[str, str]:
+    """Our environment, with the thread budget and the accelerators of this rank, and its place among the others.
+
+    Whatever has made us one of several says nothing about our workers.
+    """
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in DISTRIBUTED_VARIABLES},
+        **(_place(rank, launch.ranks) if launch.ranks > 1 else {}),
         **worker_thread_settings(launch.threads),
-        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
         # Environments that walk through a set of strings would otherwise differ from attempt to attempt.
         "PYTHONHASHSEED": "0",
@@ -162,6 +187,11 @@ def worker_environment(launch: Launch, *, channel: int, token: str, added: Mappi
         **package_path(),
         **added,
     }
+
+
+def _place(rank: int, ranks: int) -> dict[str, str]:
+    """Under the names of PyTorch's launchers. Without an address: the ranks meet in the attempt's directory."""
+    return {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(ranks), LOCAL_RANK_VARIABLE: str(rank)}
 
 
 def package_path() -> dict[str, str]:

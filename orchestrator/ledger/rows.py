@@ -153,6 +153,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
         "max_rss_mib": row["max_rss_mib"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],
+        "ranks": spec.get("ranks", 1),
         "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if running else None,
         "robot_hash": row["robot_hash"],

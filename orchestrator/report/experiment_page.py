@@ -22,7 +22,7 @@ MOST_VARIED = 12
 NAMED = 4
 """Jobs that one finding lists."""
 ABOUT = (
-    "A report of training runs of reinforcement-learning policies (PPO) for simulated robots, every run an "
+    "A report of training runs of reinforcement-learning policies for simulated robots, every run an "
     "operating-system process of its own. An env_step is one control step of one environment; the return is the sum of "
     "rewards of an episode, as seen in training (mean of the latest 100 episodes)."
 )

@@ -13,12 +13,15 @@ from typing import Any
 from orchestrator.contract import WorkerSpec
 from orchestrator.errors import Problem
 from orchestrator.job import Job, Resources
+from orchestrator.spec.algorithms import check_tables
 from orchestrator.spec.check import Checked, check_one
 from orchestrator.spec.edits import flat
+from orchestrator.spec.hyperparameters import ALGORITHMS
+from orchestrator.spec.layers import Layer
 from orchestrator.spec.models import Settings
 from orchestrator.spec.names import canonical, digest, matrix_suffix, safe_name
 from orchestrator.spec.robots import Robot, Robots
-from orchestrator.spec.together import FAMILY, Layer, check_family, check_together
+from orchestrator.spec.together import FAMILY, check_family, check_together
 from orchestrator.spec.values import is_users_task
 from orchestrator.spec.words import FREE_TABLES, TABLES, place, quoted
 
@@ -49,7 +52,8 @@ class Choice:
 def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], problems: dict[Problem, None]) -> list[Job]:
     """Every job of the file, in its order; problems found on the way are added to ``problems``."""
     # What the user did not set of these stays unset: the worker passes on nothing else.
-    built_in = Settings().model_dump(exclude={"env", "entry_point"}) | {"ppo": {}, "policy_kwargs": {}}
+    unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
+    built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     common = [
         Layer(built_in, lambda key: key),
@@ -79,6 +83,8 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
             message = f"files, matrix and seeds make {count:_} jobs here; an experiment holds at most {MOST_JOBS:_}"
             problems[Problem(where=where, message=message)] = None
             continue
+        if "algo" not in bad:
+            check_tables(entry, {choice.value for choice in choices.get("algo", ())} or {settled["algo"]}, problems)
         variants = []
         for point in itertools.product(*choices.values()):
             chosen = _point_layer(point)
@@ -250,6 +256,7 @@ def _jobs(
         gpus=table["gpus"],
         timeout_s=table["timeout"],
         stall_timeout_s=table["stall_timeout"],
+        ranks=table["ranks"],
     )
     jobs = []
     for seed in merged["seeds"]:
@@ -280,11 +287,14 @@ def _jobs(
             env=env,
             entry_point=entry_point,
             env_kwargs={} if "task" in merged else merged["env_kwargs"],
-            hyperparameters=merged["ppo"],
+            hyperparameters=merged[merged["algo"]],
             policy=merged["policy"],
             policy_kwargs=merged["policy_kwargs"],
             threads=resources.threads,
             device="cuda" if resources.gpus else "cpu",
+            ranks=resources.ranks,
+            backend=merged["distributed"]["backend"],
+            mode=merged["distributed"]["mode"],
             search_path=str(base) if task is None or is_users_task(task) else None,
         )
         jobs.append(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from orchestrator.contract import LearnerChoice
+from orchestrator.contract import Algorithm, Backend, LearnerChoice, Mode
 from orchestrator.spec.edits import nested
+from orchestrator.spec.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
+from orchestrator.spec.table import Table, key
 from orchestrator.spec.values import (
     MOST,
     Count,
@@ -15,15 +17,11 @@ from orchestrator.spec.values import (
     Duration,
     EntryPoint,
     EnvId,
-    Fraction,
     Matrix,
     MaxParallel,
     MjcfPath,
     Name,
-    NetArch,
-    OptionalSchedule,
     Options,
-    Schedule,
     Seeds,
     Size,
     StallTimeout,
@@ -33,76 +31,10 @@ from orchestrator.spec.values import (
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 
 
-def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
-    """One key of the format. ``shown`` is the default as a user would write it, where that differs."""
-    return Field(
-        default=default,
-        description=description,
-        examples=None if example is None else [example],
-        json_schema_extra=None if shown is None else {"default": shown},
-    )
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        allow_inf_nan=False,
-        field_title_generator=lambda name, _: name,
-    )
-
-
-class Ppo(Table):
-    """Keyword arguments of stable_baselines3.PPO, under its own names and with its own defaults."""
-
-    learning_rate: Schedule = key(
-        3e-4, 'Adam\'s step size: a number, or a schedule "linear(start, end[, fraction])".', 3e-4
-    )
-    n_steps: Count = key(2048, "Steps of each environment per update; n_steps × n_envs is the rollout.", 256)
-    batch_size: Count = key(64, "Minibatch size; divides n_steps × n_envs.", 64)
-    n_epochs: Count = key(10, "Passes over the rollout per update.", 10)
-    gamma: Fraction = key(0.99, "Discount factor, 0 to 1.", 0.99)
-    gae_lambda: Fraction = key(0.95, "Bias against variance in generalised advantage estimation, 0 to 1.", 0.95)
-    clip_range: Schedule = key(0.2, "Clipping of the probability ratio: a number or a schedule.", 0.2)
-    clip_range_vf: OptionalSchedule = key(
-        None, "Clipping of the value function: a number or a schedule; off unless set.", 0.2
-    )
-    normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.", True)
-    ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
-    vf_coef: float = key(0.5, "Weight of the value function in the loss.", 0.5)
-    max_grad_norm: Annotated[float, Field(gt=0)] = key(
-        0.5, "Largest norm of the gradient; a huge number switches clipping off.", 0.5
-    )
-    use_sde: bool = key(False, "State-dependent exploration (gSDE) instead of independent noise.", True)
-    sde_sample_freq: Annotated[int, Field(ge=-1, le=MOST)] = key(
-        -1, "Steps between new gSDE noise; -1: only at the start of a rollout.", 4
-    )
-    target_kl: Annotated[float | None, Field(gt=0)] = key(
-        None, "Ends an update early beyond 1.5 × this KL divergence; off unless set.", 0.02
-    )
-    stats_window_size: Count = key(100, "Episodes over which returns and lengths are averaged in the logs.", 100)
-
-
-class PolicyKwargs(Table):
-    """Keyword arguments of Stable-Baselines3's actor-critic policies, under its own names."""
-
-    net_arch: NetArch = key([64, 64], "Widths of the hidden layers, or a table { pi = […], vf = […] }.", [64, 64])
-    activation_fn: Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"] = key(
-        "tanh", "Activation between layers.", "tanh"
-    )
-    ortho_init: bool = key(True, "Orthogonal initialisation.", True)
-    log_std_init: float = key(0.0, "Initial logarithm of the standard deviation of actions.", -1.0)
-    full_std: bool = key(True, "gSDE: parameters for features × actions, not features alone.", True)
-    use_expln: bool = key(False, "gSDE: expln() instead of exp() for the standard deviation.", False)
-    squash_output: bool = key(False, "Squash actions by tanh; needs ppo.use_sde = true.", False)
-    share_features_extractor: bool = key(True, "One feature extractor for policy and value function.", True)
-    normalize_images: bool = key(True, "Divide images by 255.", True)
-
-
 class ResourcesTable(Table):
-    """What one job may use."""
+    """What one job may use; with several ranks, each of them."""
 
+    ranks: Count = key(1, "Processes that train the one policy together; n_envs and batch_size are over all.", 4)
     cores: Count = key(1, "CPU cores the job is pinned to.", 1)
     threads: Annotated[int | None, Field(ge=1, le=MOST)] = key(
         None, "Threads of torch, OpenMP and BLAS; as many as cores unless set.", 1
@@ -115,6 +47,21 @@ class ResourcesTable(Table):
     )
 
 
+class Distributed(Table):
+    """How the ranks of a job work together; without effect on a job of one."""
+
+    backend: Backend = key(
+        "auto",
+        "What carries sums between ranks: gloo (CPU), nccl (a GPU for each rank), or auto: by resources.gpus.",
+        "gloo",
+    )
+    mode: Mode = key(
+        "allreduce",
+        "Every rank steps with the averaged gradient (allreduce), or rank 0 alone for all (parameter-server).",
+        "parameter-server",
+    )
+
+
 class Retry(Table):
     """What happens after an attempt was killed, ran out of memory or hung."""
 
@@ -124,7 +71,7 @@ class Retry(Table):
 class Settings(Table):
     """Whatever [defaults] may hold; every job may override any key, tables key by key."""
 
-    algo: Literal["ppo"] = key("ppo", "The learning algorithm.", "ppo")
+    algo: Algorithm = key("ppo", "The learning algorithm.", "ppo")
     task: Task = key(
         "auto",
         "What the robot must do: a built-in task, gymnasium's own, or a class of yours; auto goes by its structure.",
@@ -162,8 +109,12 @@ class Settings(Table):
         "MlpPolicy", "Stable-Baselines3's name of the policy.", "MlpPolicy"
     )
     ppo: Ppo = key(Ppo(), "Hyperparameters of PPO.", shown={})
+    sac: Sac = key(Sac(), "Hyperparameters of SAC.", shown={})
+    td3: Td3 = key(Td3(), "Hyperparameters of TD3.", shown={})
+    a2c: A2c = key(A2c(), "Hyperparameters of A2C.", shown={})
     policy_kwargs: PolicyKwargs = key(PolicyKwargs(), "The policy's network.", shown={})
     resources: ResourcesTable = key(ResourcesTable(), "Cores, threads, memory, GPUs and time limits.", shown={})
+    distributed: Distributed = key(Distributed(), "How several ranks work together.", shown={})
     retry: Retry = key(Retry(), "Retries.", shown={})
     matrix: Matrix = key(
         {},
@@ -182,7 +133,7 @@ class Entry(Settings):
 
 
 class Document(Table):
-    """An experiment: many PPO policies trained at once, one process each."""
+    """An experiment: many policies trained at once, one process each."""
 
     name: Name = Field(description="The experiment's name; the run directory is runs/<name>.", examples=["robots"])
     max_parallel: MaxParallel = key(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.contract import fast_refused, unfit_for_fast
 from orchestrator.errors import Problem
-from orchestrator.spec.models import Ppo
+from orchestrator.spec.algorithms import check_algorithm
+from orchestrator.spec.hyperparameters import Ppo
+from orchestrator.spec.layers import Layer
+from orchestrator.spec.ranks import check_ranks
 from orchestrator.spec.values import PRESETS
 
 FAMILY = ("task", "env", "entry_point")
@@ -18,23 +21,6 @@ FAMILY = ("task", "env", "entry_point")
 _PPO_DEFAULTS = Ppo().model_dump()
 _FROM_US = {"seed": "seeds", "xml": "xml"}
 """Keyword arguments of an environment that the job's own keys set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Settings written in one place; a later layer wins over an earlier one, key by key."""
-
-    values: Mapping[str, Any]
-    where: Callable[[str], str]
-    """Place of a dotted key in this layer, for messages."""
-
-    def has(self, dotted: str) -> bool:
-        tree: Any = self.values
-        for part in dotted.split("."):
-            if not isinstance(tree, Mapping) or part not in tree:
-                return False
-            tree = tree[part]
-        return True
 
 
 def check_family(layer: Layer, problems: dict[Problem, None]) -> None:
@@ -61,8 +47,14 @@ def check_together(
         _check_environment(merged, layers[-2:], report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(["model"], "changes a robot, and this job has none; set xml")
-    if not bad & {"ppo", "n_envs", "policy_kwargs"}:
-        _check_ppo(merged, report)
+    algo = merged["algo"]
+    if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
+        if algo == "ppo":
+            _check_ppo(merged, report)
+        check_algorithm(merged, layers[-1], report)
+    if merged["learner"] == "fast" and not bad & {"learner", "algo", "policy", "ppo", "policy_kwargs", "resources"}:
+        _check_fast(merged, report)
+    check_ranks(merged, bad, report)
 
 
 def _check_environment(
@@ -91,30 +83,41 @@ def _check_environment(
 
 def _check_ppo(merged: Mapping[str, Any], report: Callable[[Sequence[str], str], None]) -> None:
     ppo = _PPO_DEFAULTS | merged["ppo"]
-    n_steps, n_envs, batch_size = ppo["n_steps"], merged["n_envs"], ppo["batch_size"]
+    n_steps, n_envs, ranks = ppo["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
+    batch_size = ppo["batch_size"]
     rollout = n_steps * n_envs
     size = f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout}"
     if ppo["normalize_advantage"] and rollout == 1:
         report(["ppo.n_steps", "n_envs"], f"{size}: one step cannot be normalised; it must be greater than 1")
     elif ppo["normalize_advantage"] and batch_size == 1:
         report(["ppo.batch_size"], "must be greater than 1, because normalize_advantage is on")
-    elif rollout % batch_size:
+    elif rollout % batch_size and batch_size % ranks == 0:
         default = "" if "batch_size" in merged["ppo"] else " (Stable-Baselines3's default)"
         message = (
             f"{size} is not divisible by batch_size = {batch_size}{default}: every pass would end with a minibatch of "
-            f"{rollout % batch_size}; use {_better_sizes(n_steps, n_envs, batch_size)}"
+            f"{rollout % batch_size}; use {_better_sizes(n_steps, n_envs, batch_size, ranks)}"
         )
         report(["ppo.batch_size", "ppo.n_steps", "n_envs"], message)
-    if merged["policy_kwargs"].get("squash_output") and not ppo["use_sde"]:
-        report(["policy_kwargs.squash_output"], "works only with gSDE; set ppo.use_sde = true, or leave it out")
+
+
+def _check_fast(merged: Mapping[str, Any], report: Callable[[Sequence[str], str], None]) -> None:
+    unfit = unfit_for_fast(
+        algo=merged["algo"],
+        policy=merged["policy"],
+        hyperparameters=merged["ppo"],
+        policy_kwargs=merged["policy_kwargs"],
+        on_gpu=merged["resources"]["gpus"] > 0,
+    )
+    if unfit:
+        report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
 
 
 @functools.lru_cache(maxsize=1024)
-def _better_sizes(n_steps: int, n_envs: int, batch_size: int) -> str:
-    """The nearest batch sizes that divide the rollout, else the nearest n_steps that suit the batch size."""
+def _better_sizes(n_steps: int, n_envs: int, batch_size: int, ranks: int) -> str:
+    """The nearest batch sizes that ranks can share and that divide the rollout, else the nearest n_steps that suit."""
     rollout = n_steps * n_envs
     nearby = range(max(2, batch_size - 10_000), min(rollout, batch_size + 10_000) + 1)
-    sizes = [size for size in nearby if rollout % size == 0]
+    sizes = [size for size in nearby if rollout % size == 0 and size % ranks == 0]
     below = [size for size in sizes if size < batch_size][-1:]
     above = [size for size in sizes if size > batch_size][:1]
     texts = [str(size) for size in below + above if batch_size / 4 <= size <= batch_size * 4]

@@ -104,10 +104,12 @@ def _layers(value: Any) -> bool:
 
 
 def _net_arch(value: Any) -> list[int] | dict[str, list[int]]:
-    if _layers(value) or (isinstance(value, dict) and {"pi", "vf"} == set(value) and all(map(_layers, value.values()))):
+    is_both = isinstance(value, dict) and set(value) in ({"pi", "vf"}, {"pi", "qf"})
+    if _layers(value) or (is_both and all(map(_layers, value.values()))):
         return value  # type: ignore[no-any-return]
     raise ExpectedError(
-        "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] }"
+        "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] } "
+        "(SAC, TD3: qf in the place of vf)"
     )
 
 
@@ -237,18 +239,21 @@ Seeds = Annotated[
     ),
 ]
 NetArch = Annotated[
-    list[int] | dict[str, list[int]],
+    list[int] | dict[str, list[int]] | None,
     PlainValidator(_net_arch),
     WithJsonSchema(
         {
             "anyOf": [
                 _WIDTHS,
-                {
-                    "type": "object",
-                    "properties": {"pi": _WIDTHS, "vf": _WIDTHS},
-                    "required": ["pi", "vf"],
-                    "additionalProperties": False,
-                },
+                *(
+                    {
+                        "type": "object",
+                        "properties": {"pi": _WIDTHS, critic: _WIDTHS},
+                        "required": ["pi", critic],
+                        "additionalProperties": False,
+                    }
+                    for critic in ("vf", "qf")
+                ),
             ]
         }
     ),

@@ -16,16 +16,18 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
-from orchestrator.spec.models import Document, Entry, PolicyKwargs, Ppo, ResourcesTable, Retry, Settings
+from orchestrator.spec.hyperparameters import ALGORITHMS, PolicyKwargs
+from orchestrator.spec.models import Distributed, Document, Entry, ResourcesTable, Retry, Settings
 from orchestrator.spec.values import ExpectedError
 
 Location = tuple[int | str, ...]
 """Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
 
 TABLES: dict[str, type[BaseModel]] = {
-    "ppo": Ppo,
+    **ALGORITHMS,
     "policy_kwargs": PolicyKwargs,
     "resources": ResourcesTable,
+    "distributed": Distributed,
     "retry": Retry,
 }
 """Tables of a job whose keys are known."""
@@ -33,17 +35,24 @@ FREE_TABLES = ("env_kwargs", "model", "task_options")
 """Tables of a job that are passed on as they are."""
 
 _NO_CLASS = "cannot be set in a job file"
-_ADAM = "cannot be set: every learner uses Stable-Baselines3's own optimiser, Adam with eps = 1e-5"
-_INSTEAD = {
-    (Ppo, "seed"): "is set by the job's seeds, a list: seeds = [0]",
-    (Ppo, "device"): "follows from the job's resources: resources.gpus = 1 trains on a GPU",
-    (Ppo, "verbose"): "cannot be set: progress is shown by the command, and is in progress.csv",
-    (Ppo, "tensorboard_log"): "cannot be set: the logger's values are in progress.csv of the job's directory",
-    (Ppo, "rollout_buffer_class"): _NO_CLASS,
-    (Ppo, "rollout_buffer_kwargs"): _NO_CLASS,
-    (Ppo, "_init_setup_model"): _NO_CLASS,
-    (PolicyKwargs, "optimizer_class"): _ADAM,
-    (PolicyKwargs, "optimizer_kwargs"): _ADAM,
+_OPTIMIZER = "cannot be set: every learner uses Stable-Baselines3's own optimiser (of PPO, Adam with eps = 1e-5)"
+_NOT_OURS = {
+    "seed": "is set by the job's seeds, a list: seeds = [0]",
+    "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
+    "verbose": "cannot be set: progress is shown by the command, and is in progress.csv",
+    "tensorboard_log": "cannot be set: the logger's values are in progress.csv of the job's directory",
+    "rollout_buffer_class": _NO_CLASS,
+    "rollout_buffer_kwargs": _NO_CLASS,
+    "replay_buffer_class": _NO_CLASS,
+    "replay_buffer_kwargs": _NO_CLASS,
+    "optimize_memory_usage": "cannot be set: Stable-Baselines3 could not tell time limits from failures then",
+    "_init_setup_model": _NO_CLASS,
+}
+"""Keyword arguments of the algorithms that are no keys of their tables."""
+_INSTEAD: dict[tuple[type[BaseModel], str], str] = {
+    **{(table, name): why for table in ALGORITHMS.values() for name, why in _NOT_OURS.items()},
+    (PolicyKwargs, "optimizer_class"): _OPTIMIZER,
+    (PolicyKwargs, "optimizer_kwargs"): _OPTIMIZER,
     (PolicyKwargs, "features_extractor_class"): _NO_CLASS,
     (PolicyKwargs, "features_extractor_kwargs"): _NO_CLASS,
     (Settings, "seed"): "unknown key; use seeds, a list: seeds = [0]",
@@ -141,8 +150,11 @@ def _belongs(model: type[BaseModel], name: str) -> str | None:
         where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
     elif name in Entry.model_fields:
         where = "to the job itself, not to a table of it"
+    elif home in ALGORITHMS and model in ALGORITHMS.values():
+        return f"unknown key here; {home} has it, {_name_of(model)} has {', '.join(sorted(model.model_fields))}"
     elif home is not None:
-        where = f"in the table {home}: {home}.{name}"
+        several = sum(name in table.model_fields for table in ALGORITHMS.values()) > 1
+        where = f"in the table {home}: {home}.{name}" + " (or in that of the job's own algorithm)" * several
     elif name in Document.model_fields:
         where = "at the top of the file"
     else:
@@ -152,6 +164,10 @@ def _belongs(model: type[BaseModel], name: str) -> str | None:
 
 def _home_of(name: str) -> str | None:
     return next((table for table, known in TABLES.items() if name in known.model_fields), None)
+
+
+def _name_of(model: type[BaseModel]) -> str:
+    return next(name for name, table in TABLES.items() if table is model)
 
 
 def _model_at(location: Location) -> type[BaseModel]:
@@ -171,8 +187,7 @@ def _field_at(location: Location) -> FieldInfo | None:
 def _expected(info: FieldInfo | None) -> str:
     if info is None:
         return "a table"
-    kinds = [kind for kind in get_args(info.annotation) if kind is not type(None)]
-    kind = kinds[0] if get_origin(info.annotation) in (Union, types.UnionType) else info.annotation
+    kind = _kind(info)
     if get_origin(kind) is Literal:
         known = [quoted(value) for value in get_args(kind)]
         return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
@@ -180,7 +195,13 @@ def _expected(info: FieldInfo | None) -> str:
         return ("a whole number" if kind is int else "a number") + _limits(info)
     if get_origin(kind) is list:
         return "a list"
-    return {bool: "true or false", str: "text in quotes"}.get(kind, "a table")  # type: ignore[arg-type]
+    return {bool: "true or false", str: "text in quotes"}.get(kind, "a table")
+
+
+def _kind(info: FieldInfo) -> Any:
+    """The field's type, of an optional one that of its value."""
+    kinds = [kind for kind in get_args(info.annotation) if kind is not type(None)]
+    return kinds[0] if get_origin(info.annotation) in (Union, types.UnionType) else info.annotation
 
 
 def _limits(info: FieldInfo) -> str:
@@ -211,7 +232,7 @@ def _hint(found: Any, info: FieldInfo | None) -> str:
             return "; write it without quotes"
         if expected == "true or false" and found.lower() in ("true", "false"):
             return f"; write it without quotes: {found.lower()}"
-        known = [value for value in get_args(info.annotation) if isinstance(value, str)]
+        known = [value for value in get_args(_kind(info)) if isinstance(value, str)]
         meant = suggestion(found, known) if known else None
         return f"; did you mean {quoted(meant)}?" if meant else ""
     if isinstance(found, float) and found.is_integer() and abs(found) < 10**12 and info.annotation is int:

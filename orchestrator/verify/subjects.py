@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import rundir, session, spec
-from orchestrator.contract import WorkerSpec
+from orchestrator.contract import OFF_POLICY
 from orchestrator.errors import UsageError
 from orchestrator.job import Job
 from orchestrator.ledger import Ledger
@@ -112,17 +112,13 @@ def _fits(job_id: str, name: str) -> bool:
     return job_id.startswith(name) or fnmatch.fnmatchcase(job_id, name)
 
 
-def rollout(given: WorkerSpec) -> int:
-    """env_steps of one iteration."""
-    return int(given.hyperparameters["n_steps"]) * given.n_envs
-
-
 def subject_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: int) -> Job:
-    """``job``, so many iterations long and without all that follows training.
+    """``job``, so many iterations long and without all that follows training; of SAC and TD3 those that learn count.
 
     :param checkpoints: whether there is one after every iteration, rather than at the end alone.
     """
-    steps = iterations * rollout(job.spec)
+    waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
+    steps = (iterations + waiting // job.spec.steps_an_iteration) * job.spec.steps_an_iteration
     short = dataclasses.replace(
         job.spec, total_timesteps=steps, checkpoint_every=1 if checkpoints else steps, eval_episodes=0, video=False
     )

@@ -2,8 +2,9 @@
 
 A training that is killed at any instant and goes on from its newest checkpoint ends with the
 same bits as one that was never killed. A checkpoint holds the spec's fingerprint, so that nothing
-goes on under other hyperparameters. Loading one runs code (pickle): only a job's own are loaded, and a
-file that the user names with ``play --checkpoint``.
+goes on under other hyperparameters. Of a replay buffer it knows only how much of it there was: the
+rows themselves are in files of their own (:mod:`.replay`). Loading a checkpoint runs code (pickle): only
+a job's own are loaded, and a file that the user names with ``play --checkpoint``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from orchestrator.contract import write_whole
-from orchestrator.worker import env_state
+from orchestrator.worker import algorithms, env_state
+from orchestrator.worker.algorithms import Model
 from orchestrator.worker.progress import say
+from orchestrator.worker.replay import DamagedError, Replay
 
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
@@ -53,26 +55,47 @@ class Place:
 
 
 class CheckpointStore:
-    """The ``checkpoints`` directory of one job, written by one process at a time."""
+    """The ``checkpoints`` directory of one job, written by one process at a time.
 
-    def __init__(self, directory: Path, fingerprint: str) -> None:
+    :param replay: the replay buffer that belongs to them, where the algorithm has one; :meth:`newest` fills it.
+    :param n_envs: env_steps of one row of it.
+    """
+
+    def __init__(self, directory: Path, fingerprint: str, replay: Replay | None = None, n_envs: int = 1) -> None:
         self._directory = directory
         self._fingerprint = fingerprint
+        self._replay, self._n_envs = replay, n_envs
         directory.mkdir(parents=True, exist_ok=True)
         for stray in directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
             stray.unlink(missing_ok=True)
 
-    def save(self, env_steps: int, state: dict[str, Any]) -> None:
+    def save(self, env_steps: int, state: dict[str, Any], *, is_last: bool = False) -> None:
         """Write one checkpoint and drop all but the last :data:`KEPT`.
 
+        :param is_last: nothing will be learnt after it, so that it needs no replay buffer.
         :raises OSError: as the disk answers; the earlier checkpoints stand then.
         """
+        if self._replay is not None and not is_last:
+            rows = env_steps // self._n_envs
+            self._replay.save(rows)
+            state = {"rows": rows, **state}
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
         torch.save({"fingerprint": self._fingerprint, **state}, content)
         write_whole(self._directory / f"checkpoint-{env_steps:012d}.pt", content.getvalue())
-        for path in self._paths()[:-KEPT]:
+        self._keep(KEPT)
+
+    def trained(self) -> None:
+        """The policy is saved: what only going on with its training needs is removed."""
+        if self._replay is not None:
+            self._keep(1)
+            self._replay.remove()
+
+    def _keep(self, count: int) -> None:
+        for path in self._paths()[:-count]:
             path.unlink(missing_ok=True)
+        if self._replay is not None:
+            self._replay.forget_before(_env_steps(self._paths()[0]) // self._n_envs)
 
     def newest(self) -> dict[str, Any] | None:
         """The newest checkpoint that is whole, or None. Damaged ones are removed, with a line in the log.
@@ -95,11 +118,24 @@ class CheckpointStore:
                     f"{path} was written under other settings of this job; "
                     "remove the checkpoints to train anew, or restore the settings to go on"
                 )
+            if self._replay is not None and "rows" in state:
+                try:
+                    self._replay.restore(state["rows"])
+                except DamagedError as error:
+                    say(f"checkpoint {path.name} is removed, its replay buffer being damaged: {error}")
+                    path.unlink()
+                    continue
             return state
+        if self._replay is not None:
+            self._replay.clear()
         return None
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _env_steps(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
 
 
 def load(content: bytes) -> dict[str, Any]:
@@ -117,10 +153,13 @@ def load(content: bytes) -> dict[str, Any]:
     return state
 
 
-def capture(model: PPO, place: Place) -> dict[str, Any]:
-    """Everything at this iteration boundary. What cannot be saved of the environments is said in ``unsaveable``."""
+def capture(model: Model, place: Place) -> dict[str, Any]:
+    """Everything at this iteration boundary but the replay buffer.
+
+    What cannot be saved of the environments is said in ``unsaveable``.
+    """
     assert model.env is not None
-    normalization = model.get_vec_normalize_env()
+    normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
     try:
         envs, unsaveable = _save_envs(model.env.unwrapped), ""
     except env_state.Unsaveable as error:
@@ -128,9 +167,11 @@ def capture(model: PPO, place: Place) -> dict[str, Any]:
     return {
         "place": place,
         "policy": model.policy.state_dict(),
-        "optimizer": model.policy.optimizer.state_dict(),
+        "optimizers": {name: one.state_dict() for name, one in algorithms.optimizers(model).items()},
+        "temperature": None if temperature is None else temperature.detach(),
         "counters": {name: getattr(model, name) for name in _COUNTERS},
         "last_obs": _each_array(model._last_obs, _in_memory_order),
+        "last_original_obs": _each_array(model._last_original_obs, _in_memory_order),
         "last_episode_starts": model._last_episode_starts,
         "normalization": normalization
         and {name: getattr(normalization, name) for name in _NORMALIZATION if hasattr(normalization, name)},
@@ -141,8 +182,8 @@ def capture(model: PPO, place: Place) -> dict[str, Any]:
     }
 
 
-def restore(model: PPO, state: dict[str, Any]) -> Place:
-    """Put a freshly built model and its environments where ``state`` was captured.
+def restore(model: Model, state: dict[str, Any]) -> Place:
+    """Put a freshly built model and its environments where ``state`` was captured, all but the replay buffer.
 
     Where the environments could not be saved, ``model._last_obs`` is left None: Stable-Baselines3 begins
     new episodes then, seeded by how far the training is, so that they differ from those at the start.
@@ -150,7 +191,12 @@ def restore(model: PPO, state: dict[str, Any]) -> Place:
     assert model.env is not None
     place: Place = state["place"]
     model.policy.load_state_dict(state["policy"])
-    model.policy.optimizer.load_state_dict(state["optimizer"])
+    for name, optimizer in algorithms.optimizers(model).items():
+        optimizer.load_state_dict(state["optimizers"][name])
+    temperature = algorithms.temperature(model)
+    if temperature is not None:
+        with torch.no_grad():
+            temperature.copy_(state["temperature"])
     vars(model).update(state["counters"])
     normalization = model.get_vec_normalize_env()
     if normalization is not None:
@@ -165,13 +211,16 @@ def restore(model: PPO, state: dict[str, Any]) -> Place:
     else:
         _restore_envs(model.env.unwrapped, state["envs"])
         model._last_obs = _each_array(state["last_obs"], _as_it_was)
+        model._last_original_obs = _each_array(state["last_original_obs"], _as_it_was)
         model._last_episode_starts = state["last_episode_starts"]
     set_generators(state["generators"])
     return place
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
-    """``function`` of an observation array, or of every part of a ``Dict`` one."""
+    """``function`` of an observation array, or of every part of a ``Dict`` one; None where there is none."""
+    if observations is None:
+        return None
     if isinstance(observations, dict):
         return {key: function(part) for key, part in observations.items()}
     return function(observations)

@@ -21,9 +21,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from orchestrator.contract import Mode
 from orchestrator.worker.fast.network import Array
 from orchestrator.worker.fast.ppo import explained_variance
-from orchestrator.worker.ranks import Group, Mode, Ranks
+from orchestrator.worker.ranks import Group, Ranks
 
 Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 

@@ -1,4 +1,4 @@
-"""Is a gymnasium environment, or what a user's entry point makes, fit for Stable-Baselines3's PPO?"""
+"""Is a gymnasium environment, or what a user's entry point makes, fit for an algorithm of Stable-Baselines3?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.contract import ExaminationRequest
+from orchestrator.contract import OFF_POLICY, ExaminationRequest
 from orchestrator.worker import outcome, user_env
 
 if TYPE_CHECKING:
@@ -80,20 +80,23 @@ def _try_out(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
-    """What Stable-Baselines3's PPO would refuse once it is launched."""
+    """What the algorithm would refuse once it is launched."""
     import numpy as np
     from gymnasium import spaces
 
     actions, observations = env.action_space, env.observation_space
+    algorithm = f"Stable-Baselines3's {request.algo.upper()}"
+    if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):
+        raise UnfitError(f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it')
     parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
     for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
         if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
             can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (" or a Dict" if role == "observation" else "")
-            raise UnfitError(f"its {role} space is {space}; Stable-Baselines3's PPO can use {can_use}")
+            raise UnfitError(f"its {role} space is {space}; {algorithm} can use {can_use}")
     if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise UnfitError(f"its action space is {actions}; Stable-Baselines3's PPO needs finite bounds")
+        raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
     if request.use_sde and not isinstance(actions, spaces.Box):
-        raise UnfitError(f"its action space is {actions}; ppo.use_sde = true needs a Box")
+        raise UnfitError(f"its action space is {actions}; {request.algo}.use_sde = true needs a Box")
     if request.policy is None:
         return
     if isinstance(observations, spaces.Dict) != (request.policy == "MultiInputPolicy"):

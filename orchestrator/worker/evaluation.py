@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
 
 from orchestrator.contract import WorkerSpec
-from orchestrator.worker import envs
+from orchestrator.worker import algorithms, envs
+from orchestrator.worker.algorithms import Model
 from orchestrator.worker.checkpoint import generators, set_generators
 from orchestrator.worker.outcome import Diverged
 from orchestrator.worker.progress import say
@@ -130,7 +130,7 @@ def _summary(values: Sequence[float | None]) -> dict[str, Any]:
     return {"mean": mean, "std": std, "values": list(values)}
 
 
-def evaluate(spec: WorkerSpec, job_dir: Path, model: PPO, each_step: Callable[[], None]) -> Evaluation:
+def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> Evaluation:
     """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with normalisation frozen.
 
     The episodes are dealt out to the environments beforehand: taking the first to end would favour short ones.
@@ -176,7 +176,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         set_generators(before)
 
 
-def _prepared(spec: WorkerSpec, model: PPO, venv: Any) -> Any:
+def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
     """``venv`` as the model saw its own in training: observations normalised, images transposed."""
     trained = model.get_vec_normalize_env()
     if trained is not None:
@@ -185,11 +185,11 @@ def _prepared(spec: WorkerSpec, model: PPO, venv: Any) -> Any:
         if trained.norm_obs:
             wrapped.obs_rms = trained.obs_rms
         venv = wrapped
-    return PPO._wrap_env(venv)
+    return model._wrap_env(venv)
 
 
 def _run(
-    model: PPO, venv: Any, left: np.ndarray, each_step: Callable[[], None], deterministic: bool
+    model: Model, venv: Any, left: np.ndarray, each_step: Callable[[], None], deterministic: bool
 ) -> Sequence[Episode]:
     """:param left: ``(n_envs,)`` episodes still to be run in each environment; counted down here."""
     episodes: list[Episode] = []
@@ -200,6 +200,8 @@ def _run(
         if not deterministic:
             _explore(model, elapsed, len(left))
         actions, _ = model.predict(observations, deterministic=deterministic)
+        if not deterministic:
+            actions = algorithms.with_noise(model, actions)
         observations, rewards, dones, infos = venv.step(actions)
         elapsed += 1
         so_far += rewards
@@ -224,11 +226,14 @@ def _run(
     return episodes
 
 
-def _explore(model: PPO, elapsed: int, n_envs: int) -> None:
-    """State-dependent exploration (gSDE) draws its noise anew as often as in training."""
-    every = model.sde_sample_freq if model.sde_sample_freq > 0 else model.n_steps
-    if model.use_sde and elapsed % every == 0:
-        model.policy.reset_noise(n_envs)
+def _explore(model: Model, elapsed: int, n_envs: int) -> None:
+    """State-dependent exploration (gSDE) draws its noise anew as often as in training (at the start, for episodes)."""
+    if not model.use_sde:
+        return
+    rollout = algorithms.steps_a_rollout(model) or LONGEST
+    every = min(model.sde_sample_freq, rollout) if model.sde_sample_freq > 0 else rollout
+    if elapsed % every == 0:
+        model.policy.reset_noise(n_envs)  # type: ignore[operator]
 
 
 def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:

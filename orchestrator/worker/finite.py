@@ -7,37 +7,52 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
+from numpy.typing import NDArray
 
+from orchestrator.errors import OrchestratorError
+from orchestrator.worker import replay
+from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.fast.update import NonFiniteGradient
 from orchestrator.worker.outcome import Diverged
 
+LOSSES = (
+    *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
+    *("train/policy_loss", "train/critic_loss", "train/actor_loss", "train/ent_coef_loss", "train/ent_coef"),
+)
+LOOK_BACK = 1000
+"""Rows of a replay buffer that are looked through for the reason of an error."""
 
-def check_rollout(model: PPO, iteration: int) -> None:
-    """Look through the rollout just collected, before the policy learns from it.
+
+def check_rollout(model: Model, iteration: int, steps: int) -> None:
+    """Look through the rollout just collected, of ``steps`` steps of each environment, before it is learnt from.
 
     :raises Diverged: naming what is not finite, and the step and environment where it begins.
     """
-    problem = _rollout_problem(model)
+    problem = _rollout_problem(model, steps)
     if problem:
         raise _diverged(model, iteration, problem)
 
 
-def check_policy(model: PPO, iteration: int) -> None:
-    """Look at the loss and at every parameter after an update; a non-finite gradient shows in these.
+def check_losses(model: Model, iteration: int) -> None:
+    """Look at the losses of an update. :raises Diverged: naming the one that is not finite."""
+    problem = _loss_problem(model)
+    if problem:
+        raise _diverged(model, iteration, problem)
 
-    :raises Diverged: naming what is not finite.
-    """
-    problem = _loss_problem(model) or _parameter_problem(model)
+
+def check_parameters(model: Model, iteration: int) -> None:
+    """Look at every parameter; a non-finite gradient shows there. :raises Diverged: naming what is not finite."""
+    problem = _parameter_problem(model)
     if problem:
         raise _diverged(model, iteration, problem)
 
 
 @contextmanager
-def blaming(model: PPO, iteration: int) -> Iterator[None]:
+def blaming(model: Model, iteration: int) -> Iterator[None]:
     """Where torch or numpy refuse a number that is not finite, say that this is what happened.
 
-    (torch's distributions raise ``ValueError`` about their arguments then, its sampling ``RuntimeError``.)
+    (torch's distributions raise ``ValueError`` about their arguments then, its sampling ``RuntimeError``. Physics
+    diverges when the policy's actions are no numbers, which is then the policy's fault.)
     """
     try:
         yield
@@ -47,31 +62,43 @@ def blaming(model: PPO, iteration: int) -> Iterator[None]:
         problem = (
             _parameter_problem(model)
             or _observation_problem(model)
-            or _rollout_problem(model)
+            or _rollout_problem(model, LOOK_BACK)
             or _exploration_problem(model)
         )
         if problem is None:
             raise
         raise _diverged(model, iteration, problem) from error
+    except OrchestratorError as error:
+        problem = _parameter_problem(model)
+        if problem is None:
+            raise
+        raise _diverged(model, iteration, problem) from error
 
 
-def _diverged(model: PPO, iteration: int, problem: str) -> Diverged:
+def _diverged(model: Model, iteration: int, problem: str) -> Diverged:
     return Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}")
 
 
-def _rollout_problem(model: PPO) -> str | None:
-    buffer = model.rollout_buffer
-    observations = buffer.observations
-    parts = observations if isinstance(observations, dict) else {"observations": observations}
-    arrays = {"rewards": buffer.rewards, **parts, "values": buffer.values, "returns": buffer.returns}
-    for name, array in arrays.items():
+def _rollout_problem(model: Model, steps: int) -> str | None:
+    for name, array in _collected(model, steps):
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             place = np.argwhere(~np.isfinite(array))[0]
             return f"{name} are not finite: {array[tuple(place)]} at step {place[0]}{_environment(array[place[0]])}"
     return None
 
 
-def _observation_problem(model: PPO) -> str | None:
+def _collected(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]]:
+    """What the last rollout brought, each array ``(steps, n_envs, …)``, by name."""
+    if isinstance(model, OffPolicy):
+        assert model.replay_buffer is not None
+        return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
+    buffer = model.rollout_buffer
+    observations = buffer.observations
+    parts = observations if isinstance(observations, dict) else {"observations": observations}
+    return [("rewards", buffer.rewards), *parts.items(), ("values", buffer.values), ("returns", buffer.returns)]
+
+
+def _observation_problem(model: Model) -> str | None:
     normalization = model.get_vec_normalize_env()
     # As the environments gave them: one that is not finite spoils the normalised ones of all.
     given = None if normalization is None else getattr(normalization, "old_obs", None)
@@ -89,15 +116,15 @@ def _environment(row: np.ndarray) -> str:
     return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
 
 
-def _loss_problem(model: PPO) -> str | None:
-    for name in ("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"):
+def _loss_problem(model: Model) -> str | None:
+    for name in LOSSES:
         value = model.logger.name_to_value.get(name)
         if value is not None and not np.isfinite(value):
             return f"{name} is not finite: {value}"
     return None
 
 
-def _parameter_problem(model: PPO) -> str | None:
+def _parameter_problem(model: Model) -> str | None:
     with torch.no_grad():
         for name, parameter in model.policy.named_parameters():
             if not torch.isfinite(parameter).all():
@@ -105,7 +132,7 @@ def _parameter_problem(model: PPO) -> str | None:
     return None
 
 
-def _exploration_problem(model: PPO) -> str | None:
+def _exploration_problem(model: Model) -> str | None:
     log_std = getattr(model.policy, "log_std", None)
     if log_std is None:
         return None

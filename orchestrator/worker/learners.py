@@ -1,4 +1,4 @@
-"""From the job's spec to the model that learns: stock PPO, or the same with less overhead.
+"""From the job's spec to the model that learns: an algorithm of stock Stable-Baselines3, or PPO with less overhead.
 
 Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads
 where this package is not installed.
@@ -10,31 +10,34 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.contract import WorkerSpec, fast_refused, parse_schedule
+from orchestrator.worker.algorithms import CLASSES, Model
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.fast.qualify import unfit
 
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
-"""Hyperparameters of PPO that may be functions of the remaining progress."""
+"""Hyperparameters that may be functions of the remaining progress."""
 
 
 class Learner(NamedTuple):
-    model: PPO
+    model: Model
     name: str
     reason: str
     """Why this learner, for people."""
 
 
 def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
-    """PPO as ``stable_baselines3.PPO(...)`` makes it from these values; with ``learner = "auto"`` fast where it can be.
+    """What ``stable_baselines3.PPO(...)`` or its like makes of these values; with ``"auto"`` the fast one where it can.
 
     Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
-    are set by PPO itself. ``optimizer_kwargs`` is not touched: only where it is absent does
+    are set by the algorithm itself. ``optimizer_kwargs`` is not touched: only where it is absent does
     stable-baselines3 give Adam its ``eps=1e-5``.
 
     :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
@@ -53,47 +56,61 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
         seed=spec.seed,
         device=spec.device,
         policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
-        **{name: _schedule(name, value) for name, value in spec.hyperparameters.items()},
+        **{name: _argument(name, value, venv) for name, value in spec.hyperparameters.items()},
     )
     return Learner(model, name, reason)
 
 
-def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[PPO], str, str]:
+def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
     """Class, name and reason. :raises ValueError: what is asked for cannot be."""
     if spec.learner == "sb3":
-        return PPO, "sb3", "asked for"
+        return CLASSES[spec.algo], "sb3", "asked for"
     problem = unfit(spec, venv.observation_space, venv.action_space)
     if problem is None:
         return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
     if spec.learner == "fast":
         raise ValueError(fast_refused(problem))
-    return PPO, "sb3", f"auto: {problem}"
+    return CLASSES[spec.algo], "sb3", f"auto: {problem}"
 
 
-def logged_columns(model: PPO) -> list[str]:
-    """Names under which ``PPO`` logs, in the order in which people look for them.
+def logged_columns(model: Model) -> list[str]:
+    """Names under which the algorithm logs, in the order in which people look for them.
 
     Known beforehand, the table need not be rewritten when they appear. (Success rates, which
     some environments give, still add theirs.)
     """
-    times = ["iterations", "total_timesteps", "time_elapsed", "fps"]
-    losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
-    others = ["clip_fraction", "clip_range", "learning_rate", "n_updates"]
-    if hasattr(model.policy, "log_std"):
+    count, has_std = "iterations", hasattr(model.policy, "log_std")
+    if isinstance(model, PPO):
+        losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
+        others = ["clip_fraction", "clip_range", "learning_rate", "n_updates"]
+    elif isinstance(model, A2C):
+        losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
+        others = ["learning_rate", "n_updates"]
+    else:
+        losses = ["actor_loss", "critic_loss"]
+        others = ["learning_rate", "n_updates"]
+        count, has_std = "episodes", model.use_sde
+    if isinstance(model, SAC):
+        losses += ["ent_coef"] if model.ent_coef_optimizer is None else ["ent_coef", "ent_coef_loss"]
+    if has_std:
         others.append("std")
-    if model.clip_range_vf is not None:
+    if isinstance(model, PPO) and model.clip_range_vf is not None:
         others.append("clip_range_vf")
     return [
-        *(f"time/{name}" for name in times),
+        *(f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")),
         *(f"rollout/{name}" for name in ("ep_rew_mean", "ep_len_mean")),
         *(f"train/{name}" for name in losses + others),
     ]
 
 
-def _schedule(name: str, value: Any) -> Any:
+def _argument(name: str, value: Any, venv: VecEnv) -> Any:
+    """A hyperparameter of the job file as Stable-Baselines3 takes it."""
     if name in SCHEDULES and isinstance(value, str):
         return LinearSchedule(*parse_schedule(value))
-    return value
+    if name == "action_noise" and value is not None:
+        zeros = np.zeros(venv.action_space.shape or ())
+        return NormalActionNoise(zeros, zeros + value)
+    return tuple(value) if name == "train_freq" and isinstance(value, list) else value
 
 
 def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from orchestrator.contract import JobPaths, WorkerSpec, write_whole
+from orchestrator.contract import OFF_POLICY, JobPaths, WorkerSpec, write_whole
 from orchestrator.worker import film, lifeline, outcome, rendering, scenes
 from orchestrator.worker.scenes import Scene
 
 if TYPE_CHECKING:
-    from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecEnv
+
+    from orchestrator.worker.algorithms import Model
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
@@ -32,8 +33,8 @@ LONGEST_S = 600.0
 """Where only episodes are counted: some never end."""
 LATEST = "latest"
 """As ``--checkpoint``: the one with the most env_steps."""
-_FOR_POLICY = ("use_sde", "sde_sample_freq")
-"""The hyperparameters that a policy is built from."""
+_FOR_POLICY = ("use_sde", "sde_sample_freq", "action_noise")
+"""The hyperparameters that policy and exploration are built from."""
 
 
 class Unplayable(Exception):
@@ -164,25 +165,34 @@ def _policy(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
 ) -> Callable[[Any], tuple[Any, bool]]:
     """What takes an observation (None: begin), acts on it, and gives the next one and whether an episode has ended."""
-    from stable_baselines3 import PPO
+    from orchestrator.worker import algorithms
 
+    statistics: dict[str, Any] | None = None
     if trained is None:
-        model, statistics = PPO.load(paths.model, device="cpu"), None
+        kind = algorithms.CLASSES[spec.algo]
+        model: Model = kind.load(paths.model, device="cpu", custom_objects=_small_buffer(spec))
     else:
         model, statistics = _from_checkpoint(spec, venv, trained)
-    wrapped: Any = PPO._wrap_env(_normalized(spec, paths, venv, trained, statistics))
+    wrapped: Any = model._wrap_env(_normalized(spec, paths, venv, trained, statistics))
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
             return wrapped.reset(), False
         actions, _ = model.predict(observation, deterministic=deterministic)
+        if not deterministic:
+            actions = algorithms.with_noise(model, actions)
         observation, _, dones, _ = wrapped.step(actions)
         return observation, bool(dones[0])
 
     return act
 
 
-def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[PPO, dict[str, Any] | None]:
+def _small_buffer(spec: WorkerSpec) -> dict[str, Any]:
+    """Hyperparameters that keep a model which only plays from making room for gigabytes of experience."""
+    return {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+
+
+def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[Model, dict[str, Any] | None]:
     """The policy of a checkpoint, and its normalisation's statistics.
 
     :raises Unplayable: the file is damaged or of another robot.
@@ -193,7 +203,7 @@ def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tup
         state = checkpoint.load(trained.content)
     except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
         raise Unplayable(f"{trained.path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
-    few = {name: value for name, value in spec.hyperparameters.items() if name in _FOR_POLICY}
+    few = {name: value for name, value in spec.hyperparameters.items() if name in _FOR_POLICY} | _small_buffer(spec)
     model = learners.build(dataclasses.replace(spec, hyperparameters=few), venv).model
     try:
         model.policy.load_state_dict(state["policy"])

@@ -37,7 +37,7 @@ class SharedStatistics:
         return [*parts, self._normalization.ret_rms]
 
     def merge(self) -> None:
-        """:raises RanksError: the ranks have lost each other."""
+        """:raises RankLostError: the ranks have lost each other."""
         seen = [_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
         everyone: list[list[Moments]] = self._ranks.all_gather(seen)
         for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):

@@ -18,17 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from orchestrator.contract import Backend
 from orchestrator.errors import OrchestratorError
 
 PATIENCE_S = 30.0
 """For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
 MEETING_S = 300.0
 """For the others to start."""
-Mode = Literal["allreduce", "parameter-server"]
 
 
 class RanksError(OrchestratorError):
-    """The ranks have lost each other, or differ where they must not."""
+    """The ranks were started wrongly, or differ where they must not: it would happen again."""
+
+
+class RankLostError(OrchestratorError):
+    """The other ranks did not come, or do not answer any more."""
 
 
 class Ranks(Protocol):
@@ -82,7 +86,7 @@ class Group:
     """Ranks in processes of their own, over ``torch.distributed``.
 
     :param backend: ``gloo`` or ``nccl``; arrays that nccl is to add up travel over ``device``.
-    :raises RanksError: they did not meet, or have lost each other.
+    :raises RankLostError: they did not meet, or have lost each other.
     """
 
     def __init__(self, backend: Literal["gloo", "nccl"], meeting: Mapping[str, Any], device: torch.device) -> None:
@@ -93,7 +97,7 @@ class Group:
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=MEETING_S), **meeting)
         except (RuntimeError, ValueError) as error:
-            raise RanksError(f"the ranks did not meet within {MEETING_S:.0f} s: {error}") from error
+            raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {error}") from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # Objects and flags always go over gloo: they live in main memory.
         patience = timedelta(seconds=PATIENCE_S)
@@ -159,20 +163,21 @@ class Group:
         try:
             collective()
         except RuntimeError as error:
-            raise RanksError(
+            raise RankLostError(
                 f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "
                 f"{PATIENCE_S:.0f} s ({' '.join(str(error).split())})"
             ) from error
         self.seconds += perf_counter() - started
 
 
-def join(size: int, backend: Literal["auto", "gloo", "nccl"], device: torch.device, rendezvous: Path) -> Ranks:
+def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) -> Ranks:
     """Meet the other ranks; alone where there are none.
 
     ``RANK`` says who we are. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they meet
     there; else over the file ``rendezvous``, which all see and which belongs to this attempt alone.
 
-    :raises RanksError: the environment speaks of another number of ranks than the job, or they did not meet.
+    :raises RanksError: the environment speaks of another number of ranks than the job.
+    :raises RankLostError: they did not meet.
     """
     if size == 1:
         return Alone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def keep_dynamo_out() -> None:
     Four methods of ``Optimizer`` are wrapped in ``torch._disable_dynamo``, which imports the compiler
     on the first call, only to ask it for a version of the function that it will not compile, and keeps that
     as ``__dynamo_disable`` on the function. Without compilation the function itself is that version:
-    we put it there beforehand. ``Adam.step`` imports it to mark a graph break, a no-op outside of
+    we put it there beforehand. ``step`` of Adam and RMSprop imports it to mark a graph break, a no-op outside of
     compilation: its wrapper is replaced by one that does the rest (the gradient mode).
 
     Nothing is done when the compiler is already loaded, or when torch is built otherwise than expected.
@@ -43,19 +43,20 @@ def keep_dynamo_out() -> None:
     if "torch._dynamo" in sys.modules:
         return
     import torch
-    from torch.optim import Adam, Optimizer
+    from torch.optim import Adam, Optimizer, RMSprop
 
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
         function = getattr(getattr(Optimizer, name), "__wrapped__", None)
         if function is not None and not hasattr(function, "__dynamo_disable"):
             setattr(function, "__dynamo_disable", function)
 
-    plain_step = getattr(Adam.step, "__wrapped__", None)
-    if plain_step is None or getattr(Adam.step, "__name__", "") != "step" or hasattr(Adam.step, "hooked"):
-        return
+    for kind in (Adam, RMSprop):
+        plain_step = getattr(kind.step, "__wrapped__", None)
+        if plain_step is None or getattr(kind.step, "__name__", "") != "step" or hasattr(kind.step, "hooked"):
+            continue
 
-    def step(self: Adam, closure: Any = None) -> Any:
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
-            return plain_step(self, closure)
+        def step(self: Optimizer, closure: Any = None, plain_step: Callable[..., Any] = plain_step) -> Any:
+            with torch.set_grad_enabled(self.defaults["differentiable"]):
+                return plain_step(self, closure)
 
-    Adam.step = step  # type: ignore[method-assign]
+        kind.step = step  # type: ignore[method-assign]

@@ -14,9 +14,10 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from orchestrator.worker import algorithms
+from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.resources import UsageReader
 from orchestrator.worker.tables import CsvTable
@@ -49,15 +50,15 @@ COLUMNS = (
 is the same for all processes of the machine: what ran at the same time is found with it."""
 
 
-class WatchedEnv:
-    """What PPO's ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
+class WatchedEnv(VecEnvWrapper):
+    """What ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
 
     A stand-in rather than a changed environment: the environment, of which ``VecNormalize`` is
     saved, knows nothing of it.
     """
 
     def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
-        self.num_envs = venv.num_envs
+        super().__init__(venv)
         self.seconds = 0.0
         self._step = venv.step
         self._after_step = after_step
@@ -69,22 +70,35 @@ class WatchedEnv:
         self._after_step()
         return result
 
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
 
 class Phases:
-    """Seconds spent in the parts of rollout and update, since they were last taken."""
+    """Seconds spent in the parts of rollout and update, since they were last taken.
 
-    def __init__(self, model: PPO, env: WatchedEnv) -> None:
+    Random actions before ``learning_starts`` are nobody's part; off-policy algorithms have no ``gae_s``.
+    """
+
+    def __init__(self, model: Model, env: WatchedEnv) -> None:
         self._env = env
         self._undo: list[Callable[[], None]] = []
         if isinstance(model, FastPPO):  # it measures itself
             self._seconds = model.seconds
             return
         self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
-        self._watch(model.policy, "forward", "policy_s")
-        self._watch(model.policy, "predict_values", "policy_s")
-        self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
+        if isinstance(model, OffPolicy):
+            self._watch(model.policy, "predict", "policy_s")
+        else:
+            self._watch(model.policy, "forward", "policy_s")
+            self._watch(model.policy, "predict_values", "policy_s")
+            self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
         self._watch_backward()
-        self._watch_optimizer(model.policy.optimizer)
+        for optimizer in algorithms.optimizers(model).values():
+            self._watch_optimizer(optimizer)
 
     def take(self) -> dict[str, float]:
         taken = {"env_s": self._env.seconds, **self._seconds}
@@ -138,11 +152,11 @@ class Timings:
     of logs. Checkpoints fall between iterations.
     """
 
-    def __init__(self, path: Path, model: PPO, env: WatchedEnv, *, keep: int) -> None:
+    def __init__(self, path: Path, model: Model, env: WatchedEnv, *, keep: int) -> None:
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = Phases(model, env)
         self._reader = UsageReader()
-        self._begun = self._rolled_out = self._trained = 0.0
+        self._begun = self._mark = self._rollout_s = self._train_s = 0.0
         self._usage = self._reader.read()
 
     @property
@@ -152,13 +166,20 @@ class Timings:
     def begin(self) -> None:
         self._phases.take()
         self._usage = self._reader.read()
-        self._begun = perf_counter()
+        self._rollout_s = self._train_s = 0.0
+        self._begun = self._mark = perf_counter()
 
     def rollout_done(self) -> None:
-        self._rolled_out = perf_counter()
+        """What came since the last mark was a rollout."""
+        now = perf_counter()
+        self._rollout_s += now - self._mark
+        self._mark = now
 
     def train_done(self) -> None:
-        self._trained = perf_counter()
+        """What came since the last mark was an update."""
+        now = perf_counter()
+        self._train_s += now - self._mark
+        self._mark = now
 
     def end(self, iteration: int, env_steps: int) -> None:
         """Write the iteration's row. :raises OSError: as the disk answers."""
@@ -169,8 +190,8 @@ class Timings:
                 "iteration": iteration,
                 "env_steps": env_steps,
                 "wall_s": _seconds(now - self._begun),
-                "rollout_s": _seconds(self._rolled_out - self._begun),
-                "train_s": _seconds(self._trained - self._rolled_out),
+                "rollout_s": _seconds(self._rollout_s),
+                "train_s": _seconds(self._train_s),
                 **{name: _seconds(value) for name, value in self._phases.take().items()},
                 "cpu_s": _seconds(usage.cpu_s - before.cpu_s),
                 "run_delay_s": _seconds(_difference(usage.run_delay_s, before.run_delay_s)),
@@ -203,7 +224,7 @@ class NoTimings:
         """Nothing is written."""
 
 
-def start(path: Path, model: PPO, env: WatchedEnv, *, keep: int) -> Timings | NoTimings:
+def start(path: Path, model: Model, env: WatchedEnv, *, keep: int) -> Timings | NoTimings:
     """Timings into ``path``, whose first ``keep`` rows are kept; none where :data:`OFF_VARIABLE` says so."""
     if os.environ.get(OFF_VARIABLE) == "1":
         return NoTimings()

@@ -1,7 +1,7 @@
 """The training of one job: build, resume, learn, save, evaluate.
 
-:meth:`Training.train` is ``PPO.learn()`` written out (a test proves that it gives the same bits), with a
-look at the numbers, a row of timings and perhaps a checkpoint after every iteration.
+:meth:`Training.train` is ``learn()`` of Stable-Baselines3 written out (tests prove that it gives the same bits), with
+a look at the numbers, a row of timings and perhaps a checkpoint after every iteration.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import pickle
 import time
 from collections.abc import Callable
 
-from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.contract import JobPaths, WorkerSpec, write_whole
-from orchestrator.worker import checkpoint, envs, evaluation, finite, learners, timings, weights
+from orchestrator.worker import algorithms, checkpoint, envs, evaluation, finite, learners, timings, weights
+from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.checkpoint import CheckpointStore, Place
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.outcome import Facts, Interrupted
 from orchestrator.worker.progress import ProgressReporter, say
+from orchestrator.worker.replay import Replay
 from orchestrator.worker.tables import CsvTable, LoggerTable
 from orchestrator.worker.timings import WatchedEnv
 
@@ -60,9 +61,12 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressRepor
 class Training:
     """The loop, and what it carries from iteration to iteration and from attempt to attempt."""
 
-    def __init__(self, spec: WorkerSpec, paths: JobPaths, model: PPO, facts: Facts, reporter: ProgressReporter) -> None:
+    def __init__(
+        self, spec: WorkerSpec, paths: JobPaths, model: Model, facts: Facts, reporter: ProgressReporter
+    ) -> None:
         self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
-        self._store = CheckpointStore(paths.checkpoints, spec.fingerprint())
+        replay = _replay(paths, model, spec.total_timesteps)
+        self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs)
         state = self._store.newest()
         place = Place() if state is None else checkpoint.restore(model, state)
         if state is not None:
@@ -88,24 +92,19 @@ class Training:
         if isinstance(model, FastPPO):
             model.each_minibatch = self._tell
         else:
-            model.policy.optimizer.register_step_post_hook(lambda *_: self._tell())
+            for optimizer in algorithms.optimizers(model).values():
+                optimizer.register_step_post_hook(lambda *_: self._tell())
         self._timings = timings.start(paths.timings_csv, model, self._env, keep=place.timings_rows)
 
     def train(self, leave: Callable[[], bool]) -> None:
-        """``PPO.learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
+        """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
         model, clock, total = self._model, self._timings, self._spec.total_timesteps
         while model.num_timesteps < total:
             steps_before = model.num_timesteps
             self._iteration += 1
             clock.begin()
             with finite.blaming(model, self._iteration):
-                model.collect_rollouts(self._env, self._callback, model.rollout_buffer, model.n_steps)  # type: ignore[arg-type]
-                finite.check_rollout(model, self._iteration)
-                clock.rollout_done()
-                model._update_current_progress_remaining(model.num_timesteps, total)
-                model.train()
-                finite.check_policy(model, self._iteration)
-                clock.train_done()
+                self._learn(min(total, steps_before + self._spec.steps_an_iteration))
             self._log()
             clock.end(self._iteration, model.num_timesteps)
             leaving = leave()
@@ -117,12 +116,27 @@ class Training:
             self._save_checkpoint()
         clock.stop()
 
+    def _learn(self, end: int) -> None:
+        """Rollouts, each with its update, up to ``end`` env_steps of the training. Of PPO it is one."""
+        model, clock, number = self._model, self._timings, self._iteration
+        while model.num_timesteps < end:
+            steps_before = model.num_timesteps
+            algorithms.collect(model, self._env, self._callback)
+            steps = model.num_timesteps - steps_before
+            finite.check_rollout(model, number, steps // self._spec.n_envs)
+            clock.rollout_done()
+            algorithms.update(model, steps, self._spec.total_timesteps)
+            finite.check_losses(model, number)
+            clock.train_done()
+        finite.check_parameters(model, number)
+        clock.train_done()
+
     def _log(self) -> None:
         """After the update, so that a row of ``progress.csv`` holds what belongs to one iteration."""
         model, facts, reporter = self._model, self._facts, self._reporter
         # From our monotonic clock: a wall clock set back would break SB3's division.
         model.start_time = time.time_ns() - int(self._training_s() * 1e9)
-        model.dump_logs(self._iteration)
+        algorithms.dump_logs(model, self._iteration)
         now = time.monotonic()
         reporter.env_steps_per_s = (model.num_timesteps - facts.env_steps) / (now - self._iteration_began)
         self._iteration_began = now
@@ -167,7 +181,9 @@ class Training:
         )
         state = checkpoint.capture(self._model, place)
         self._facts.unsaveable = state["unsaveable"] or None
-        self._store.save(self._model.num_timesteps, state)
+        self._store.save(
+            self._model.num_timesteps, state, is_last=self._model.num_timesteps >= self._spec.total_timesteps
+        )
         self._saved_at = self._model.num_timesteps
         self._iteration_began = time.monotonic()
         self._facts.checkpoint_s += self._iteration_began - begun
@@ -183,6 +199,7 @@ class Training:
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
             write_whole(self._paths.vecnormalize, pickle.dumps(normalization))
+        self._store.trained()
 
     def evaluate(self, leave: Callable[[], bool]) -> None:
         """``eval.json``, of the policy as it is now."""
@@ -197,6 +214,19 @@ class Training:
         write_whole(self._paths.eval, result.to_json())
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.mean
         say(f"evaluated over {result}")
+
+
+def _replay(paths: JobPaths, model: Model, total_timesteps: int) -> Replay | None:
+    """The model's replay buffer beside its checkpoints; None where it has none."""
+    if not isinstance(model, OffPolicy):
+        return None
+    buffer = model.replay_buffer
+    assert buffer is not None
+    replay = Replay(paths.checkpoints / "replay", buffer)
+    rows = min(buffer.buffer_size, math.ceil(total_timesteps / model.n_envs))
+    size_mib = rows * replay.bytes_a_row / 2**20
+    say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")
+    return replay
 
 
 def _remove_strays(paths: JobPaths) -> None:

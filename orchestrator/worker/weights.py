@@ -8,20 +8,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
+from orchestrator.worker import algorithms
+from orchestrator.worker.algorithms import Model
 
-def sha256(model: PPO) -> str:
-    """SHA-256, as hexadecimal text, over the policy's tensors, the optimiser's state and the normalisation statistics.
 
-    Of each, in the order of their names: a line with name, type and shape, then the bytes.
+def sha256(model: Model) -> str:
+    """SHA-256, as hexadecimal text, over the policy's tensors, the optimisers' states and the normalisation statistics.
+
+    Of each, in the order of their names: a line with name, type and shape, then the bytes. (Where there is one
+    optimiser it is called ``optimizer``; of SAC ``log_ent_coef`` comes in, where it is learnt.)
     """
     normalization = model.get_vec_normalize_env()
     statistics = {name: getattr(normalization, name) for name in ("obs_rms", "ret_rms") if hasattr(normalization, name)}
+    optimizers = algorithms.optimizers(model).items()
     state = {
         "policy": model.policy.state_dict(),
-        "optimizer": model.policy.optimizer.state_dict()["state"],
+        **{name.removeprefix("policy."): optimizer.state_dict()["state"] for name, optimizer in optimizers},
+        "log_ent_coef": algorithms.temperature(model),
         "normalization": statistics,
     }
     digest = hashlib.sha256()

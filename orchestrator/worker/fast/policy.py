@@ -9,9 +9,10 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
+from orchestrator.contract import Mode
 from orchestrator.worker.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.fast.update import Update
-from orchestrator.worker.ranks import Mode, Ranks
+from orchestrator.worker.ranks import Ranks
 
 CHUNK = 256
 """Rows of a large forward pass: what fits into the nearer caches."""

@@ -11,12 +11,13 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
+from orchestrator.contract import Mode
 from orchestrator.worker.fast import rollout
 from orchestrator.worker.fast.epochs import Samples
 from orchestrator.worker.fast.loss import Settings
 from orchestrator.worker.fast.network import Array
 from orchestrator.worker.fast.policy import Network
-from orchestrator.worker.ranks import Alone, Mode, Ranks
+from orchestrator.worker.ranks import Alone, Ranks
 
 
 class FastPPO(PPO):

@@ -22,6 +22,7 @@ HIGHEST_PIXEL = 255
 def unfit(spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
     """Why the fast learner cannot do this training, in words; None: it can."""
     told = unfit_for_fast(
+        algo=spec.algo,
         policy=spec.policy,
         hyperparameters=spec.hyperparameters,
         policy_kwargs=spec.policy_kwargs,

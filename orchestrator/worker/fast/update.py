@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.contract import Mode
 from orchestrator.worker.fast.epochs import Epoch, Losses, Samples, losses
 from orchestrator.worker.fast.loss import Minibatch, Settings
 from orchestrator.worker.fast.network import Array, Layout
-from orchestrator.worker.ranks import Mode, Ranks
+from orchestrator.worker.ranks import Ranks
 
 
 class NonFiniteGradient(FloatingPointError):

@@ -1,0 +1,98 @@
+"""The algorithms of Stable-Baselines3, for a training loop that need not tell them apart.
+
+:func:`collect` and :func:`update` are the two halves of what each one's ``learn()`` repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3 import A2C, PPO, SAC, TD3
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.vec_env import VecEnv
+
+Model: TypeAlias = PPO | A2C | SAC | TD3
+OffPolicy: TypeAlias = SAC | TD3
+
+CLASSES: Mapping[str, type[Model]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
+"""By their names in the job file."""
+
+
+def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
+    """One rollout in ``env``, into the model's buffer."""
+    if not isinstance(model, OffPolicy):
+        model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
+        return
+    assert model.replay_buffer is not None
+    model.collect_rollouts(
+        env,
+        callback,
+        train_freq=_train_freq(model),
+        replay_buffer=model.replay_buffer,
+        action_noise=model.action_noise,
+        learning_starts=model.learning_starts,
+        log_interval=None,
+    )
+
+
+def update(model: Model, steps: int, total_timesteps: int) -> None:
+    """Learn from what is in the buffer, after a rollout of ``steps`` env_steps."""
+    if not isinstance(model, OffPolicy):
+        model._update_current_progress_remaining(model.num_timesteps, total_timesteps)
+        model.train()
+    elif model.num_timesteps > model.learning_starts:
+        gradient_steps = model.gradient_steps if model.gradient_steps >= 0 else steps
+        if gradient_steps > 0:
+            model.train(gradient_steps=gradient_steps, batch_size=model.batch_size)
+
+
+def dump_logs(model: Model, iteration: int) -> None:
+    """Hand what was logged to the logger's outputs."""
+    if isinstance(model, OffPolicy):
+        model.dump_logs()
+    else:
+        model.dump_logs(iteration)
+
+
+def steps_a_rollout(model: Model) -> int | None:
+    """Of each environment; None where it is whole episodes."""
+    if not isinstance(model, OffPolicy):
+        return model.n_steps
+    train_freq = _train_freq(model)
+    return train_freq.frequency if train_freq.unit == TrainFrequencyUnit.STEP else None
+
+
+def _train_freq(model: OffPolicy) -> TrainFreq:
+    assert isinstance(model.train_freq, TrainFreq), "made of the hyperparameter when the model is"
+    return model.train_freq
+
+
+def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
+    """All of them, under the names that their files have in ``model.zip``."""
+    if not isinstance(model, OffPolicy):
+        return {"policy.optimizer": model.policy.optimizer}
+    found = {"actor.optimizer": model.actor.optimizer, "critic.optimizer": model.critic.optimizer}
+    temperature = getattr(model, "ent_coef_optimizer", None)
+    return found if temperature is None else {**found, "ent_coef_optimizer": temperature}
+
+
+def temperature(model: Model) -> torch.Tensor | None:
+    """The logarithm of SAC's learnt entropy coefficient, which is no part of its policy."""
+    return model.log_ent_coef if isinstance(model, SAC) else None
+
+
+def with_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+    """``actions`` (n_envs, …) with the action noise of training, where the model has one."""
+    if model.action_noise is None:
+        return actions
+    each = getattr(model.action_noise, "base_noise", model.action_noise)
+    noise = np.stack([each() for _ in actions])
+    noisy: NDArray[np.floating] = model.policy.unscale_action(
+        np.clip(model.policy.scale_action(actions) + noise, -1.0, 1.0)
+    )
+    return noisy

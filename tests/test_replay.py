@@ -1,0 +1,174 @@
+"""The replay buffer on disk: every row once, whole or noticed, and never more than is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+
+from orchestrator.worker import replay
+from orchestrator.worker.checkpoint import CheckpointStore
+from orchestrator.worker.replay import DamagedError, Replay
+
+N_ENVS = 2
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+SPACES: dict[str, spaces.Space[Any]] = {
+    "vectors": VECTOR,
+    "a dict": spaces.Dict({"eye": spaces.Box(0, 255, (4, 4, 1), np.uint8), "arm": VECTOR}),
+}
+
+
+def make(space: spaces.Space[Any] = VECTOR, rows: int = 10) -> ReplayBuffer:
+    kind = DictReplayBuffer if isinstance(space, spaces.Dict) else ReplayBuffer
+    return kind(rows * N_ENVS, space, VECTOR, device="cpu", n_envs=N_ENVS)
+
+
+def fill(buffer: ReplayBuffer, first: int, end: int) -> None:
+    """Rows that are functions of their number."""
+    for row in range(first, end):
+        space = buffer.observation_space
+        space.seed(row)
+        seen = [space.sample() for _ in range(2 * N_ENVS)]
+        if isinstance(space, spaces.Dict):
+            now, after = ({key: np.stack([one[key] for one in half]) for key in space} for half in halves(seen))
+        else:
+            now, after = map(np.stack, halves(seen))
+        infos = [{"TimeLimit.truncated": row % 3 == 0} for _ in range(N_ENVS)]
+        numbers = np.full(N_ENVS, row, np.float32)
+        buffer.add(now, after, np.full((N_ENVS, 3), row / 100), numbers, numbers % 2 == 0, infos)  # type: ignore[arg-type]
+
+
+def halves(items: list[Any]) -> tuple[list[Any], list[Any]]:
+    return items[:N_ENVS], items[N_ENVS:]
+
+
+def content(buffer: ReplayBuffer) -> list[Any]:
+    held = buffer.size()
+    return [buffer.pos, buffer.full, *(array[:held].tobytes() for array in replay._arrays(buffer))]
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+@pytest.mark.parametrize("stops", [[4], [4, 9], [10], [7, 12], [7, 12, 19, 26], [3, 25], [40, 41]])
+def test_what_comes_back_is_what_the_buffer_held(tmp_path: Path, space: spaces.Space[Any], stops: list[int]) -> None:
+    buffer = make(space)
+    written = Replay(tmp_path, buffer)
+    reached = 0
+    for stop in stops:
+        fill(buffer, reached, stop)
+        written.save(stop)
+        reached = stop
+    again = make(space)
+    Replay(tmp_path, again).restore(reached)
+    assert content(again) == content(buffer)
+
+
+def test_rows_are_written_once_and_in_files_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = make(rows=100)
+    written = Replay(tmp_path, buffer)
+    monkeypatch.setattr(replay, "MOST_BYTES", 8 * written.bytes_a_row)
+    fill(buffer, 0, 20)
+    written.save(20)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert [path.name for path in sorted(before)] == [
+        "rows-000000000000-000000000008.npz",
+        "rows-000000000008-000000000016.npz",
+        "rows-000000000016-000000000020.npz",
+    ]
+    fill(buffer, 20, 22)
+    written.save(22)
+    (added,) = set(tmp_path.iterdir()) - set(before)
+    assert added.name == "rows-000000000020-000000000022.npz"
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    again = make(rows=100)
+    Replay(tmp_path, again).restore(22)
+    assert content(again) == content(buffer)
+
+
+def test_what_was_written_after_the_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    buffer = make()
+    written = Replay(tmp_path, buffer)
+    for first, end in ((0, 4), (4, 8)):
+        fill(buffer, first, end)
+        written.save(end)
+    other = make()
+    resumed = Replay(tmp_path, other)
+    resumed.restore(4)
+    fill(other, 4, 7)
+    resumed.save(7)
+    assert [path.name for path in sorted(tmp_path.iterdir())][1:] == ["rows-000000000004-000000000007.npz"]
+    again = make()
+    Replay(tmp_path, again).restore(7)
+    assert content(again) == content(other)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short", "one bit wrong"])
+def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
+    buffer = make()
+    written = Replay(tmp_path, buffer)
+    for first, end in ((0, 4), (4, 8)):
+        fill(buffer, first, end)
+        written.save(end)
+    file = tmp_path / "rows-000000000000-000000000004.npz"
+    whole = bytearray(file.read_bytes())
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut short":
+        file.write_bytes(whole[:-50])
+    else:
+        at = whole.index(buffer.actions[:4].tobytes())
+        whole[at + 5] ^= 1
+        file.write_bytes(whole)
+    with pytest.raises(DamagedError, match="rows"):
+        Replay(tmp_path, make()).restore(8)
+
+
+def store(directory: Path, buffer: ReplayBuffer) -> CheckpointStore:
+    return CheckpointStore(directory, "f", Replay(directory / "replay", buffer), N_ENVS)
+
+
+def test_a_checkpoint_whose_newest_rows_are_damaged_gives_way_to_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buffer = make()
+    checkpoints = store(tmp_path, buffer)
+    for end in (4, 8, 12):
+        fill(buffer, end - 4, end)
+        checkpoints.save(end * N_ENVS, {"at": end})
+    (tmp_path / "replay/rows-000000000010-000000000012.npz").write_bytes(b"")
+    again, before = make(), make()
+    found = store(tmp_path, again).newest()
+    assert found is not None
+    assert (found["at"], found["rows"]) == (8, 8)
+    fill(before, 0, 8)
+    assert content(again) == content(before)
+    assert "checkpoint-000000000024.pt is removed, its replay buffer being damaged" in capsys.readouterr().out
+
+
+def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(tmp_path: Path) -> None:
+    buffer = make()
+    checkpoints = store(tmp_path, buffer)
+    for end in range(2, 42, 2):
+        fill(buffer, end - 2, end)
+        checkpoints.save(end * N_ENVS, {})
+        files = sorted((tmp_path / "replay").iterdir())
+        assert len(files) <= 6
+        assert int(files[0].name.split("-")[1]) == max(0, end - 12)
+    checkpoints.save(42 * N_ENVS, {}, is_last=True)
+    assert (tmp_path / "replay").exists()
+    checkpoints.trained()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
+    assert store(tmp_path, make()).newest() == {"fingerprint": "f"}
+
+
+def test_rows_that_no_checkpoint_knows_of_are_removed(tmp_path: Path) -> None:
+    buffer = make()
+    fill(buffer, 0, 4)
+    written = Replay(tmp_path / "replay", buffer)
+    written.save(4)
+    (tmp_path / "replay/.rows-000000000004-000000000008.npz.1.tmp").write_bytes(b"killed while writing")
+    assert store(tmp_path, make()).newest() is None
+    assert list((tmp_path / "replay").iterdir()) == []
