@@ -107,6 +107,7 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
             search_path=spec.search_path,
             policy=spec.policy if spec.task is None else None,
             use_sde=bool(spec.hyperparameters.get("use_sde", False)),
+            fast=spec.learner == "fast" and spec.task is None,
         )
         key_of[job.job_id] = request.to_line()
         distinct.setdefault(key_of[job.job_id], (request, job))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.contract import fast_refused, unfit_for_fast
 from orchestrator.errors import Problem
 from orchestrator.spec.models import Ppo
 from orchestrator.spec.values import PRESETS
@@ -63,6 +64,8 @@ def check_together(
         report(["model"], "changes a robot, and this job has none; set xml")
     if not bad & {"ppo", "n_envs", "policy_kwargs"}:
         _check_ppo(merged, report)
+    if merged["learner"] == "fast" and not bad & {"learner", "policy", "ppo", "policy_kwargs", "resources"}:
+        _check_fast(merged, report)
 
 
 def _check_environment(
@@ -107,6 +110,17 @@ def _check_ppo(merged: Mapping[str, Any], report: Callable[[Sequence[str], str],
         report(["ppo.batch_size", "ppo.n_steps", "n_envs"], message)
     if merged["policy_kwargs"].get("squash_output") and not ppo["use_sde"]:
         report(["policy_kwargs.squash_output"], "works only with gSDE; set ppo.use_sde = true, or leave it out")
+
+
+def _check_fast(merged: Mapping[str, Any], report: Callable[[Sequence[str], str], None]) -> None:
+    unfit = unfit_for_fast(
+        policy=merged["policy"],
+        hyperparameters=merged["ppo"],
+        policy_kwargs=merged["policy_kwargs"],
+        on_gpu=merged["resources"]["gpus"] > 0,
+    )
+    if unfit:
+        report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
 
 
 @functools.lru_cache(maxsize=1024)
