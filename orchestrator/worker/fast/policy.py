@@ -83,6 +83,8 @@ class Network:
         values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]
+            if adam.step[0] == 0.0:  # no step was ever taken: torch keeps nothing then
+                continue
             if not state.get(parameter):
                 moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 state[parameter] = {"step": torch.zeros(()), **moments}
