@@ -10,16 +10,15 @@ in turns within one process, now A first and now B. A repeat is the ratio of the
 from __future__ import annotations
 
 import functools
-import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.experiment import Line, both_ways, print_table, spread
+from benchmarks.bare import BarePhysics, course_of_simulation
+from benchmarks.harness import ROOT, Line, at_least, both_ways, cpu_timed, keep_to_one_core, print_table, spread
 
 if TYPE_CHECKING:
     from stable_baselines3 import PPO
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
     from orchestrator.worker.vec_env import MujocoVecEnv
 
-ROOT = Path(__file__).resolve().parents[1]
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 N_ENVS = 8
 TURNS = 6
 """Of each side, in a repeat."""
@@ -79,46 +76,23 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
     Each turn is walked through once unmeasured, which tells at which steps from which states episodes
     begin; the bare loop then starts its own there, so that contacts are the same ones.
     """
-    import mujoco
     import numpy as np
 
     simulation = venv.simulation
-    model, task, skip = simulation.model, simulation.task, simulation.task.frame_skip
-    whole = mujoco.mjtState.mjSTATE_INTEGRATION
-    datas = [mujoco.MjData(model) for _ in range(N_ENVS)]
+    bounds, bare = simulation.task.actions, BarePhysics(simulation.model, N_ENVS, simulation.task.frame_skip)
     rng = np.random.default_rng(0)
     seconds = [0.0, 0.0]
     venv.reset()
     for turn in range(TURNS):
-        size = (STEPS, N_ENVS, model.nu)
-        actions = rng.uniform(task.actions.low, task.actions.high, size).astype(np.float32)
-        controls = [task.actions.ctrl(task.actions.taken(action)) for action in actions]
+        actions = rng.uniform(bounds.low, bounds.high, (STEPS, N_ENVS, simulation.model.nu)).astype(np.float32)
         before = simulation.get_state()
-        starts = []
-        for action in actions:
-            done = simulation.step(action).done
-            qpos, qvel = simulation.states.qpos, simulation.states.qvel
-            starts.append([(env, qpos[env].copy(), qvel[env].copy()) for env in done.nonzero()[0]])
-        end = simulation.states.qpos.copy()
-
-        def ours(before: Any = before, actions: Any = actions) -> None:
-            simulation.set_state(before)
-            _walk(venv, actions)
-
-        def bare(before: Any = before, controls: Any = controls, starts: Any = starts) -> None:
-            for data, state in zip(datas, before["physics"], strict=True):
-                mujoco.mj_setState(model, data, state, whole)
-            for control, started in zip(controls, starts, strict=True):
-                for data, ctrl in zip(datas, control, strict=True):
-                    data.ctrl[:] = ctrl
-                    mujoco.mj_step(model, data, skip)
-                for env, qpos, qvel in started:
-                    mujoco.mj_resetData(model, datas[env])
-                    datas[env].qpos[:], datas[env].qvel[:] = qpos, qvel
-
+        course = course_of_simulation(simulation, actions)
         for side in both_ways(turn, 0, 1):
-            seconds[side] += _timed((ours, bare)[side])[0]
-        assert np.array_equal(end, [data.qpos for data in datas]), "the bare loop took another way"
+            if side == 0:
+                simulation.set_state(before)
+                seconds[side] += cpu_timed(functools.partial(_walk, venv, actions))[0]
+            else:
+                seconds[side] += bare.seconds(course)
     return seconds[0], seconds[1]
 
 
@@ -162,7 +136,7 @@ def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
         last: list[Any] = [None, None]
         for side in both_ways(turn, 0, 1):
             walk = functools.partial(_walk, (ours, theirs)[side], actions)
-            took_s, last[side] = _timed(walk)
+            took_s, last[side] = cpu_timed(walk)
             seconds[side] += took_s
         assert np.abs(last[0] - last[1]).max() < 1e-9, "the environments took different ways"
     return seconds[0], seconds[1]
@@ -196,7 +170,7 @@ def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
     seconds = [0.0, 0.0]
     for turn in range(2):
         for number in both_ways(turn, 0, 1):
-            seconds[number] += _timed(functools.partial(_learn, sides[number]))[0]
+            seconds[number] += cpu_timed(functools.partial(_learn, sides[number]))[0]
     return seconds[0], seconds[1]
 
 
@@ -236,15 +210,7 @@ def _line(what: str, run: Callable[[], tuple[float, float]], wanted: float | Non
     for _ in range(repeats):
         ours, other = run()
         ratios.append(other / ours)
-    good = wanted is None or statistics.median(ratios) >= wanted
-    return Line(what=what, measured=spread(ratios), wanted="" if wanted is None else f"≥ {wanted}", good=good)
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """→ CPU seconds, and what the call gives."""
-    begun = time.process_time()
-    result = call()
-    return time.process_time() - begun, result
+    return at_least(what, ratios, wanted)
 
 
 PARTS: dict[str, Callable[[int], list[Line]]] = {
@@ -256,8 +222,7 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
 
 
 def main() -> None:
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before NumPy and torch are imported
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    keep_to_one_core()
     print_table(__doc__, PARTS)
 
 

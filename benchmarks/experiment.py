@@ -8,14 +8,12 @@ run, now A first and now B, and given as medians with their range. Run it on an 
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import contextlib
 import csv
 import fcntl
 import json
 import os
-import platform
 import statistics
 import struct
 import subprocess
@@ -25,13 +23,13 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 import orchestrator
+from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
 from orchestrator import machine
 from orchestrator.claims import CpuClaims, shared_directory
 from orchestrator.contract import RunPaths, WorkerSpec
@@ -43,27 +41,19 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.slots import SlotPool
 from orchestrator.supervisor import Supervisor
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "orchestrator"]
 ROBOTS = ("quadruped", "runner")
+START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.0, 250), "sb3": (1.9, None)}
+"""Learner → seconds from exec to the first environment step, resident MiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of the table."""
-
-    what: str
-    measured: str
-    wanted: str
-    good: bool
-
-
-def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1) -> Path:
+def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1, learner: str = "auto") -> Path:
     """A job file of ``copies`` jobs that are the same to the bit: each trains ``robot`` for ``timesteps`` env_steps."""
     lines = [
         'name = "benchmark"',
         "[defaults]",
         f"total_timesteps = {timesteps}",
+        f'learner = "{learner}"',
         "n_envs = 8",
         "eval_episodes = 0",
         "checkpoint_every = 1_000_000_000",
@@ -111,11 +101,6 @@ def steps_at(moment: float, ends: Sequence[float], steps: Sequence[int]) -> floa
     return steps[after - 1] + part * (steps[after] - steps[after - 1])
 
 
-def both_ways(number: int, a: Any, b: Any) -> tuple[Any, Any]:
-    """A before B in every other repeat: a machine that gets slower with time then favours neither."""
-    return (a, b) if number % 2 == 0 else (b, a)
-
-
 def scaling(repeats: int) -> list[Line]:
     """N one-core jobs on N cores against one of them alone."""
     n = machine.detect().capacity
@@ -132,30 +117,40 @@ def scaling(repeats: int) -> list[Line]:
             alone_rates.append(rates[1])
             ratios.append(rates[n] / (n * rates[1]))
         lines.append(
-            Line(
-                what=f"env_steps/s of {n} jobs on {n} cores / ({n} × the same job alone), {robot}"
+            at_least(
+                f"env_steps/s of {n} jobs on {n} cores / ({n} × the same job alone), {robot}"
                 f" (alone: {statistics.median(alone_rates):,.0f}/s)",
-                measured=spread(ratios),
-                wanted="≥ 0.97",
-                good=statistics.median(ratios) >= 0.97,
+                ratios,
+                0.97,
             )
         )
     return lines
 
 
 def startup(repeats: int) -> list[Line]:
-    """From exec to the first environment step, of a stock learner."""
-    first, imports = [], []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as name:
-            path = job_file(Path(name), "hopper", timesteps=2048)
-            result = orchestrator.run(path, run_dir=Path(name) / "run")
-            assert result.results[0].job_dir is not None
-            record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
-            first.append(record["first_step_s"])
-            imports.append(record["import_s"])
-    what = f"from exec to first env step, seconds (imports: {statistics.median(imports):.2f})"
-    return [Line(what=what, measured=spread(first), wanted="≤ 1.9", good=statistics.median(first) <= 1.9)]
+    """From exec to the first environment step, and what a worker comes to, of either learner."""
+    first: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
+    imports: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
+    resident: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
+    for number in range(repeats):
+        for learner in both_ways(number, *START_LIMITS):
+            with tempfile.TemporaryDirectory() as name:
+                path = job_file(Path(name), "hopper", timesteps=4 * 2048, learner=learner)
+                result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
+                assert result.results[0].job_dir is not None
+                record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
+                with (result.results[0].job_dir / "timings.csv").open() as file:
+                    resident[learner].append(max(float(iteration["rss_mib"]) for iteration in csv.DictReader(file)))
+            assert record["learner"] == learner
+            first[learner].append(record["first_step_s"])
+            imports[learner].append(record["import_s"])
+    lines = []
+    for learner, (first_s, mib) in START_LIMITS.items():
+        imports_s = statistics.median(imports[learner])
+        what = f"from exec to first env step, seconds, learner {learner} (imports: {imports_s:.2f})"
+        lines.append(at_most(what, first[learner], first_s))
+        lines.append(at_most(f"resident MiB of a worker, learner {learner}", resident[learner], mib))
+    return lines
 
 
 def answers(repeats: int) -> list[Line]:
@@ -178,20 +173,9 @@ def answers(repeats: int) -> list[Line]:
                 subprocess.run([*COMMAND, *arguments], capture_output=True, cwd=ROOT, check=False)
                 times[what].append(time.perf_counter() - begun)
             times["launch"].append(first_launch_s(good, folder / f"launch-{number}"))
-    lines = [
-        Line(
-            what=f"{what} answers, seconds",
-            measured=spread(times[what]),
-            wanted=f"≤ {limit}",
-            good=median_below(times[what], limit),
-        )
-        for what, (_, limit) in commands.items()
-    ]
+    lines = [at_most(f"{what} answers, seconds", times[what], limit) for what, (_, limit) in commands.items()]
     what = "`run` typed to first worker launched, seconds (pre-flight included)"
-    lines.append(
-        Line(what=what, measured=spread(times["launch"]), wanted="≤ 1.0", good=median_below(times["launch"], 1.0))
-    )
-    return lines
+    return [*lines, at_most(what, times["launch"], 1.0)]
 
 
 def first_launch_s(path: Path, run_dir: Path) -> float:
@@ -276,7 +260,7 @@ def instant_jobs(repeats: int) -> list[Line]:
         supervise(1000, lambda: LocalExecutor(worker_command=("/bin/true",)))
         rates.append(1000 / (time.perf_counter() - begun))
     what = "instant jobs through ledger and supervisor, jobs/s"
-    return [Line(what=what, measured=spread(rates), wanted="≥ 150", good=statistics.median(rates) >= 150)]
+    return [at_least(what, rates, 150)]
 
 
 def many_pending(repeats: int) -> list[Line]:
@@ -286,7 +270,7 @@ def many_pending(repeats: int) -> list[Line]:
         cost = {count: seconds_for_500(count) for count in both_ways(number, 1_000, 10_000)}
         ratios.append(cost[10_000] / cost[1_000])
     what = "supervisor CPU per event, 10,000 pending / 1,000 pending"
-    return [Line(what=what, measured=spread(ratios), wanted="≤ 1.2", good=median_below(ratios, 1.2))]
+    return [at_most(what, ratios, 1.2)]
 
 
 def seconds_for_500(count: int) -> float:
@@ -380,18 +364,6 @@ def timings_cost(repeats: int) -> list[Line]:
     ]
 
 
-def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Median and range."""
-    if max(values) >= 100:
-        form = ",.0f"
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
-    return f"{middle} ({low} – {high})"
-
-
-def median_below(values: Sequence[float], limit: float) -> bool:
-    return statistics.median(values) <= limit
-
-
 PARTS: dict[str, Callable[[int], list[Line]]] = {
     "scaling": scaling,
     "supervisor": supervisor_load,
@@ -405,28 +377,6 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
 
 def main() -> None:
     print_table(__doc__, PARTS)
-
-
-def print_table(description: str, parts: Mapping[str, Callable[[int], list[Line]]]) -> None:
-    """Measure the parts that the command line asks for."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(parts), help=f"parts, with commas: {','.join(parts)}")
-    arguments = parser.parse_args()
-    chosen = arguments.only.split(",")
-    if unknown := set(chosen) - parts.keys():
-        parser.error(f"--only {','.join(unknown)}: unknown; valid: {','.join(parts)}")
-    here = machine.detect()
-    print(
-        f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
-        f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
-        f"{arguments.repeats} repeats: median (least – most)\n"
-    )
-    print("| what | measured | wanted | |\n|---|---|---|---|")
-    for name in chosen:
-        for line in parts[name](arguments.repeats):
-            verdict = "" if not line.wanted else "met" if line.good else "**not met**"
-            print(f"| {line.what} | {line.measured} | {line.wanted} | {verdict} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def run(
     ] = None,
     learner: Annotated[
         str | None,
-        typer.Option(help="Learner of all jobs that name none: auto or sb3.", show_default="of the job file"),
+        typer.Option(help="Learner of all jobs that name none: auto, fast or sb3.", show_default="of the job file"),
     ] = None,
     executor: Annotated[str, typer.Option(help="What launches the jobs.")] = "local",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an existing run directory is set aside.")] = False,
@@ -331,7 +331,7 @@ def bench(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every cell.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="That all processes of a cell train side by side.")] = 20.0,
-    learner: Annotated[str | None, typer.Option(help="auto or sb3.", show_default="of the job file")] = None,
+    learner: Annotated[str | None, typer.Option(help="auto, fast or sb3.", show_default="of the job file")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Where figures go.", show_default="runs/<name>-bench")] = None,
     job: Annotated[
         str | None, typer.Option(help="The job that every process trains.", show_default="the first one")

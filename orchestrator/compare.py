@@ -89,7 +89,7 @@ class _Side:
     kind: Kind
     things: Mapping[str, _Figures]
     facts: Mapping[str, Any]
-    """What may explain a difference: machine, versions."""
+    """What may explain a difference: learner, machine, versions."""
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -148,7 +148,8 @@ def _benchmark(run_dir: Path) -> _Side:
             things[f"{arm} × {level}"] = figures(one, levels[min(levels)])
     plan = bench.plan
     work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_flat("work", plan.get("work"))}
-    facts = {**work, **_flat("", plan.get("machine")), **_flat("", plan.get("versions"))}
+    learner = ", ".join(bench.learners) or plan.get("learner")
+    facts = {**work, "learner": learner, **_flat("", plan.get("machine")), **_flat("", plan.get("versions"))}
     return _Side(kind="benchmark", things=things, facts=facts)
 
 
@@ -175,6 +176,7 @@ def _experiment(run_dir: Path) -> _Side:
     except (OSError, ValueError, IndexError, TypeError):
         last = {}
     facts = {
+        "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
         **{name: last.get(name) for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")},
         **_flat("", last.get("versions")),
         **_flat("git", last.get("git")),

@@ -227,7 +227,6 @@ def unfit_for_fast(
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner has ppo alone"}
     activation = policy_kwargs.get("activation_fn", "tanh")
-    not_shared = not policy_kwargs.get("share_features_extractor", True)
     has = "and the fast learner has"
     reasons = (
         ("policy", policy != "MlpPolicy", f"is {policy}, {has} MlpPolicy alone"),
@@ -237,7 +236,6 @@ def unfit_for_fast(
             activation not in FAST_ACTIVATIONS,
             f"is {activation}, {has} {', '.join(FAST_ACTIVATIONS)}",
         ),
-        ("policy_kwargs.share_features_extractor", not_shared, f"is off, {has} one for actor and critic"),
         ("resources.gpus", on_gpu, "asks for a GPU, and the fast learner computes on the CPU"),
     )
     return {key: f"{key} {why}" for key, is_so, why in reasons if is_so}

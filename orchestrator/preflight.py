@@ -108,6 +108,7 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
             policy=spec.policy if spec.task is None else None,
             use_sde=bool(spec.hyperparameters.get("use_sde", False)),
             algo=spec.algo if spec.task is None else "ppo",
+            fast=spec.learner == "fast" and spec.task is None,
         )
         key_of[job.job_id] = request.to_line()
         distinct.setdefault(key_of[job.job_id], (request, job))

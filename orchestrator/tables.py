@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.wording import listed
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -23,6 +25,8 @@ STATE_STYLE = {
 }
 TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
+LEARNERS_SHOWN = 4
+"""Reasons against the fast learner that the line about learners gives; and the jobs that it names for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,27 @@ def ranks(numbers: Sequence[int], *, rank: int = 0) -> list[Column]:
     if max(numbers, default=1) == 1:
         return []
     return [Column(name="ranks", cells=[str(number) for number in numbers], justify="right", rank=rank)]
+
+
+def learners(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many jobs each learner trains; where it is not the fast one, why and which. Empty: none is known yet.
+
+    ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
+    """
+    of: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        if row["learner"] is not None:
+            why = "" if row["learner"] == "fast" else row["learner_reason"] or ""
+            of.setdefault(row["learner"], {}).setdefault(why, []).append(row["job_id"])
+    jobs_of = {learner: sum(map(len, groups.values())) for learner, groups in of.items()}
+    all_alike = sum(map(len, of.values())) == 1
+    told = []
+    for learner, count in sorted(jobs_of.items(), key=lambda item: -item[1]):
+        known = [(why, jobs) for why, jobs in of[learner].items() if why]
+        whys = [why if all_alike else f"{why}: {listed(jobs, LEARNERS_SHOWN)}" for why, jobs in known[:LEARNERS_SHOWN]]
+        whys += [f"and {len(known) - LEARNERS_SHOWN} more reasons"] * (len(known) > LEARNERS_SHOWN)
+        told.append(f"{learner} × {count}" + (f" ({'; '.join(whys)})" if whys else ""))
+    return ", ".join(told)
 
 
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ def show(on: Console, *parts: Text | str | Any) -> None:
 def show_end(finished: Finished) -> None:
     on = console()
     root = finished.paths.root
-    show(on, "", tables.summary(finished.rows, on.width, alive=False), *_reasons(finished.rows))
+    show(on, "", tables.summary(finished.rows, on.width, alive=False), *_remarks(finished.rows))
     show(on, "", f"{root}: summary.csv, and in jobs/ of every job model.zip, progress.csv, timings.csv and its logs")
     if finished.interrupted and finished.exit_code != 0:
         show(on, Text("Stopped. The same command goes on where it was.", style="yellow"))
@@ -124,9 +124,11 @@ def _status(on: Console, snapshot: Snapshot) -> Group:
     told = ", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "examining the robots"
     who = f"supervised by {snapshot.holder}" if snapshot.holder else "no supervisor at work"
     table = tables.summary(snapshot.rows, on.width, alive=snapshot.holder is not None)
-    return Group(f"{snapshot.paths.root}: {told}; {who}", "", table, *_reasons(snapshot.rows))
+    return Group(f"{snapshot.paths.root}: {told}; {who}", "", table, *_remarks(snapshot.rows))
 
 
-def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    told = tables.reasons(rows)
-    return [Text()] * bool(told) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in told]
+def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """Below the table: the learners, and why jobs failed."""
+    learners, failed = tables.learners(rows), tables.reasons(rows)
+    said = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
+    return said + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]

@@ -40,6 +40,20 @@ def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_the_learners_that_were_measured_are_named(tmp_path: Path) -> None:
+    records = cells("pinned", 1)
+    bench.write(tmp_path / "old", records)
+    found = analyse(tmp_path / "old")
+    assert found["learners"] == []
+    assert not any("learner" in sentence for sentence in found["how"])
+    for record in records:
+        record["processes"] = [{**one, "learner": "fast"} for one in record["processes"]]
+    bench.write(tmp_path / "new", records)
+    found = analyse(tmp_path / "new")
+    assert found["learners"] == ["fast"]
+    assert "PPO's arithmetic is done by the learner fast." in found["how"]
+
+
 def test_efficiency_is_measured_by_the_cores_there_are(tmp_path: Path) -> None:
     shared = cells("pinned", 4, phases=slower(2, *bench.ALONE))
     level = analyse(bench.write(tmp_path, cells("pinned", 1) + shared))["arms"]["pinned"]["levels"]["4"]

@@ -34,8 +34,17 @@ QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "b
 MEASURED = (*QUICK, "--levels", "1,2", "--arms", "threads", "--strong-seconds", "1000")
 LONG_S = 120.0
 FIGURES = {
-    *("job", "env_steps", "updates", "iterations", "wall_s", "env_s", "policy_s", "gae_s", "backward_s", "optimizer_s"),
-    *("rest_s", "cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s", "rss_mib"),
+    *("job", "learner", "env_steps", "updates", "iterations", "wall_s", "env_s", "policy_s", "gae_s", "backward_s"),
+    *(
+        "optimizer_s",
+        "rest_s",
+        "cpu_s",
+        "run_delay_s",
+        "voluntary_switches",
+        "involuntary_switches",
+        "throttled_s",
+        "rss_mib",
+    ),
     *("n_threads", "import_s", "first_step_s", "cpus"),
 }
 
@@ -268,6 +277,7 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: wo
         assert {name for name, value in one.items() if value is None} <= MAY_LACK
         assert one["env_steps"] >= figures.LEAST * staged.steps_an_iteration
         assert one["updates"] == pytest.approx(one["iterations"] * 2, abs=0.1)
+        assert one["learner"] == "fast"
         assert one["n_threads"] <= 2  # itself, and the watchdog of a supervised one
         assert 0 <= one["import_s"] <= one["first_step_s"]
     everywhere = sorted(os.sched_getaffinity(0))

@@ -67,6 +67,15 @@ class TestBenchmarks:
         assert ("cpu model", "Example 9000", "Other") in found.differences
         assert found.only_b == ["pinned × 4", "default × 4"]
 
+    def test_another_learner_is_told(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
+        measured = [
+            {**record, "processes": [{**one, "learner": "fast"} for one in record["processes"]]}
+            for record in cells("pinned", 1)
+        ]
+        bench.write(tmp_path / "fast", measured, learner="auto")
+        bench.write(tmp_path / "before", cells("pinned", 1), learner="sb3")
+        assert ("learner", "sb3", "fast") in compare(tmp_path / "before", tmp_path / "fast").differences
+
     def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
         found = compare(machines[1], machines[1])
         assert all(one.ratio is not None and one.ratio.median == 1 for one in found.pairs)
@@ -94,6 +103,13 @@ class TestExperiments:
         assert (one.ratio.median, one.ratio.low, one.a.n) == (1, None, 1)
         evaluated = pair(found, "balancer", "evaluation")
         assert evaluated.a.median == evaluated.b.median
+
+    def test_another_learner_is_told(self, tmp_path: Path, finished_once: Experiment) -> None:
+        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
+        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
+            ledger.execute("UPDATE jobs SET learner = 'sb3'")
+        ledger.close()
+        assert ("learner", "sb3", "fast") in compare(copy, finished_once.run_dir).differences
 
     def test_a_return_that_is_not_positive_has_no_ratio(self, tmp_path: Path, finished_once: Experiment) -> None:
         found = compare(finished_once.run_dir, finished_once.run_dir)

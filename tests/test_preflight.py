@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import pytest
 from command_helpers import bow_to_permissions
 
 from orchestrator.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.preflight import examine, requests_of
+from orchestrator.spec import from_mapping
 from orchestrator.worker.bundle import collect
 from orchestrator.worker.preflight import check
 
@@ -343,6 +346,27 @@ def wants_more(xml, seed, size):
 
 
 number = 3
+
+
+class Shaped(gymnasium.Env):
+    SPACES = {
+        "vector": spaces.Box(-1, 1, (2,), np.float32),
+        "grid": spaces.Box(0, 9, (2, 3, 4), np.uint8),
+        "image": spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        "choice": spaces.Discrete(2),
+        "table": spaces.Box(-1, 1, (2, 3), np.float32),
+        "whole": spaces.Box(-3, 3, (2,), np.int64),
+    }
+    SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+
+    def __init__(self, xml, seed, observation="vector", action="vector"):
+        self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
 """
 
 
@@ -416,6 +440,84 @@ def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
     problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
     assert (problem is None) if message is None else (problem is not None and message in problem)
+
+
+FAST_LEARNER = [
+    ("vector", "vector", None),
+    ("grid", "vector", None),
+    ("whole", "vector", None),
+    ("image", "vector", "its observations are images"),
+    ("choice", "vector", "its observation space is a Discrete"),
+    ("dict", "vector", "its observation space is a Dict"),
+    ("vector", "choice", "its action space is a Discrete"),
+    ("vector", "table", r"its action space is a Box of float32 with the shape \(2, 3\)"),
+    ("vector", "whole", r"its action space is a Box of int64 with the shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("observation", "action", "message"), FAST_LEARNER)
+def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_demanded(
+    observation: str, action: str, message: str | None, search_path: str
+) -> None:
+    request = ExaminationRequest(
+        entry_point="my_envs:Shaped",
+        env_kwargs={"observation": observation, "action": action},
+        search_path=search_path,
+        policy="MultiInputPolicy" if observation == "dict" else "MlpPolicy",
+    )
+    assert check(request).problem is None
+    problem = check(dataclasses.replace(request, fast=True)).problem
+    if message is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert re.match(f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner', problem)
+        assert problem.endswith('; set learner = "auto", which takes stock Stable-Baselines3 here')
+
+
+def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> None:
+    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": "dict"}, "search_path": search_path}
+    problem = check(ExaminationRequest(**asked, policy="MlpPolicy", fast=True)).problem
+    assert problem is not None
+    assert "MlpPolicy does not fit, use MultiInputPolicy; learner" in problem
+
+
+def test_what_a_demand_for_the_fast_learner_needs_is_not_torch() -> None:
+    program = (
+        "import sys, orchestrator.worker.preflight as p; "
+        "answer = p.check(p.ExaminationRequest(env='CartPole-v1', fast=True)); "
+        "assert 'Discrete' in answer.problem, answer; "
+        "print({'torch', 'stable_baselines3'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()"
+
+
+def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(tmp_path: Path) -> None:
+    jobs = from_mapping(
+        {
+            "name": "test",
+            "jobs": [
+                {"name": "any", "env": "CartPole-v1"},
+                {"name": "stock", "env": "CartPole-v1", "learner": "sb3"},
+                {"name": "fast", "env": "CartPole-v1", "learner": "fast", "seeds": [0, 1]},
+                {"name": "pendulum", "env": "Pendulum-v1", "learner": "fast"},
+                {"name": "hopper", "xml": str(HOPPER), "learner": "fast"},
+                {"name": "hopper-stock", "xml": str(HOPPER), "learner": "sb3"},
+            ],
+        },
+        source="robots.toml",
+        base=tmp_path,
+    ).jobs
+    distinct, key_of = requests_of(jobs)
+    assert len(distinct) == 4, "a robot of a built-in task is examined once, whatever the learner"
+    verdicts = examine(jobs, staging=tmp_path / "staging", at_once=1)
+    problems = {job.job_id: verdicts[job.job_id].problem for job in jobs}
+    assert problems.keys() == key_of.keys()
+    refused = {job_id: problem for job_id, problem in problems.items() if problem is not None}
+    assert refused.keys() == {"fast-s0", "fast-s1"}
+    assert {problem.where for problem in refused.values()} == {"jobs[2]"}
+    assert all('set learner = "auto"' in problem.message for problem in refused.values())
 
 
 def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:

@@ -488,7 +488,16 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("task that is no class", {"task": "my tasks:Jump"}, ".task", "my tasks:Jump"),
     ("task without a name", {"task": 3}, ".task", "found 3"),
     ("unknown policy", {"policy": "Mlp"}, ".policy", 'did you mean "MlpPolicy"?'),
-    ("unknown learner", {"learner": "jax"}, ".learner", 'one of "auto", "sb3"'),
+    ("unknown learner", {"learner": "jax"}, ".learner", 'one of "auto", "sb3", "fast"'),
+    ("fast with gSDE", {"learner": "fast", "ppo": {"use_sde": True}}, ".learner", "ppo.use_sde is on, and the fast"),
+    ("fast on a GPU", {"learner": "fast", "resources": {"gpus": 1}}, ".learner", 'set learner = "auto"'),
+    ("fast with GELU", {"learner": "fast", "policy_kwargs": {"activation_fn": "gelu"}}, ".learner", "tanh, relu, elu"),
+    (
+        "fast with images",
+        {"env": "Ant-v5", "learner": "fast", "policy": "CnnPolicy"},
+        ".learner",
+        "policy is CnnPolicy, and the fast learner has MlpPolicy alone",
+    ),
     (
         "unknown activation",
         {"policy_kwargs": {"activation_fn": "rellu"}},
@@ -614,6 +623,53 @@ def test_a_wrong_job_is_refused_at_its_place(place: Path, job: dict[str, Any], w
     assert found_where == f"jobs[1]{where}"
     assert message in found_message
     assert not re.search("pydantic|Input should|validation error", str(error.value))
+
+
+def test_all_that_the_fast_learner_cannot_do_is_one_problem(place: Path) -> None:
+    job = HOPPER | {"learner": "fast", "ppo": {"use_sde": True}, "policy_kwargs": {"activation_fn": "silu"}}
+    with pytest.raises(SpecError) as error:
+        resolve(place, job)
+    ((where, message),) = problems(error)
+    assert where == "jobs[0].learner"
+    assert message == (
+        'learner = "fast" is not possible: ppo.use_sde is on, and the fast learner has no gSDE; '
+        "policy_kwargs.activation_fn is silu, and the fast learner has tanh, relu, elu; "
+        'set learner = "auto", which takes stock Stable-Baselines3 here'
+    )
+
+
+@pytest.mark.parametrize(
+    ("defaults", "job", "overrides", "where"),
+    [
+        ({"learner": "fast"}, {"ppo": {"use_sde": True}}, {}, "jobs[1].ppo.use_sde"),
+        ({"ppo": {"use_sde": True}}, {"learner": "fast"}, {}, "jobs[1].learner"),
+        ({}, {"ppo": {"use_sde": True}}, {"learner": "fast"}, "jobs[1].ppo.use_sde"),
+        ({"learner": "fast", "ppo": {"use_sde": True}}, {}, {}, "defaults.learner"),
+        ({"ppo": {"use_sde": True}}, {}, {"learner": "fast"}, "--set learner"),
+        ({"learner": "fast"}, {"matrix": {"ppo.use_sde": [False, True]}}, {}, 'jobs[1].matrix."ppo.use_sde"[1]'),
+        ({"ppo": {"use_sde": True}}, {"matrix": {"learner": ["auto", "fast"]}}, {}, "jobs[1].matrix.learner[1]"),
+    ],
+)
+def test_a_learner_that_does_not_suit_is_reported_once_where_it_was_written_last(
+    place: Path, defaults: dict[str, Any], job: dict[str, Any], overrides: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, HOPPER | {"name": "odd"} | job, defaults=defaults, **overrides)
+    ((found, message),) = problems(error)
+    assert found == where
+    assert "ppo.use_sde is on, and the fast learner has no gSDE" in message
+
+
+@pytest.mark.parametrize("learner", ["auto", "sb3"])
+def test_only_a_demand_for_the_fast_learner_is_refused(place: Path, learner: str) -> None:
+    (job,) = resolve(place, HOPPER | {"learner": learner, "ppo": {"use_sde": True}, "resources": {"gpus": 1}}).jobs
+    assert job.spec.learner == learner
+
+
+def test_a_fast_learner_with_whatever_it_can_do_is_taken(place: Path) -> None:
+    policy = {"net_arch": {"pi": [], "vf": [32]}, "activation_fn": "elu", "ortho_init": False, "log_std_init": -1.0}
+    (job,) = resolve(place, HOPPER | {"learner": "fast", "policy_kwargs": policy, "ppo": {"clip_range_vf": 0.2}}).jobs
+    assert job.spec.learner == "fast"
 
 
 def test_a_task_without_robot_is_refused(place: Path) -> None:

@@ -54,6 +54,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "name": bench.plan.get("name"),
         "jobs": bench.plan.get("jobs"),
         "work": bench.plan.get("work"),
+        "learners": list(bench.learners),
         "arms": arms,
         "usl": {arm: _law(bench, levels) for arm, levels in bench.arms.items()},
         "attribution": attribute(bench),
@@ -138,6 +139,8 @@ def _how(bench: Benchmark) -> list[str]:
             " env_steps of all are counted while all of them train side by side, after their warm-up"
             + (f", for {plan['seconds']:g} s." if isinstance(plan.get("seconds"), int | float) else ".")
         )
+    if bench.learners:
+        said.append(f"PPO's arithmetic is done by the learner {' and '.join(bench.learners)}.")
     if plan.get("repeats"):
         said.append(
             f"Arms and levels take turns in random order, {plan['repeats']} times over. A cell during which the machine"

@@ -34,7 +34,7 @@ class Course:
     begun_at: float | None = None
     """``clock_s`` of its first environment step, or of its launch where that is not known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """``import_s``, ``first_step_s`` and ``cpus``, as far as they are known."""
+    """``learner``, ``import_s``, ``first_step_s`` and ``cpus``, as far as they are known."""
 
     def clock(self, place: int) -> float:
         """When an iteration ended."""
@@ -113,6 +113,7 @@ def process(course: Course, begin: float, end: float) -> dict[str, Any]:
     updates = course.updates_an_iteration
     return {
         "job": course.job,
+        "learner": course.facts.get("learner"),
         "env_steps": round(iterations * course.steps_an_iteration, 1),
         "updates": None if updates is None else round(iterations * updates, 1),
         "iterations": round(iterations, 3),

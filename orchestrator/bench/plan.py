@@ -25,7 +25,7 @@ from orchestrator.slots import SlotPool
 
 FORMAT = 1
 PROCESS_MIB = 400
-"""What a process of a stock learner takes, as the default arms have it."""
+"""The most that a process takes: one of a stock learner, as the default arms have it."""
 SAME = (
     *("format", "jobs", "fingerprint", "robot_hash", "learner", "arms", "levels", "repeats", "seconds", "seed"),
     "machine",

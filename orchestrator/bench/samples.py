@@ -81,6 +81,8 @@ class Benchmark:
     """How many ended in each status."""
     unreadable: int
     """Lines of ``cells.jsonl`` that are none, but for a torn last one."""
+    learners: Sequence[str] = ()
+    """What did PPO's arithmetic, as the processes have told."""
     strong: Mapping[str, Any] | None = None
     tune: Mapping[str, Any] | None = None
 
@@ -136,6 +138,7 @@ def read(run_dir: Path) -> Benchmark:
         failed=failed,
         cells=_statuses(found),
         unreadable=unreadable,
+        learners=sorted({one["learner"] for record in found for one in _processes(record) if one.get("learner")}),
         strong=strong,
         tune=tune,
     )
@@ -223,7 +226,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     for a CPU, on average. ``throttled``: seconds per 1,000 env_steps that its cgroup was kept off the CPU; the counter
     is the group's, so each process has its part. ``others_cores``: cores busy with what is not the benchmark.
     """
-    processes = [one for one in record.get("processes") or () if isinstance(one, Mapping)]
+    processes = _processes(record)
     found: dict[str, float] = {}
     steps = _total(processes, "env_steps")
     if steps:
@@ -244,6 +247,10 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
             found[name] = total / len(processes)
     others = _number((record.get("drift") or {}).get("others_cores"))
     return found if others is None else {**found, "others_cores": others}
+
+
+def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in record.get("processes") or () if isinstance(one, Mapping)]
 
 
 def _total(processes: Sequence[Mapping[str, Any]], name: str) -> float | None:

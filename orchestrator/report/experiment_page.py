@@ -15,7 +15,7 @@ from orchestrator.report.document import Cell, Column, Document, Figure, Headlin
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.words import count, number, percent, plain
-from orchestrator.tables import duration
+from orchestrator.tables import duration, learners
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -40,7 +40,7 @@ def document(facts: Mapping[str, Any], run_dir: Path) -> Document:
         parts += [
             _findings(facts["findings"], jobs),
             _curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
-            tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir))),
+            tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir)), learners(jobs)),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),

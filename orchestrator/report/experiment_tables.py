@@ -26,7 +26,8 @@ def previews(jobs: Sequence[Mapping[str, Any]], paths: RunPaths) -> dict[str, st
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 
-def robots_section(robots: Sequence[Mapping[str, Any]], pictures: Mapping[str, str]) -> Section:
+def robots_section(robots: Sequence[Mapping[str, Any]], pictures: Mapping[str, str], learners: str) -> Section:
+    """:param learners: in words; empty where nothing has been trained."""
     names = (
         "robot",
         "preview",
@@ -52,6 +53,8 @@ def robots_section(robots: Sequence[Mapping[str, Any]], pictures: Mapping[str, s
             " Where a robot was trained with several seeds: the median over seeds and, in brackets, its 95 % interval."
         )
     parts: list[Part] = [Table(columns=columns, rows=rows, caption=caption, shown=SHOWN_ROWS)]
+    if learners:
+        parts.append(Text(sentences=[f"Learner (what did PPO's arithmetic): {plain(learners)}."]))
     missing = sum(robot["group"] not in pictures for robot in robots)
     if missing:
         which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
@@ -146,6 +149,7 @@ def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
     fields: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "job": lambda job: str(job["job_id"]),
         "state": lambda job: str(job["state"]),
+        "learner": lambda job: job["learner"] or DASH,
         "return: first": lambda job: number(job["ep_rew_mean_first"]),
         "last": lambda job: number(job["ep_rew_mean"]),
         "evaluated": lambda job: number(job["eval_mean"]),
@@ -164,7 +168,7 @@ def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
         ]
         for job in jobs
     ]
-    columns = [Column(name=name, numeric=name not in ("job", "state")) for name in fields]
+    columns = [Column(name=name, numeric=name not in ("job", "state", "learner")) for name in fields]
     return Section(
         title="All jobs",
         parts=[Table(columns=columns, rows=rows, caption="Every job, in the order of the job file.", shown=0)],

@@ -65,10 +65,15 @@ def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -
     os.environ.update(worker_thread_settings(spec.threads))  # not left to the surroundings: they decide bits
 
     with startup.imports():
-        import torch
+        with startup.meta_kernels_later():
+            import torch
 
         from orchestrator.worker import train
+
+        if startup.runs_code_of_others(spec):
+            startup.load_meta_kernels()
     startup.keep_dynamo_out()
+    startup.release_library_pages()
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
     facts.import_s = facts.age_s()

@@ -40,6 +40,7 @@ class Begun(ProgressReporter):
         self._written = True
         begun = {
             "pid": os.getpid(),
+            "learner": self.learner,
             "import_s": self._facts.import_s,
             "first_step_s": self._facts.first_step_s,
             "clock_s": time.monotonic(),

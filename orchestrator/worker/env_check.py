@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.contract import OFF_POLICY, ExaminationRequest
+from orchestrator.contract import OFF_POLICY, ExaminationRequest, fast_refused
 from orchestrator.worker import outcome, user_env
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _try_out(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
-    """What the algorithm would refuse once it is launched."""
+    """What the algorithm, or the fast learner where it is demanded, would refuse once it is launched."""
     import numpy as np
     from gymnasium import spaces
 
@@ -97,13 +97,27 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
         raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
     if request.use_sde and not isinstance(actions, spaces.Box):
         raise UnfitError(f"its action space is {actions}; {request.algo}.use_sde = true needs a Box")
-    if request.policy is None:
-        return
-    if isinstance(observations, spaces.Dict) != (request.policy == "MultiInputPolicy"):
+    misfits = list(_misfits(env, request))
+    if misfits:
+        raise UnfitError("; ".join(misfits))
+
+
+def _misfits(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Iterator[str]:
+    """Why policy and learner do not suit the spaces, where they are asked for."""
+    from gymnasium import spaces
+
+    observations, policy = env.observation_space, request.policy
+    if policy is not None and isinstance(observations, spaces.Dict) != (policy == "MultiInputPolicy"):
         expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
-        raise UnfitError(f"its observation space is {observations}: {request.policy} does not fit, use {expected}")
-    if request.policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        raise UnfitError(f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy")
+        yield f"its observation space is {observations}: {policy} does not fit, use {expected}"
+    elif policy == "CnnPolicy" and len(observations.shape or ()) != 3:
+        yield f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"
+    if request.fast:
+        from orchestrator.worker.fast import qualify
+
+        unfit = qualify.unfit_spaces(observations, env.action_space)
+        if unfit is not None:
+            yield fast_refused(unfit)
 
 
 def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:

@@ -10,11 +10,13 @@ import gymnasium
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from orchestrator.contract import WorkerSpec
 from orchestrator.worker import user_env
+from orchestrator.worker.normalize import LeanVecNormalize
 from orchestrator.worker.outcome import Diverged
+from orchestrator.worker.sequential import SequentialVecEnv
 
 
 def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False) -> VecEnv:
@@ -32,7 +34,7 @@ def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: 
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
         options = dict(spec.task_options) or None
         return MujocoVecEnv(xml, spec.task, n_envs=n_envs, seed=seed, task_options=options, measuring=measuring)
-    return DummyVecEnv([_maker(spec, xml, seed + index) for index in range(n_envs)])
+    return SequentialVecEnv([_maker(spec, xml, seed + index) for index in range(n_envs)])
 
 
 def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:
@@ -44,8 +46,8 @@ def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:
     space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
     if isinstance(space, spaces.Dict):
         keys = [key for key, part in space.spaces.items() if _is_numbers(part)]
-        return VecNormalize(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
-    return VecNormalize(venv, norm_obs=_is_numbers(space), gamma=gamma)
+        return LeanVecNormalize(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
+    return LeanVecNormalize(venv, norm_obs=_is_numbers(space), gamma=gamma)
 
 
 def _is_numbers(space: spaces.Space[Any]) -> bool:

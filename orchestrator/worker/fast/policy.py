@@ -11,11 +11,14 @@ from torch import nn
 
 from orchestrator.contract import Mode
 from orchestrator.worker.fast.network import Array, Layout, Passes, Shape
+from orchestrator.worker.fast.qualify import unfit_spaces
 from orchestrator.worker.fast.update import Update
 from orchestrator.worker.ranks import Ranks
 
 CHUNK = 256
 """Rows of a large forward pass: what fits into the nearer caches."""
+UNKNOWN_OPTIONS = ("amsgrad", "maximize", "decoupled_weight_decay")
+"""Of torch's Adam."""
 ACTIVATION_NAMES: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 
 
@@ -82,6 +85,8 @@ class Network:
         values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]
+            if adam.step[0] == 0.0:  # no step was ever taken: torch keeps nothing then
+                continue
             if not state.get(parameter):
                 moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 state[parameter] = {"step": torch.zeros(()), **moments}
@@ -96,15 +101,17 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
     optimizer = policy.optimizer
     options = optimizer.param_groups[0]
     activation = policy.activation_fn
+    unfit = unfit_spaces(policy.observation_space, policy.action_space)
     for known, problem in (
         (type(policy) is ActorCriticPolicy, f"the policy is a {type(policy).__name__}"),
+        (unfit is None, unfit),
         (type(policy.pi_features_extractor) is FlattenExtractor, "the actor has a feature extractor of its own"),
         (type(policy.vf_features_extractor) is FlattenExtractor, "the critic has a feature extractor of its own"),
         (type(policy.action_dist) is DiagGaussianDistribution, "actions are not drawn from a diagonal Gaussian"),
         (activation in ACTIVATION_NAMES, f"the activation is {activation.__name__}"),
         (policy.device.type == "cpu", f"the policy is on {policy.device}"),
         (type(optimizer) is torch.optim.Adam, f"the optimiser is {type(optimizer).__name__}"),
-        (not (options["amsgrad"] or options["maximize"]), "Adam has options that are not known here"),
+        (not any(options.get(name) for name in UNKNOWN_OPTIONS), "Adam has options that are not known here"),
         (hasattr(torch, "_fused_adam_"), f"torch {torch.__version__} has no fused Adam"),
     ):
         if not known:

@@ -2,7 +2,8 @@
 
 What a job file alone tells is judged by :func:`orchestrator.contract.unfit_for_fast`, before there is an environment.
 Of the policy's other keyword arguments ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and initial
-values; ``full_std``, ``use_expln`` and ``squash_output`` are for gSDE and ``normalize_images`` for images alone.
+values; ``full_std``, ``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images`` for images alone; and two
+feature extractors (``share_features_extractor``) do as one does, for MlpPolicy's only flattens.
 """
 
 from __future__ import annotations

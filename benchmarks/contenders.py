@@ -1,0 +1,159 @@
+"""Learners that train in turns in one process, and the CPU time that each takes for an env_step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from benchmarks.harness import both_ways, cpu_timed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from benchmarks.bare import Shadow
+
+LEAST_STEPS = 4096
+"""env_steps of a contender in a repeat: as many iterations as give these, one at least."""
+BUFFER = (
+    *("observations", "actions", "rewards", "episode_starts"),
+    *("values", "log_probs", "advantages", "returns"),
+)
+
+
+class Contender(Protocol):
+    shadow: Shadow | None
+    """Takes the same steps without the learner, for comparison."""
+
+    @property
+    def env_steps(self) -> int:
+        """Of an iteration."""
+        ...
+
+    def iterate(self) -> tuple[float, NDArray[Any]]:
+        """A rollout and an update → CPU seconds, and the actions as the environments got them."""
+        ...
+
+
+class Library:
+    """A learner with Stable-Baselines3's methods.
+
+    :param model: an ``OnPolicyAlgorithm``, of Stable-Baselines3 or of SBX.
+    """
+
+    def __init__(self, model: Any, shadow: Shadow | None = None) -> None:
+        from stable_baselines3.common.logger import Logger
+
+        model.set_logger(Logger(folder=None, output_formats=[]))
+        _, self._callback = model._setup_learn(1, None)
+        self.model, self.shadow = model, shadow
+
+    @property
+    def env_steps(self) -> int:
+        return int(self.model.n_steps * self.model.n_envs)
+
+    def collect(self) -> float:
+        """A rollout → CPU seconds."""
+        model = self.model
+        return cpu_timed(
+            lambda: model.collect_rollouts(model.env, self._callback, model.rollout_buffer, model.n_steps)
+        )[0]
+
+    def iterate(self) -> tuple[float, NDArray[Any]]:
+        rollout_s, space = self.collect(), self.model.action_space
+        # Here, since stock PPO lays the buffer out anew in train().
+        actions = np.clip(self.model.rollout_buffer.actions, space.low, space.high)
+        return rollout_s + cpu_timed(self.model.train)[0], actions
+
+
+class OneFile:
+    """:class:`benchmarks.plain_torch_ppo.PlainPPO`, with its default hyperparameters."""
+
+    shadow: Shadow | None = None
+
+    def __init__(self, venv: VecEnv) -> None:
+        from benchmarks.plain_torch_ppo import PlainPPO
+
+        self._ppo = PlainPPO(venv)
+
+    @property
+    def env_steps(self) -> int:
+        return self._ppo.n_steps * self._ppo.venv.num_envs
+
+    def iterate(self) -> tuple[float, NDArray[Any]]:
+        seconds = cpu_timed(self._ppo.collect_rollouts)[0] + cpu_timed(self._ppo.train)[0]
+        space: Any = self._ppo.venv.action_space
+        return seconds, np.clip(self._ppo.actions.numpy(), space.low, space.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds per env_step, one value a repeat."""
+
+    learner_s: list[float]
+    bare_s: list[float]
+    """Of the same steps' bare physics; zero where nobody shadowed them."""
+
+
+def race(contenders: Mapping[str, Contender], repeats: int) -> dict[str, Pace]:
+    """Iterations of all contenders in turns, after one each that is not counted."""
+    for contender in contenders.values():
+        contender.iterate()
+    paces = {name: Pace([], []) for name in contenders}
+    for number in range(repeats):
+        spent = {name: Spent() for name in contenders}
+        turns = max(1, LEAST_STEPS // max(contender.env_steps for contender in contenders.values()))
+        for turn in range(turns):
+            for name in both_ways(number + turn, *contenders):
+                spent[name].add(contenders[name])
+        for name, sums in spent.items():
+            paces[name].learner_s.append(sums.learner_s / sums.env_steps)
+            paces[name].bare_s.append(sums.bare_s / sums.env_steps)
+    return paces
+
+
+@dataclass(slots=True)
+class Spent:
+    """By one contender in one repeat."""
+
+    learner_s: float = 0.0
+    bare_s: float = 0.0
+    env_steps: int = 0
+
+    def add(self, contender: Contender) -> None:
+        gc.collect()  # what another has left is none of its business
+        shadow = contender.shadow
+        if shadow is not None:
+            shadow.remember()
+        seconds, actions = contender.iterate()
+        self.learner_s += seconds
+        self.env_steps += contender.env_steps
+        if shadow is not None:
+            self.bare_s += shadow.seconds(actions)
+
+
+class Update:
+    """``train()`` of one rollout again and again, from the same parameters."""
+
+    def __init__(self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]) -> None:
+        self._model, self._rollout, self._parameters = model, rollout, parameters
+
+    @property
+    def minibatches(self) -> int:
+        size = self._model.n_steps * self._model.n_envs
+        return int(self._model.n_epochs * -(-size // self._model.batch_size))
+
+    def seconds(self) -> float:
+        """CPU seconds of one minibatch."""
+        buffer = self._model.rollout_buffer
+        buffer.reset()
+        for name, values in self._rollout.items():
+            getattr(buffer, name)[...] = values
+        buffer.pos, buffer.full = buffer.buffer_size, True
+        self._model.policy.load_state_dict(self._parameters)
+        gc.collect()
+        return cpu_timed(self._model.train)[0] / self.minibatches

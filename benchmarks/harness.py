@@ -1,0 +1,129 @@
+"""What the benchmarks share: lines and their table, A and B in turns, one core, CPU time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import machine, provenance
+from orchestrator.contract import worker_thread_settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    measured: str
+    wanted: str
+    """Empty for a figure that is given for comparison only."""
+    good: bool
+    aim_met: bool | None = None
+    """None where there is no aim beyond what is wanted."""
+    values: Sequence[float] = ()
+    """One a repeat, where the line is made of such."""
+
+    @property
+    def verdict(self) -> str:
+        if not self.wanted:
+            return ""
+        if not self.good:
+            return "**missed**"
+        if self.aim_met is None:
+            return "met"
+        return "met, and the aim" if self.aim_met else "met, the aim missed"
+
+
+def at_least(what: str, values: Sequence[float], least: float | None = None, aim: float | None = None) -> Line:
+    """The line of a figure whose median shall not lie below ``least``, and better reaches ``aim``."""
+    middle = statistics.median(values)
+    wanted = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
+    return Line(
+        what=what,
+        measured=spread(values),
+        wanted=wanted,
+        good=least is None or middle >= least,
+        aim_met=None if aim is None else middle >= aim,
+        values=values,
+    )
+
+
+def at_most(what: str, values: Sequence[float], most: float | None = None) -> Line:
+    """The line of a figure whose median shall not lie above ``most``."""
+    good = most is None or statistics.median(values) <= most
+    return Line(
+        what=what, measured=spread(values), wanted="" if most is None else f"≤ {most:g}", good=good, values=values
+    )
+
+
+def spread(values: Sequence[float], form: str = ".3g") -> str:
+    """Median and range."""
+    if max(values) >= 100:
+        form = ",.0f"
+    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} – {high})"
+
+
+def both_ways(number: int, *sides: Any) -> tuple[Any, ...]:
+    """The last side first in every other repeat: a machine that gets slower with time then favours none."""
+    return sides if number % 2 == 0 else sides[::-1]
+
+
+def cpu_timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """→ CPU seconds of this process, all threads, and what the call gives."""
+    begun = time.process_time()
+    result = call()
+    return time.process_time() - begun, result
+
+
+def keep_to_one_core() -> None:
+    """This process and its children: one core, one thread. Only before NumPy and torch are imported."""
+    os.environ.update(worker_thread_settings(1))
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def print_table(description: str | None, parts: Mapping[str, Callable[[int], list[Line]]]) -> None:
+    """Measure the parts that the command line asks for."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        *("--only", "--rows"), default=",".join(parts), metavar="A,B", help=f"of the parts {','.join(parts)}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    if unknown := set(chosen) - parts.keys():
+        parser.error(f"--only {','.join(sorted(unknown))}: unknown; valid: {','.join(parts)}")
+    if arguments.repeats < 1:
+        parser.error(f"--repeats {arguments.repeats}: at least 1")
+    here = machine.detect()
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
+        f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
+        f"{arguments.repeats} repeats: median (least – most)\n"
+    )
+    print("| what | measured | wanted | |\n|---|---|---|---|", flush=True)
+    record: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpus": len(here.cpus),
+        "versions": provenance.versions(),
+        "repeats": arguments.repeats,
+        "parts": {},
+    }
+    for name in chosen:
+        lines = parts[name](arguments.repeats)
+        for line in lines:
+            print(f"| {line.what} | {line.measured} | {line.wanted} | {line.verdict} |", flush=True)
+        record["parts"][name] = [asdict(line) for line in lines]
+        if arguments.json is not None:  # after every part: a long measurement that is ended early has its figures
+            arguments.json.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,302 @@
+"""How much faster the fast learner is than stock Stable-Baselines3's PPO, and how near to what a core can do at all.
+
+    python -m benchmarks.learner [--repeats 5] [--rows Ant-v5,quadruped] [--json FILE]
+
+All on one core with one thread. Learners train in turns within one process, now the one first and now the other, whole
+iterations (a rollout and its update) after one that is not counted. A repeat is the ratio of the CPU times that they
+take for as many env_steps (nothing here waits, so on an idle machine they are the wall's); the table gives the
+repeats' median and range.
+
+*Roofline* lines say how near the fast learner comes to the least time: bare ``mj_step`` through the very states and
+controls of its own training, plus the matrix products that PPO cannot do without, each as fast as NumPy's BLAS
+computes it by itself on this core.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import math
+import os
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import experiment, harness, roofline
+from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
+from orchestrator import spec as job_files
+from orchestrator.contract import WorkerSpec
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from benchmarks.contenders import Contender, Pace
+    from benchmarks.roofline import Networks
+
+Targets = tuple[float, float] | tuple[()]
+"""At least, and the aim; or nothing."""
+FAST, STOCK = "fast", "sb3"
+IN_JOB = "fast, over the environment of a job"
+ONE_FILE = "PPO in one file of plain PyTorch"
+SBX = "SBX's PPO"
+GYMNASIUM: Mapping[str, Targets] = {"Ant-v5": (2.0, 2.5), "HalfCheetah-v5": (4.0, 6.0), "Hopper-v5": (3.0, 4.2)}
+OVER_STOCK: Mapping[str, Targets] = {"runner": (3.0, 4.0)}
+OF_PHYSICS: Mapping[str, Targets] = {"quadruped": (0.65, 0.75)}
+MINIBATCH: Targets = (5.0, 8.0)
+WIDE: Targets = (1.3, 2.0)
+WIDE_NETWORKS: Mapping[str, Any] = {"net_arch": [256, 256], "activation_fn": "relu"}
+TURNS = 2
+"""Updates in a repeat."""
+STARTING_CORES = os.sched_getaffinity(0)
+
+
+def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
+    """Default hyperparameters, one environment in a DummyVecEnv; other people's learners beside ours."""
+    spec = gymnasium_spec(robot)
+    contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
+    contenders[IN_JOB] = over_environment_of_job(spec)
+    contenders |= others_over_dummy(robot)
+    lines = compare(f"{robot}, defaults", contenders, repeats, GYMNASIUM[robot])
+    if SBX not in contenders:
+        lines.append(Line(what=f"{SBX}, {robot}", measured="not installed", wanted="", good=True))
+    return lines
+
+
+def robot_of_ours(robot: str, repeats: int) -> list[Line]:
+    """Over the batched environment, as in ``jobs/robots.toml``; with Stable-Baselines3's hyperparameters as well."""
+    job = next(job for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs if job.spec.name == robot)
+    as_in_jobs = replace(job.spec, xml=str(job.xml_source), normalize=False)
+    defaults = replace(as_in_jobs, hyperparameters={}, policy_kwargs={})
+    over_stock, of_physics = OVER_STOCK.get(robot, ()), OF_PHYSICS.get(robot, ())
+    lines = []
+    for words, spec in (("hyperparameters of robots.toml", as_in_jobs), ("defaults", defaults)):
+        for normalize in (False, True):
+            what = f"{robot}, n_envs {spec.n_envs}, {words}, {'' if normalize else 'not '}normalised"
+            chosen = replace(spec, normalize=normalize)
+            contenders = {name: over_batch(chosen, name) for name in (FAST, STOCK)}
+            lines += compare(what, contenders, repeats, over_stock, of_physics)
+    return lines
+
+
+def one_minibatch(repeats: int) -> list[Line]:
+    """Of 64, on the networks that Ant-v5 gets by default."""
+    return minibatches(gymnasium_spec("Ant-v5"), "105-64-64-8", repeats, MINIBATCH)
+
+
+def wide(repeats: int) -> list[Line]:
+    """Larger networks, where more of the time is matrix products."""
+    spec = gymnasium_spec("HalfCheetah-v5", policy_kwargs=WIDE_NETWORKS)
+    contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
+    what = "HalfCheetah-v5, net_arch [256, 256], ReLU"
+    return [
+        *minibatches(spec, "17-256-256-6, ReLU", repeats, WIDE),
+        *compare(what, contenders, repeats, WIDE),
+    ]
+
+
+def startup(repeats: int) -> list[Line]:
+    """As ``benchmarks.experiment`` measures it, with the cores that we were given."""
+    kept = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, STARTING_CORES)
+    try:
+        return experiment.startup(repeats)
+    finally:
+        os.sched_setaffinity(0, kept)
+
+
+def gymnasium_spec(robot: str, **changes: Any) -> WorkerSpec:
+    return WorkerSpec(
+        job_id=robot,
+        name=robot,
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=1_000_000,
+        n_envs=1,
+        normalize=False,
+        checkpoint_every=1_000_000,
+        eval_episodes=0,
+        env=robot,
+        **changes,
+    )
+
+
+def built(spec: WorkerSpec, learner: Any, venv: VecEnv) -> Any:
+    """The model that ``learner`` makes of ``spec``."""
+    from orchestrator.worker import learners
+
+    made = learners.build(replace(spec, learner=learner), venv)
+    assert made.name == learner, made.reason
+    return made.model
+
+
+def dummy(robot: str) -> Any:
+    """A ``DummyVecEnv`` of one environment, as Stable-Baselines3's users have it."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    return make_vec_env(robot, n_envs=1, seed=0)
+
+
+def over_dummy(spec: WorkerSpec, learner: str) -> Contender:
+    from benchmarks.bare import Shadow
+    from benchmarks.contenders import Library
+
+    venv = dummy(str(spec.env))
+    return Library(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
+
+
+def over_environment_of_job(spec: WorkerSpec) -> Contender:
+    from benchmarks.contenders import Library
+    from orchestrator.worker import envs
+
+    return Library(built(spec, FAST, envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
+
+
+def over_batch(spec: WorkerSpec, learner: str) -> Contender:
+    from benchmarks.bare import Shadow
+    from benchmarks.contenders import Library
+    from orchestrator.worker import envs
+
+    venv, twin = (envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
+    model = built(spec, learner, envs.normalized(spec, venv) if spec.normalize else venv)
+    return Library(model, Shadow(venv, twin))
+
+
+def others_over_dummy(robot: str) -> dict[str, Contender]:
+    """Other people's ways, with the same default hyperparameters, where they are installed."""
+    from benchmarks.contenders import Library, OneFile
+
+    others: dict[str, Contender] = {ONE_FILE: OneFile(dummy(robot))}
+    if importlib.util.find_spec("sbx") is not None:
+        sbx = importlib.import_module("sbx")
+        others[SBX] = Library(sbx.PPO("MlpPolicy", dummy(robot), seed=0))
+    return others
+
+
+def compare(
+    what: str,
+    contenders: Mapping[str, Contender],
+    repeats: int,
+    over_stock: Targets = (),
+    of_physics: Targets | None = None,
+) -> list[Line]:
+    """Lines of a race in which the fast learner and stock PPO take part.
+
+    :param of_physics: targets of the fast learner's share of bare physics; None: no shares are told.
+    """
+    from benchmarks.contenders import race
+
+    paces = race(contenders, repeats)
+    fast = paces[FAST]
+    lines = [
+        at_least(
+            f"{what}: env_steps/s of {ahead} / {behind} ({rate(paces[ahead])} / {rate(paces[behind])})",
+            ratios(paces[behind].learner_s, paces[ahead].learner_s),
+            *(over_stock if (ahead, behind) == (FAST, STOCK) else ()),
+        )
+        for ahead, behind in [(name, STOCK) if name == IN_JOB else (FAST, name) for name in contenders if name != FAST]
+    ]
+    products, env_steps = products_of(contenders[FAST].model), contenders[FAST].env_steps  # type: ignore[attr-defined]
+    if of_physics is not None:
+        bare_s = statistics.median(fast.bare_s)
+        most = bare_s / (bare_s + roofline.seconds(products) / env_steps)
+        lines += [
+            at_least(
+                f"{what}: env_steps/s of {name} / bare mj_step ({1 / bare_s:,.0f}; roofline: {most:.2f})",
+                ratios(paces[name].bare_s, paces[name].learner_s),
+                *(of_physics if name == FAST else ()),
+            )
+            for name in (FAST, STOCK)
+        ]
+    return [*lines, near_the_roof(what, products, env_steps, "env_step", fast.learner_s, fast.bare_s)]
+
+
+def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> list[Line]:
+    """``train()`` of one and the same rollout by both learners, for each of its minibatches."""
+    from benchmarks.contenders import BUFFER, Library, Update
+
+    models = {learner: built(spec, learner, dummy(str(spec.env))) for learner in (FAST, STOCK)}
+    for model in models.values():
+        Library(model).collect()
+    stock = models[STOCK]
+    rollout = {name: getattr(stock.rollout_buffer, name).copy() for name in BUFFER}
+    parameters = copy.deepcopy(stock.policy.state_dict())
+    updates = {learner: Update(model, rollout, parameters) for learner, model in models.items()}
+    seconds: dict[str, list[float]] = {learner: [] for learner in models}
+    for update in updates.values():
+        update.seconds()
+    for number in range(repeats):
+        for learner in both_ways(number, FAST, STOCK):
+            seconds[learner].append(statistics.fmean(updates[learner].seconds() for _ in range(TURNS)))
+    fast_ms, stock_ms = (statistics.median(seconds[learner]) * 1e3 for learner in (FAST, STOCK))
+    whole = f"one minibatch of {stock.batch_size} on {what}"
+    products = roofline.minibatch(networks(stock), stock.batch_size)
+    return [
+        at_least(
+            f"{whole}: time of sb3 / fast ({stock_ms:.3f} / {fast_ms:.3f} ms)",
+            ratios(seconds[STOCK], seconds[FAST]),
+            *targets,
+        ),
+        near_the_roof(whole, products, 1, "minibatch", seconds[FAST], [0.0] * repeats),
+    ]
+
+
+def products_of(model: Any) -> roofline.Products:
+    """Of an iteration."""
+    sizes = {name: getattr(model, name) for name in ("n_envs", "n_steps", "batch_size", "n_epochs")}
+    return roofline.iteration(networks(model), **sizes)
+
+
+def networks(model: Any) -> Networks:
+    """Of a PPO whose actor and critic have the same hidden layers."""
+    hidden = model.policy.net_arch
+    hidden = hidden["pi"] if isinstance(hidden, dict) else hidden
+    observation, actions = math.prod(model.observation_space.shape), math.prod(model.action_space.shape)
+    return roofline.Networks(observation=observation, actions=actions, hidden=hidden)
+
+
+def near_the_roof(
+    what: str, products: roofline.Products, count: int, unit: str, seconds: list[float], physics_s: list[float]
+) -> Line:
+    """How much of its time the fast learner could not do without.
+
+    :param count: units for which ``products`` are computed.
+    :param seconds: of a unit, one value a repeat; ``physics_s`` likewise.
+    """
+    products_s = roofline.seconds(products) / count
+    parts = f"{products_s * 1e6:.3g} µs of matrix products: {roofline.in_words(products, count)}"
+    if any(physics_s):
+        parts = f"{statistics.median(physics_s) * 1e6:.3g} µs of physics, {parts}"
+    return at_least(
+        f"{what}: roofline, least time per {unit} ({parts}) / fast's",
+        [(physics + products_s) / total for physics, total in zip(physics_s, seconds, strict=True)],
+    )
+
+
+def rate(pace: Pace) -> str:
+    return f"{1 / statistics.median(pace.learner_s):,.0f}"
+
+
+def ratios(numerators: list[float], denominators: list[float]) -> list[float]:
+    return [a / b for a, b in zip(numerators, denominators, strict=True)]
+
+
+PARTS: dict[str, Callable[[int], list[Line]]] = {
+    **{robot: functools.partial(robot_of_gymnasium, robot) for robot in GYMNASIUM},
+    **{robot: functools.partial(robot_of_ours, robot) for robot in ("runner", "quadruped")},
+    "minibatch": one_minibatch,
+    "wide": wide,
+    "startup": startup,
+}
+
+
+def main() -> None:
+    harness.keep_to_one_core()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # of SBX, where it is installed
+    print_table(__doc__, PARTS)
+
+
+if __name__ == "__main__":
+    main()

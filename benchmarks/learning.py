@@ -1,0 +1,278 @@
+"""Does the fast learner learn like stock Stable-Baselines3? The tables and figures of docs/learning.md.
+
+    python -m orchestrator run benchmarks/learning.toml --learner sb3 --run-dir runs/learning-sb3
+    python -m orchestrator run benchmarks/learning.toml --learner fast --run-dir runs/learning-fast
+    python -m benchmarks.learning runs/learning-sb3 runs/learning-fast [--output docs/figures]
+
+With ``--published RUN``, a run of ``benchmarks/published.toml``, also against what others report. Prints Markdown,
+writes ``learning-*.png``; reads run directories without changing them. All seeds are fixed: the same runs give the same
+text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import learning_figures, published
+from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
+from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, p_value
+from orchestrator.contract import write_whole
+from orchestrator.errors import UsageError
+from orchestrator.statistics import t_quantile
+from orchestrator.wording import listed
+
+
+def mean_std(found: Sequence[float]) -> str:
+    """``1,234 ± 56``: over seeds, with n − 1."""
+    return f"{np.mean(found):,.0f} ± {np.std(found, ddof=1):,.0f}" if len(found) > 1 else f"{found[0]:,.0f}"
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.2f}".replace("-", "−") if math.isfinite(number) else ("+∞" if number > 0 else "−∞")
+
+
+def _probability(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[str]:
+    """The table of one measure: a line a robot, and one over all of them."""
+    found = {robot: (values(a.robots[robot], measure), values(b.robots[robot], measure)) for robot in robots}
+    pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in found.items() if x and y}
+    if not pairs:
+        return []
+    tested = [p_value([pair]) for pair in pairs.values()]
+    lines = [
+        f"{MEASURES[measure]}; mean ± standard deviation over seeds.",
+        "",
+        f"| robot | {_label(a, b, 0)} | {_label(a, b, 1)} | difference in standard deviations (95 %) | p | p, Holm |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (robot, pair), p, corrected in zip(pairs.items(), tested, holm(tested), strict=True):
+        lines.append(
+            f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {_difference([pair])} |"
+            f" {_probability(p)} | {_probability(corrected)} |"
+        )
+    if len(pairs) > 1:
+        everything = list(pairs.values())
+        lines += [
+            f"| **all {len(pairs)}** | | | **{_difference(everything)}** | **{_probability(p_value(everything))}** | |",
+            "",
+            "Any difference of the distributions (energy distance, all robots):"
+            f" p = {_probability(p_value(everything, energy_distance))}.",
+        ]
+    return [*lines, ""]
+
+
+def _label(a: Side, b: Side, place: int) -> str:
+    name = (a, b)[place].learner
+    return f"{name} ({'AB'[place]})" if a.learner == b.learner else name
+
+
+def _difference(pairs: Sequence[Pair]) -> str:
+    low, high = interval(pairs)
+    middle = float(np.mean([pair.difference for pair in pairs]))
+    return f"{_signed(middle)} ({_signed(low)} to {_signed(high)})"
+
+
+def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
+    """Every final return, and its evaluation in brackets."""
+    lines = ["Seed by seed: final return of training (deterministic evaluation).", ""]
+    seeds = sorted({one.seed for side in (a, b) for robot in robots for one in side.robots[robot]})
+    lines += [f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |", "|---" * (2 + len(seeds)) + "|"]
+    for robot in robots:
+        for place, side in enumerate((a, b)):
+            cells = {one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}" for one in side.robots[robot]}
+            told = " | ".join(cells.get(seed, "–") for seed in seeds)
+            lines.append(f"| {robot} | {_label(a, b, place)} | {told} |")
+    return [*lines, ""]
+
+
+def _bracketed(number: float | None) -> str:
+    return "" if number is None else f" ({number:,.0f})"
+
+
+def alike_by_seed(a: Side, b: Side, robots: Sequence[str]) -> float:
+    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it cannot be had.
+
+    Runs of the same seed begin with the same weights: were they alike because of it, the test would be too cautious.
+    """
+    rows = []
+    for robot in robots:
+        other = {one.seed: one.final for one in b.robots[robot]}
+        both = np.array([(one.final, other[one.seed]) for one in a.robots[robot] if one.seed in other])
+        if len(both) >= LEAST_SEEDS:
+            rows.append((both - both.mean(axis=0)) / np.maximum(both.std(axis=0), 1e-12))
+    if not rows:
+        return 0.0
+    x, y = np.concatenate(rows).T
+    return float(x @ y / max(1e-12, math.sqrt(float(x @ x) * float(y @ y))))
+
+
+def power(seeds: int, robots: int) -> list[str]:
+    """What the tests find with so many seeds of each learner and so many robots."""
+    alone = Design(seeds=seeds)
+    lines = [
+        f"What the tests find with {seeds} seeds of each learner, by simulation with normal distributions"
+        f" ({alone.experiments:,} experiments a cell):",
+        "",
+        "| test | false alarms without a difference | found with 80 % probability | found of 1 standard deviation |",
+        "|---|---|---|---|",
+    ]
+    tests = [
+        ("one robot, p ≤ 0.05", alone),
+        (f"one robot of {robots}, with Holm's correction", dataclasses.replace(alone, level=0.05 / robots)),
+        (f"all {robots}, p ≤ 0.05", dataclasses.replace(alone, robots=robots)),
+    ]
+    for name, design in tests if robots > 1 else tests[:1]:
+        least = design.found_with()
+        told = f"a difference of {least:.2f} standard deviations" if math.isfinite(least) else "nothing"
+        lines.append(f"| {name} | {design.power():.1%} | {told} | {design.power(1.0):.0%} |")
+    if robots > 1:
+        spread = dataclasses.replace(alone, robots=robots, statistic=energy_distance)
+        told = ", ".join(f"{ratio} times as large in {spread.power(ratio=ratio):.0%} of cases" for ratio in (2, 3, 4))
+        lines += ["", f"The energy distance over all robots finds a standard deviation that is {told}."]
+    return [*lines, ""]
+
+
+def against_published(side: Side, figures: str | None = None) -> list[str]:
+    """Beside what others report, and whether it lies where the same settings have led others.
+
+    :param figures: as in :func:`report`.
+    :raises UsageError: a robot of :data:`published.ROBOTS` is missing.
+    """
+    ours = {robot: _of(side, robot) for robot in published.ROBOTS}
+    seeds = "/".join(str(len(trained)) for trained in ours.values())
+    versions = "/".join(sorted({name.partition("-")[2] for name in side.robots if name.partition("-")[0] in ours}))
+    lines = [
+        f"| source | robots | runs | what is given | other settings | {' | '.join(published.ROBOTS)} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for measure, what in (("final", "last 100 episodes of training"), ("evaluated", "deterministic evaluation")):
+        columns = [values(ours[robot], measure) for robot in published.ROBOTS]
+        if all(columns):
+            told = " | ".join(f"**{mean_std(one)}**" for one in columns)
+            lines.append(f"| **`{side.learner}`, here** | {versions} | {seeds} | {what}, mean ± std | | {told} |")
+    for source in (*published.RECIPE, *published.OTHERS):
+        told = " | ".join(str(source.returns.get(robot, "–")) for robot in published.ROBOTS)
+        lines.append(
+            f"| [{source.name}]({source.address}) | {source.versions} | {source.runs} | {source.figure} |"
+            f" {source.differs} | {told} |"
+        )
+    lines += [
+        "",
+        "| robot | here (95 % interval of the mean) | means of the same settings | with their spread | |",
+        "|---|---|---|---|---|",
+    ]
+    for robot, trained in ours.items():
+        found = values(trained, "final")
+        (least, most), (low, high) = published.means(robot), published.band(robot)
+        mean = float(np.mean(found))
+        verdict = "within" if low <= mean <= high else "above" if mean > high else "below"
+        lines.append(
+            f"| {robot} | {_mean_interval(found)} | {least:,.0f} – {most:,.0f} | {low:,.0f} – {high:,.0f} | {verdict} |"
+        )
+    return [
+        *lines,
+        "",
+        *_image(figures, "learning-published", "Final returns among those that others report"),
+        *_image(figures, "learning-published-curves", "Learning curves of the long runs"),
+    ]
+
+
+def _of(side: Side, robot: str) -> Sequence[Trained]:
+    for name, trained in side.robots.items():
+        if name.partition("-")[0] == robot:
+            return trained
+    raise UsageError(
+        f"no finished seed of {robot} among {listed(list(side.robots), 5)}: --published takes a run of "
+        "benchmarks/published.toml"
+    )
+
+
+def _mean_interval(found: Sequence[float]) -> str:
+    """Student's."""
+    mean = float(np.mean(found))
+    if len(found) < LEAST_SEEDS:
+        return f"{mean:,.0f}"
+    reach = t_quantile(0.975, len(found) - 1) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    return f"{mean:,.0f} ({mean - reach:,.0f} – {mean + reach:,.0f})"
+
+
+# -- the command
+
+
+def report(a: Side, b: Side, figures: str | None = None) -> str:
+    """Everything about two runs, as Markdown.
+
+    :param figures: the figures' folder, as links shall say it; None where none are drawn.
+    """
+    robots = in_common(a, b)
+    seeds = min(len(side.robots[robot]) for side in (a, b) for robot in robots)
+    env_steps = sorted({one.env_steps for robot in robots for one in (*a.robots[robot], *b.robots[robot])})
+    lines = [
+        f"{len(robots)} robots, {_label(a, b, 0)} against {_label(a, b, 1)}, at least {seeds} seeds each,"
+        f" {' or '.join(f'{steps:,}' for steps in env_steps)} env_steps.",
+        "",
+    ]
+    for place, side in enumerate((a, b)):
+        if side.unfinished:
+            told = listed(list(side.unfinished), 5)
+            lines += [f"**Not all is in**: of {_label(a, b, place)} {told} have not succeeded.", ""]
+    lines += _image(figures, "learning-curves", "Learning curves: seeds (thin) and their means (thick)")
+    for measure in MEASURES:
+        lines += comparison(a, b, robots, measure)
+    lines += _image(figures, "learning-returns", "Final returns: a mark a seed, a bar at their mean")
+    lines += [
+        f"Final returns of equal seeds, within robots: correlation {_signed(alike_by_seed(a, b, robots))}.",
+        "",
+        *seed_by_seed(a, b, robots),
+        *power(seeds, len(robots)),
+    ]
+    return "\n".join(lines)
+
+
+def _image(folder: str | None, name: str, title: str) -> list[str]:
+    return [] if folder is None else [f"![{title}]({folder}/{name}.png)", ""]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sb3_run", type=Path, help="run directory of benchmarks/learning.toml with --learner sb3")
+    parser.add_argument("fast_run", type=Path, help="the same with --learner fast")
+    parser.add_argument("--published", type=Path, metavar="RUN", help="run directory of benchmarks/published.toml")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the figures go, as docs/figures")
+    given = parser.parse_args(arguments)
+    try:
+        a, b = read(given.sb3_run), read(given.fast_run)
+        folder = None if given.output is None else given.output.name
+        print(report(a, b, folder))
+        labels = [_label(a, b, place) for place in (0, 1)]
+        robots = in_common(a, b)
+        figures = learning_figures.comparison(
+            labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)]
+        )
+        if given.published is not None:
+            side = read(given.published)
+            print("\n".join(against_published(side, folder)))
+            figures += learning_figures.published_results(
+                side.learner, {robot: _of(side, robot) for robot in published.ROBOTS}
+            )
+        if given.output is not None:
+            for name, png in figures:
+                write_whole(given.output / f"{name}.png", png, durable=False)
+    except (UsageError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""The figures of docs/learning.md, in the style of the package's reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from benchmarks import published
+from benchmarks.learning_runs import MEASURES, Trained, values
+from orchestrator.report import drawing
+from orchestrator.report.document import Figure
+from orchestrator.report.drawing import DIM, INK, MARKERS, SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+
+Robots: TypeAlias = Mapping[str, Sequence[Trained]]
+"""Robot → its seeds."""
+Picture: TypeAlias = tuple[str, bytes]
+"""A file's name without its ending, and the PNG."""
+
+
+class Style(NamedTuple):
+    """How a learner is drawn, so that it can be told apart in grey as well."""
+
+    colour: str
+    dashes: Literal["-", "--"]
+    marker: str
+
+
+STYLES = (Style(SERIES[0], "-", MARKERS[0]), Style(SERIES[1], "--", MARKERS[1]))
+"""Of the learner that is held up as the model, and of the one that is held against it."""
+OURS = STYLES[1]
+GRID_POINTS = 100
+ABOVE_IN = 0.3
+"""Kept free for a legend."""
+ROW_IN, NAMES_IN = 0.19, 1.9
+SAME = SERIES[2]
+"""Colour of those who had the same settings."""
+
+
+def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
+    """Learning curves and final returns of two learners; the same robots on both sides."""
+    return [
+        _picture("learning-curves", "Learning curves", lambda width: curves(labels, sides, width)),
+        _picture("learning-returns", "Final returns", lambda width: final_returns(labels, sides, width)),
+    ]
+
+
+def published_results(label: str, robots: Robots) -> list[Picture]:
+    """Learning curves of the long runs, and their final returns among those that others report.
+
+    :param robots: each of :data:`published.ROBOTS`.
+    """
+    return [
+        _picture(
+            "learning-published-curves",
+            "Learning curves",
+            lambda width: curves([label], [robots], width, styles=STYLES[1:]),
+        ),
+        _picture("learning-published", "Among published results", lambda width: among(label, robots, width)),
+    ]
+
+
+def _picture(name: str, title: str, draw: Callable[[float], Drawn]) -> Picture:
+    return name, drawing.render(Figure(name=name, title=title, caption="", draw=draw)).png
+
+
+def curves(labels: Sequence[str], sides: Sequence[Robots], width: float, styles: Sequence[Style] = STYLES) -> Drawn:
+    """One panel a robot: thin lines are seeds, thick ones their means as far as all seeds reach."""
+    from matplotlib.lines import Line2D
+
+    robots = list(sides[0])
+    drawn, found = drawing.panels(width, len(robots), least_in=2.6, height_in=1.45, most=3, above_all=ABOVE_IN)
+    for axes, robot in zip(found, robots, strict=True):
+        for side, style in zip(sides, styles, strict=True):
+            for one in side[robot]:
+                if one.curve:
+                    axes.plot(*zip(*one.curve, strict=True), color=style.colour, linewidth=0.6, alpha=0.45)
+            _mean(axes, side[robot], style)
+        axes.set_title(robot)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("env_steps", labelpad=1)
+        drawing.plain_ticks(axes, x=True, y=True)
+    found[0].set_ylabel("mean return", labelpad=1)
+    handles = [Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8) for style in styles]
+    drawing.legend(drawn, handles, labels, columns=len(labels))
+    return drawn
+
+
+def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
+    import numpy as np
+
+    seeds = [np.array(one.curve).T for one in trained if one.curve]
+    if not seeds:
+        return
+    begin, end = max(steps[0] for steps, _ in seeds), min(steps[-1] for steps, _ in seeds)
+    grid = np.linspace(begin, end, GRID_POINTS)
+    middle = np.mean([np.interp(grid, steps, returns) for steps, returns in seeds], axis=0)
+    axes.plot(grid, middle, color=style.colour, linewidth=1.8, linestyle=style.dashes)
+
+
+def final_returns(labels: Sequence[str], sides: Sequence[Robots], width: float) -> Drawn:
+    """One panel a robot: a mark a seed, a bar at their mean; of training, and of evaluation where there was one."""
+    from matplotlib.lines import Line2D
+
+    robots = list(sides[0])
+    drawn, found = drawing.panels(width, len(robots), least_in=1.9, height_in=1.6, most=5, above_all=ABOVE_IN)
+    for axes, robot in zip(found, robots, strict=True):
+        for column, measure in enumerate(MEASURES):
+            for place, (side, style) in enumerate(zip(sides, STYLES, strict=True)):
+                _strip(axes, column + 0.36 * place - 0.18, values(side[robot], measure), style)
+        axes.set_xticks(range(len(MEASURES)), ["training", "evaluation"])
+        axes.set_xlim(-0.5, len(MEASURES) - 0.5)
+        axes.grid(visible=False, axis="x")
+        axes.set_title(robot)
+        drawing.plain_ticks(axes, y=True)
+    found[0].set_ylabel("return", labelpad=1)
+    handles = [
+        Line2D([], [], color=style.colour, marker=style.marker, markersize=4.5, linestyle="none", alpha=0.75)
+        for style in STYLES
+    ]
+    drawing.legend(drawn, handles, labels, columns=len(labels))
+    return drawn
+
+
+def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style) -> None:
+    """Marks side by side, so that equal ones do not hide each other."""
+    if not found:
+        return
+    places = [middle + 0.04 * (place - (len(found) - 1) / 2) for place in range(len(found))]
+    axes.scatter(places, found, s=20, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0)
+    mean = sum(found) / len(found)
+    axes.plot([middle - 0.15, middle + 0.15], [mean, mean], color=INK, linewidth=1.4)
+
+
+def among(label: str, robots: Robots, width: float) -> Drawn:
+    """One panel a robot, one line a source: ours first, a mark a seed; what others give as spread is a thin line.
+
+    Shaded is what :func:`published.band` says of the same settings.
+    """
+    from matplotlib.lines import Line2D
+
+    sources = [*published.RECIPE, *published.OTHERS]
+    names = [f"{label}, training", f"{label}, evaluation"]
+    names += [f"{source.name} ({source.versions})" for source in sources]
+    height, below, above, right = ROW_IN * len(names), 0.48, 0.3, 0.1
+    rows, columns = (len(robots), 1) if drawing.is_narrow(width) else (1, len(robots))
+    drawn = drawing.sheet(width, rows * (height + below + above) + ABOVE_IN)
+    cell = (width - NAMES_IN) / columns
+    for place, (robot, trained) in enumerate(robots.items()):
+        row, column = divmod(place, columns)
+        bottom = (rows - 1 - row) * (height + below + above) + below
+        axes = drawing.axes_at(drawn, NAMES_IN + column * cell, bottom, cell - right, height)
+        axes.axvspan(*published.band(robot), color=SAME, alpha=0.1, linewidth=0)
+        for line, measure in enumerate(MEASURES):
+            found = values(trained, measure)
+            axes.scatter(
+                found, [line] * len(found), s=20, color=OURS.colour, marker=OURS.marker, alpha=0.6, linewidths=0
+            )
+            if found:
+                axes.scatter(sum(found) / len(found), line, s=60, color=INK, marker="|")
+        for line, source in enumerate(sources, start=len(MEASURES)):
+            _reported(axes, line, source.returns.get(robot), same=source in published.RECIPE)
+        axes.set_title(robot)
+        axes.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("return", labelpad=1)
+        drawing.plain_ticks(axes, x=True)
+    marks = ((OURS.marker, OURS.colour, "one seed, here"), ("|", INK, "their mean"), ("D", SAME, "same settings"))
+    handles = [
+        Line2D([], [], color=colour, marker=marker, markersize=4.5, linestyle="none")
+        for marker, colour, _ in (*marks, ("o", DIM, ""))
+    ]
+    drawing.legend(drawn, handles, [*(told for *_, told in marks), "other settings"], columns=4)
+    return drawn
+
+
+def _reported(axes: Axes, line: int, one: published.Reported | None, *, same: bool) -> None:
+    if one is None:
+        return
+    colour = SAME if same else DIM
+    axes.scatter(one.mean, line, s=22, color=colour, marker="D" if same else "o")
+    if one.low is not None and one.high is not None:
+        axes.plot([one.low, one.high], [line, line], color=colour, linewidth=1.2)

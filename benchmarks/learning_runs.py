@@ -1,0 +1,115 @@
+"""Final returns and learning curves of experiments that differ in their learner alone, for ``benchmarks.learning``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import rundir
+from orchestrator.contract import NOT_IN_FINGERPRINT, WorkerSpec
+from orchestrator.errors import UsageError
+from orchestrator.ledger import Ledger
+from orchestrator.report import records
+from orchestrator.wording import listed
+
+MEASURES = {
+    "final": "Final return of training: `rollout/ep_rew_mean` at its end, the mean over the last 100 episodes",
+    "evaluated": "Mean deterministic return of 10 episodes after training",
+}
+"""Field of :class:`Trained` → what it is."""
+LEAST_SEEDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A job that has succeeded."""
+
+    seed: int
+    env_steps: int
+    final: float
+    evaluated: float | None
+    """None where the job file asks for no evaluation."""
+    curve: Sequence[tuple[float, float]]
+    """``(env_steps, ep_rew_mean)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one run directory has to say."""
+
+    learner: str
+    robots: Mapping[str, Sequence[Trained]]
+    """Robot → its seeds in rising order; names are those of the jobs, with the point of a matrix."""
+    work: Mapping[str, Mapping[str, Any]]
+    """job_id → whatever decides the result but for the learner."""
+    unfinished: Sequence[str]
+    """Jobs that have not succeeded (yet)."""
+
+
+def read(run_dir: Path) -> Side:
+    """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners have trained in it."""
+    paths = rundir.existing(run_dir)
+    ledger = Ledger.open(paths.ledger, read_only=True)
+    try:
+        rows, jobs = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
+    finally:
+        ledger.abandon()
+    robots: dict[str, list[Trained]] = {}
+    learners, work, unfinished = set(), {}, []
+    for row in rows:
+        job_id, job = row["job_id"], jobs[row["job_id"]]
+        if row["state"] != "SUCCEEDED" or row["ep_rew_mean"] is None:
+            unfinished.append(job_id)
+            continue
+        learners.add(row["learner"])
+        work[job_id] = {**_work(job.job.spec), "robot_hash": job.robot_hash}
+        robots.setdefault(job_id.removesuffix(f"-s{row['seed']}"), []).append(
+            Trained(
+                seed=row["seed"],
+                env_steps=row["env_steps"],
+                final=row["ep_rew_mean"],
+                evaluated=row["eval_mean"],
+                curve=records.curve(paths.job(job_id).progress_csv),
+            )
+        )
+    if len(learners) != 1:
+        said = f"trained with {' and '.join(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
+        raise UsageError(f"{run_dir}: {said}; runs of one learner are compared: run the job file with --learner")
+    ordered = {robot: sorted(trained, key=lambda one: one.seed) for robot, trained in robots.items()}
+    return Side(learner=str(learners.pop()), robots=ordered, work=work, unfinished=unfinished)
+
+
+def _work(spec: WorkerSpec) -> dict[str, Any]:
+    values = dataclasses.asdict(spec)
+    return {key: value for key, value in values.items() if key not in {*NOT_IN_FINGERPRINT, "learner"}}
+
+
+def in_common(a: Side, b: Side) -> list[str]:
+    """Robots of which both have at least two seeds.
+
+    :raises UsageError: there is none, or a job that both have was not the same work.
+    """
+    for job_id in a.work.keys() & b.work.keys():
+        for key, value in a.work[job_id].items():
+            if value != b.work[job_id].get(key, value):
+                raise UsageError(
+                    f"{job_id}: {key} is {value} in A and {b.work[job_id][key]} in B; only the learner may differ"
+                )
+    found = [
+        robot for robot, trained in a.robots.items() if min(len(trained), len(b.robots.get(robot, ()))) >= LEAST_SEEDS
+    ]
+    if not found:
+        raise UsageError(
+            f"no robot has {LEAST_SEEDS} finished seeds in both runs: A has {listed(list(a.robots), 5) or 'none'}, "
+            f"B {listed(list(b.robots), 5) or 'none'}"
+        )
+    return found
+
+
+def values(trained: Sequence[Trained], measure: str) -> list[float]:
+    """One a seed; where a seed has none, none of them."""
+    found = [getattr(one, measure) for one in trained]
+    return [] if None in found else found

@@ -1,0 +1,206 @@
+"""Do two learners end alike? Permutation tests for a handful of seeds, and what such tests can find.
+
+If both learners give the same distribution of final returns, then which of a robot's returns belong to which learner is
+as good as drawn by lot, and every way of dealing them out is equally probable (E. J. G. Pitman, "Significance tests
+which may be applied to samples from any populations", Supplement to the J. of the Royal Statistical Society 4, 1937).
+Nothing else is assumed: no normal distribution, no equal spreads. Of one robot all ways are gone through; over several
+robots, each dealt out by itself, so many are drawn (:data:`DRAWS`) that chance moves a p-value of 0.05 by 0.001.
+
+Two statistics. The *difference of means* finds a learner that is better or worse. The *energy distance* (G. J. Székely,
+M. L. Rizzo, "Testing for Equal Distributions in High Dimension", InterStat 5, 2004) also finds one that is more
+erratic. Both are divided by the spread of all of a robot's returns, which dealing out does not change, so that robots
+can be added up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+DRAWS = 40_000
+MOST_SPLITS = 200_000
+"""Ways of dealing out one robot's returns; of 10 against 10 there are 184,756."""
+AT_ONCE = 1 << 22
+"""Numbers held at a time by a simulation."""
+TIE = 1e-9
+"""Standardised statistics this close are equal: the same sum taken in another order."""
+REACH = 20.0
+"""Shifts are looked for this far from the estimate, in standard deviations."""
+
+Statistic = Callable[[Floats, int], Floats]
+"""Takes ``(…, n)`` returns of one robot, and how many of them, the first ones, are A's; gives ``(…, splits)``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """Final returns of one robot, one a seed: at least two by each learner."""
+
+    a: Floats
+    b: Floats
+
+    @property
+    def spread(self) -> float:
+        """The learners' standard deviation, pooled: without what lies between them."""
+        squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (self.a, self.b))
+        return math.sqrt(squares / (self.a.size + self.b.size - 2))
+
+    @property
+    def difference(self) -> float:
+        """Of the means, B's less A's, in standard deviations; 0 where all returns are equal."""
+        raw = float(self.b.mean() - self.a.mean())
+        return 0.0 if raw == 0 else raw / self.spread if self.spread > 0 else math.copysign(math.inf, raw)
+
+    def without(self, shift: float) -> Pair:
+        """With ``shift`` standard deviations taken off B's returns."""
+        return Pair(self.a, self.b - shift * self.spread)
+
+    def table(self, statistic: Statistic) -> Floats:
+        """``(splits,)``; the first is what was observed."""
+        return statistic(np.concatenate([self.a, self.b]), self.a.size)
+
+
+@cache
+def weights(n_a: int, n_b: int) -> Floats:
+    """All ways of dealing out ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a`` and ``1/n_b``.
+
+    :raises ValueError: where there are too many.
+    """
+    amount = math.comb(n_a + n_b, n_a)
+    if amount > MOST_SPLITS:
+        raise ValueError(f"{n_a} against {n_b} can be dealt out in {amount:,} ways; at most {MOST_SPLITS:,} are tried")
+    found = np.full((amount, n_a + n_b), 1 / n_b)
+    for row, places in enumerate(itertools.combinations(range(n_a + n_b), n_a)):
+        found[row, list(places)] = -1 / n_a
+    return found
+
+
+def mean_difference(values: Floats, n_a: int) -> Floats:
+    """B's mean less A's, in standard deviations of all values, for every way of dealing them out."""
+    return _over(values @ weights(n_a, values.shape[-1] - n_a).T, values.std(axis=-1, ddof=1))
+
+
+def energy_distance(values: Floats, n_a: int) -> Floats:
+    """How far apart the two distributions are, in mean distances between all values; never below 0.
+
+    Twice the mean distance between values of A and of B, less the mean distances within A and within B.
+    """
+    distances = np.abs(values[..., :, None] - values[..., None, :])
+    dealt = weights(n_a, values.shape[-1] - n_a)
+    return _over(-((dealt @ distances) * dealt).sum(axis=-1), distances.mean(axis=(-1, -2)))
+
+
+def _over(statistics: Floats, scale: Floats) -> Floats:
+    """All of them 0 where the values are equal and there is no scale."""
+    return np.divide(statistics, scale[..., None], out=np.zeros_like(statistics), where=scale[..., None] > 0)
+
+
+def p_values(tables: Sequence[Floats], *, draws: int = DRAWS, seed: int = 0) -> Floats:
+    """How probable a sum over robots is that lies as far from 0 as the observed one, or farther; two-sided.
+
+    One robot's is exact. Of several the observed way counts as one of those drawn, so that no p-value is 0 (B. Phipson,
+    G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical Applications in Genetics and Molecular Biology
+    9, 2010).
+
+    :param tables: one a robot, ``(…, splits)`` each, as statistics give them; leading axes are several experiments.
+    """
+    observed = np.abs(np.sum([table[..., 0] for table in tables], axis=0))[..., None] - TIE
+    if len(tables) == 1:
+        return np.asarray((np.abs(tables[0]) >= observed).mean(axis=-1))
+    rng = np.random.default_rng(seed)
+    sums = np.zeros((*observed.shape[:-1], draws))
+    for table in tables:
+        sums += table[..., rng.integers(0, table.shape[-1], draws)]
+    return np.asarray((1 + (np.abs(sums) >= observed).sum(axis=-1)) / (1 + draws))
+
+
+def p_value(pairs: Sequence[Pair], statistic: Statistic = mean_difference) -> float:
+    """The p-value over all of ``pairs``."""
+    return float(p_values([pair.table(statistic) for pair in pairs]))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values of several tests, enlarged so that the chance of any false finding stays what it is of one.
+
+    S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979.
+    """
+    found, least = [0.0] * len(p), 0.0
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        least = max(least, min(1.0, p[place] * (len(p) - rank)))
+        found[place] = least
+    return found
+
+
+def interval(pairs: Sequence[Pair], level: float = 0.95) -> tuple[float, float]:
+    """Differences, in each robot's pooled standard deviations, that the test of means would not reject.
+
+    Found by taking a difference off and testing what remains; infinite where there are too few seeds to reject any.
+    """
+    centre = float(np.mean([pair.difference for pair in pairs]))
+
+    def kept(shift: float) -> bool:
+        return p_value([pair.without(shift) for pair in pairs]) > 1 - level
+
+    return _edge(kept, centre, -REACH), _edge(kept, centre, REACH)
+
+
+def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
+    if not math.isfinite(centre):
+        return centre
+    if kept(centre + reach):
+        return math.copysign(math.inf, reach)
+    inside, outside = centre, centre + reach
+    while abs(outside - inside) > 0.001:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if kept(middle) else (inside, middle)
+    return inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """An experiment to be imagined: normal distributions, every robot with the same difference between learners."""
+
+    seeds: int
+    """A robot and learner."""
+    robots: int = 1
+    level: float = 0.05
+    """A difference is found where the p-value is at most this."""
+    statistic: Statistic = mean_difference
+    experiments: int = 2_000
+    draws: int = 2_000
+    """Over several robots, an experiment."""
+
+    def power(self, shift: float = 0.0, ratio: float = 1.0, seed: int = 1) -> float:
+        """The share of experiments in which the difference is found.
+
+        :param shift: of B's mean, in standard deviations of A.
+        :param ratio: B's standard deviation against A's.
+        """
+        rng = np.random.default_rng(seed)
+        splits = math.comb(2 * self.seeds, self.seeds)
+        at_once = max(1, AT_ONCE // max(self.draws, self.robots * splits * 2 * self.seeds))
+        found = 0
+        for start in range(0, self.experiments, at_once):
+            amount = min(at_once, self.experiments - start)
+            values = rng.normal(size=(self.robots, amount, 2 * self.seeds))
+            values[..., self.seeds :] = values[..., self.seeds :] * ratio + shift
+            tables = [self.statistic(robot, self.seeds) for robot in values]
+            found += int((p_values(tables, draws=self.draws, seed=start) <= self.level).sum())
+        return found / self.experiments
+
+    def found_with(self, power: float = 0.8) -> float:
+        """The smallest shift of the mean, to 0.01 standard deviations, found with a probability of ``power``."""
+        low, high = 0.0, REACH
+        if self.power(high) < power:
+            return math.inf
+        while high - low > 0.01:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.power(middle) < power else (low, middle)
+        return high

@@ -1,0 +1,196 @@
+"""Which learner a job gets, and where one sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import numpy as np
+import pytest
+from command_helpers import BALANCER, give, write_experiment
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.preprocessing import is_image_space
+from supervisor_helpers import make_spec
+
+from orchestrator import tables
+from orchestrator.spec.models import PolicyKwargs
+from orchestrator.worker import learners
+from orchestrator.worker.fast import qualify
+from orchestrator.worker.fast.ppo import FastPPO
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+PIXELS = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+BOXES = [
+    VECTOR,
+    PIXELS,
+    spaces.Box(0, 255, (36, 36), np.uint8),
+    spaces.Box(0, 254, (36, 36, 3), np.uint8),
+    spaces.Box(1, 255, (36, 36, 3), np.uint8),
+    spaces.Box(0, 255, (36, 36, 3), np.int16),
+    spaces.Box(0, 255, (36, 36, 3), np.float32),
+    spaces.Box(0, 255, (3, 36, 36), np.uint8),
+    spaces.Box(-np.inf, np.inf, (2, 2, 2), np.float64),
+]
+POLICY_VALUES: dict[str, list[Any]] = {
+    "net_arch": [[], [8, 8], {"pi": [8], "vf": []}],
+    "activation_fn": ["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"],
+    "ortho_init": [True, False],
+    "log_std_init": [-1.0],
+    "full_std": [True, False],
+    "use_expln": [True, False],
+    "squash_output": [False],
+    "share_features_extractor": [True, False],
+    "normalize_images": [True, False],
+}
+
+
+# -- what suits
+
+
+@pytest.mark.parametrize("box", BOXES, ids=str)
+def test_images_are_what_stable_baselines3_takes_for_images(box: spaces.Box) -> None:
+    assert (qualify.unfit_spaces(box, VECTOR) is None) == (not is_image_space(box))
+
+
+def test_every_key_of_the_policy_has_been_thought_of() -> None:
+    assert POLICY_VALUES.keys() == PolicyKwargs.model_fields.keys()
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, some in POLICY_VALUES.items() for value in some])
+def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value: Any) -> None:
+    spec = make_spec("a", policy_kwargs={key: value})
+    arguments: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "env": "Pendulum-v1",
+        "n_steps": 8,
+        "batch_size": 8,
+        "device": "cpu",
+        "policy_kwargs": learners._policy_kwargs(spec.policy_kwargs),
+    }
+    space = PPO(**arguments)
+    if qualify.unfit(spec, space.observation_space, space.action_space) is None:
+        FastPPO(**arguments).learn(8)
+    else:
+        with pytest.raises(ValueError, match="the fast learner cannot"):
+            FastPPO(**arguments)
+
+
+@pytest.mark.parametrize("learner", ["auto", "sb3", "fast"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"env": "Pendulum-v1"}, None),
+        ({"env": "Pendulum-v1", "normalize": True}, None),
+        ({"env": "CartPole-v1"}, "its action space is a Discrete, and the fast learner takes a one-dimensional Box"),
+        (
+            {"env": "Pendulum-v1", "hyperparameters": {"use_sde": True}},
+            "ppo.use_sde is on, and the fast learner has no gSDE",
+        ),
+    ],
+)
+def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere(
+    learner: str, changes: dict[str, Any], why: str | None, tmp_path: Path
+) -> None:
+    from orchestrator.worker import envs
+
+    spec = make_spec("a", learner=learner, **changes)
+    venv = envs.make(spec, tmp_path, n_envs=1, seed=0)
+    if spec.normalize:
+        venv = envs.normalized(spec, venv)
+    try:
+        if learner == "fast" and why is not None:
+            with pytest.raises(ValueError, match=f'learner = "fast" is not possible: {why}; set learner = "auto"'):
+                learners.build(spec, venv)
+            return
+        made = learners.build(spec, venv)
+        assert made.name == ("sb3" if learner == "sb3" or why is not None else "fast")
+        assert type(made.model) is (PPO if made.name == "sb3" else FastPPO)
+        if learner == "auto" and why is not None:
+            assert made.reason == f"auto: {why}"
+    finally:
+        venv.close()
+
+
+def test_whether_a_job_qualifies_is_known_without_torch() -> None:
+    program = (
+        "import sys, orchestrator.worker.fast.qualify; "
+        "print({'torch', 'stable_baselines3', 'mujoco'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=commands.REPOSITORY)
+    assert done.stdout.strip() == "set()"
+
+
+# -- what people see
+
+
+def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> dict[str, Any]:
+    return {"job_id": job_id, "learner": learner, "learner_reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([], ""),
+        ([row("a", None, None)], ""),
+        ([row("a", "fast"), row("b", "fast", "auto: it can"), row("c", None, None)], "fast × 2"),
+        ([row("a", "sb3"), row("b", "sb3")], "sb3 × 2 (asked for)"),
+        ([row("a", "sb3", "auto: x"), row("b", "fast"), row("c", "fast")], "fast × 2, sb3 × 1 (auto: x: a)"),
+        ([row("a", "sb3", None), row("b", "fast")], "sb3 × 1, fast × 1"),
+        (
+            [*(row(f"a{number}", "sb3", "auto: x") for number in range(6)), row("b", "fast")],
+            "sb3 × 6 (auto: x: a0, a1, a2, a3 and 2 more), fast × 1",
+        ),
+        (
+            [row(f"a{number}", "sb3", f"auto: {number}") for number in range(6)],
+            "sb3 × 6 (auto: 0: a0; auto: 1: a1; auto: 2: a2; auto: 3: a3; and 2 more reasons)",
+        ),
+    ],
+)
+def test_one_line_says_which_learners_and_why_not_the_fast_one(rows: list[dict[str, Any]], line: str) -> None:
+    assert tables.learners(rows) == line
+
+
+def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_path: Path) -> None:
+    jobs = write_experiment(
+        tmp_path,
+        {"name": "balancer", "xml": BALANCER, "task": "balance"},
+        {"name": "pole", "env": "CartPole-v1"},
+        head="max_parallel = 2",
+    )
+    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    why = "auto: its action space is a Discrete, and the fast learner takes a one-dimensional Box"
+    line = f"learner: fast × 1, sb3 × 1 ({why}: pole-s0)"
+    rows = commands.summary(tmp_path / "run")
+    assert {name: row["learner"] for name, row in rows.items()} == {"balancer-s0": "fast", "pole-s0": "sb3"}
+    assert rows["pole-s0"]["learner_reason"] == why
+    assert line in done.stdout
+    assert line in give("status", "run", cwd=tmp_path).stdout
+    assert why in (tmp_path / "run/summary.csv").read_text()
+    assert f"learner sb3 ({why})" in (tmp_path / "run/jobs/pole-s0/attempts/0/worker.log").read_text()
+    page = give("report", "run", "--format", "md", cwd=tmp_path).stdout.replace("\\", "")
+    assert line.removeprefix("learner: ") in page
+    facts = json.loads((tmp_path / "run/report/report.json").read_text())
+    assert {job["job_id"]: job["learner_reason"] for job in facts["jobs"]}["pole-s0"] == why
+
+
+@pytest.mark.parametrize(
+    ("job", "where"),
+    [({"env": "CartPole-v1"}, "jobs[0]"), ({"xml": BALANCER, "ppo": {"use_sde": True}}, "jobs[0].ppo.use_sde")],
+)
+def test_a_fast_learner_that_cannot_be_is_refused_before_anything_is_launched(
+    job: dict[str, Any], where: str, tmp_path: Path
+) -> None:
+    jobs = write_experiment(tmp_path, {"name": "odd", **job}, {"name": "sound", "xml": BALANCER})
+    done = give("run", jobs, "--run-dir", "run", "--learner", "fast", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{where}: " in done.stderr
+    assert 'learner = "fast" is not possible: ' in done.stderr
+    assert 'set learner = "auto"' in done.stderr
+    assert not list(tmp_path.glob("run/jobs/*"))
