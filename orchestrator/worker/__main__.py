@@ -14,7 +14,16 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec, worker_thread_settings, write_whole
+from orchestrator.contract import (
+    RANK_VARIABLE,
+    AttemptPaths,
+    ExitCode,
+    ExitRecord,
+    JobPaths,
+    WorkerSpec,
+    worker_thread_settings,
+    write_whole,
+)
 from orchestrator.worker import lifeline, outcome, startup
 from orchestrator.worker.progress import ProgressReporter
 
@@ -46,11 +55,12 @@ def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.exit("usage: python -m orchestrator.worker JOB_DIR NUMBER")
     paths = JobPaths(Path(arguments[0]))
-    exit_path = paths.attempt(int(arguments[1])).exit
+    files = paths.attempt(int(arguments[1]))
+    exit_path = files.exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     facts = outcome.Facts(started=lifeline.process_start())
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
-        attempt(paths, facts, ProgressReporter(channel))
+        attempt(paths, files, facts, ProgressReporter(channel))
         record = facts.record(ExitCode.SUCCEEDED)
     except BaseException as error:  # SystemExit of the user's code included: every end has its record
         code, message, trace = outcome.judge(error)
@@ -58,7 +68,7 @@ def main(arguments: list[str]) -> NoReturn:
     leave(record, exit_path)
 
 
-def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -> None:
+def attempt(paths: JobPaths, files: AttemptPaths, facts: outcome.Facts, reporter: ProgressReporter) -> None:
     """The whole attempt, from reading the spec on. Ends with an exception where it does not succeed."""
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
@@ -82,7 +92,7 @@ def attempt(paths: JobPaths, facts: outcome.Facts, reporter: ProgressReporter) -
         sys.path.insert(0, spec.search_path)
     request = LeaveRequest()
     request.listen()
-    train.run(spec, paths, facts, reporter, request)
+    train.run(spec, paths, facts, reporter, request, files.rendezvous)
 
 
 def leave(record: ExitRecord, exit_path: Path) -> NoReturn:

@@ -65,7 +65,7 @@ def train(job_dir: str, threads: int | None) -> None:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
         if spec.search_path is not None:
             sys.path.insert(0, spec.search_path)
-        training.run(spec, paths, facts, Begun(paths.begun, facts), leave=lambda: False)
+        training.run(spec, paths, facts, Begun(paths.begun, facts), lambda: False, paths.attempt(0).rendezvous)
     except BaseException as error:
         code, message, trace = outcome.judge(error)
         exit_path = paths.attempt(0).exit

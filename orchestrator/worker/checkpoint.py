@@ -27,6 +27,7 @@ from orchestrator.contract import write_whole
 from orchestrator.worker import algorithms, env_state
 from orchestrator.worker.algorithms import Model
 from orchestrator.worker.progress import say
+from orchestrator.worker.ranks import ALONE, Ranks
 from orchestrator.worker.replay import DamagedError, Replay
 
 KEPT = 2
@@ -40,6 +41,13 @@ _COUNTERS = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
+
+
+OF_EACH_RANK = (
+    *("last_obs", "last_original_obs", "last_episode_starts", "normalization", "spaces", "envs", "unsaveable"),
+    "generators",
+)
+"""What is not common to all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +77,10 @@ class CheckpointStore:
         for stray in directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
             stray.unlink(missing_ok=True)
 
-    def save(self, env_steps: int, state: dict[str, Any], *, is_last: bool = False) -> None:
+    def save(self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False) -> None:
         """Write one checkpoint and drop all but the last :data:`KEPT`.
+
+        Of several ranks all call it, and rank 0 writes one file with what each has of its own.
 
         :param is_last: nothing will be learnt after it, so that it needs no replay buffer.
         :raises OSError: as the disk answers; the earlier checkpoints stand then.
@@ -79,11 +89,26 @@ class CheckpointStore:
             rows = env_steps // self._n_envs
             self._replay.save(rows)
             state = {"rows": rows, **state}
+        if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
+            state["ranks"] = ranks.all_gather({name: state[name] for name in OF_EACH_RANK})
+        if ranks.rank > 0:
+            return
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
-        torch.save({"fingerprint": self._fingerprint, **state}, content)
-        write_whole(self._directory / f"checkpoint-{env_steps:012d}.pt", content.getvalue())
+        torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
+        write_whole(self._path(env_steps), content.getvalue())
         self._keep(KEPT)
+
+    def exactly(self, env_steps: int) -> dict[str, Any]:
+        """The checkpoint that rank 0 goes on from, with this rank's own replay buffer.
+
+        :raises DamagedError: that buffer is not whole.
+        :raises OSError: when it cannot be read.
+        """
+        state = load(self._path(env_steps).read_bytes())
+        if self._replay is not None and "rows" in state:
+            self._replay.restore(state["rows"])
+        return state
 
     def trained(self) -> None:
         """The policy is saved: what only going on with its training needs is removed."""
@@ -129,6 +154,9 @@ class CheckpointStore:
         if self._replay is not None:
             self._replay.clear()
         return None
+
+    def _path(self, env_steps: int) -> Path:
+        return self._directory / f"checkpoint-{env_steps:012d}.pt"
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
@@ -182,13 +210,14 @@ def capture(model: Model, place: Place) -> dict[str, Any]:
     }
 
 
-def restore(model: Model, state: dict[str, Any]) -> Place:
+def restore(model: Model, state: dict[str, Any], rank: int = 0) -> Place:
     """Put a freshly built model and its environments where ``state`` was captured, all but the replay buffer.
 
     Where the environments could not be saved, ``model._last_obs`` is left None: Stable-Baselines3 begins
     new episodes then, seeded by how far the training is, so that they differ from those at the start.
     """
     assert model.env is not None
+    state = {**state, **state["ranks"][rank]} if "ranks" in state else state
     place: Place = state["place"]
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():

@@ -19,10 +19,13 @@ from orchestrator.worker.outcome import Diverged
 from orchestrator.worker.sequential import SequentialVecEnv
 
 
-def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False) -> VecEnv:
+def make(
+    spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False, first_env: int = 0
+) -> VecEnv:
     """``n_envs`` environments in this process; rewards and observations as the task gives them.
 
-    Environment *i* has the seed ``seed + i``, which is also what ``PPO(seed=seed)`` gives it.
+    Environment *i*, counted from ``first_env`` on (other ranks have those before and after), has the seed ``seed + i``,
+    which is also what ``PPO(seed=seed)`` gives it.
     Every episode's end has ``infos[i]["episode"]`` with the return ``"r"`` and the length ``"l"``, and with
     ``measuring`` a built-in task's ``infos[i]["measures"]``.
     """
@@ -33,8 +36,17 @@ def make(spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: 
         if xml is None or spec.task is None:
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
         options = dict(spec.task_options) or None
-        return MujocoVecEnv(xml, spec.task, n_envs=n_envs, seed=seed, task_options=options, measuring=measuring)
-    return SequentialVecEnv([_maker(spec, xml, seed + index) for index in range(n_envs)])
+        return MujocoVecEnv(
+            xml,
+            spec.task,
+            n_envs=n_envs,
+            seed=seed,
+            task_options=options,
+            measuring=measuring,
+            first_env=first_env,
+        )
+    numbers = range(first_env, first_env + n_envs)
+    return SequentialVecEnv([_maker(spec, xml, seed + number) for number in numbers], first_env)
 
 
 def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:

@@ -6,7 +6,9 @@ where this package is not installed.
 
 from __future__ import annotations
 
+import inspect
 import os
+import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,10 +19,13 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.contract import WorkerSpec, fast_refused, parse_schedule
+from orchestrator.contract import LOCAL_RANK_VARIABLE, WorkerSpec, fast_refused, parse_schedule
+from orchestrator.worker import algorithms
 from orchestrator.worker.algorithms import CLASSES, Model
+from orchestrator.worker.ddp import DistributedPPO, unite
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.fast.qualify import unfit
+from orchestrator.worker.ranks import ALONE, Group, Ranks
 
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 """Hyperparameters that may be functions of the remaining progress."""
@@ -33,12 +38,21 @@ class Learner(NamedTuple):
     """Why this learner, for people."""
 
 
-def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
+def device(spec: WorkerSpec) -> torch.device:
+    """Where the policy is: of several GPUs that a rank can see its own."""
+    if spec.device == "cpu" or spec.ranks == 1:
+        return torch.device(spec.device)
+    return torch.device("cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count()))
+
+
+def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     """What ``stable_baselines3.PPO(...)`` or its like makes of these values; with ``"auto"`` the fast one where it can.
 
     Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
     are set by the algorithm itself. ``optimizer_kwargs`` is not touched: only where it is absent does
     stable-baselines3 give Adam its ``eps=1e-5``.
+
+    With several ranks ``venv`` holds this one's environments; policies begin alike, random streams are each rank's own.
 
     :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
     :raises ValueError: ``learner = "fast"`` is asked for and cannot be.
@@ -54,23 +68,52 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
         spec.policy,
         venv,
         seed=spec.seed,
-        device=spec.device,
+        device=device(spec),
         policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
-        **{name: _argument(name, value, venv) for name, value in spec.hyperparameters.items()},
+        **{name: _argument(name, value, venv) for name, value in _own_share(spec, ranks).items()},
     )
+    if isinstance(ranks, Group):
+        _join(model, ranks, spec)
     return Learner(model, name, reason)
+
+
+def _own_share(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
+    """The hyperparameters for one rank's part of minibatches and replay buffer."""
+    if ranks.size == 1:
+        return dict(spec.hyperparameters)
+    defaults = inspect.signature(CLASSES[spec.algo]).parameters
+    shared = {name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults}
+    whole = {**shared, **spec.hyperparameters}
+    return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
+
+
+def _join(model: Model, ranks: Group, spec: WorkerSpec) -> None:
+    """From now on ``model`` trains with the others."""
+    if isinstance(model, FastPPO | DistributedPPO):
+        model.batch_size *= ranks.size  # the update knows of the others
+        model.join(ranks, spec.mode)
+    else:
+        for optimizer in algorithms.optimizers(model).values():
+            unite(optimizer, ranks, spec.mode)
+    own = np.random.SeedSequence(spec.seed).spawn(ranks.size)[ranks.rank]
+    words = [int(word) for word in own.generate_state(4)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
+    model.action_space.seed(words[3])
 
 
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
     """Class, name and reason. :raises ValueError: what is asked for cannot be."""
+    stock: type[Model] = DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else CLASSES[spec.algo]
     if spec.learner == "sb3":
-        return CLASSES[spec.algo], "sb3", "asked for"
+        return stock, "sb3", "asked for"
     problem = unfit(spec, venv.observation_space, venv.action_space)
     if problem is None:
         return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
     if spec.learner == "fast":
         raise ValueError(fast_refused(problem))
-    return CLASSES[spec.algo], "sb3", f"auto: {problem}"
+    return stock, "sb3", f"auto: {problem}"
 
 
 def logged_columns(model: Model) -> list[str]:

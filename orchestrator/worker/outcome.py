@@ -25,6 +25,10 @@ class Diverged(Exception):
     """Physics, rewards, observations, losses or parameters are no longer finite."""
 
 
+class RankLostError(Exception):
+    """The other ranks did not come, or do not answer any more."""
+
+
 class Interrupted(Exception):
     """Asked to leave; a whole checkpoint stands."""
 
@@ -71,6 +75,8 @@ def judge(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-_TRACEBACK_LINES:])
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left: {error}", trace
+    if isinstance(error, RankLostError):
+        return ExitCode.RANK_LOST, str(error), trace
     if isinstance(error, Diverged) or _is_physics_diverged(error):
         return ExitCode.DIVERGED, str(error), trace
     return ExitCode.ERROR, describe(error), trace

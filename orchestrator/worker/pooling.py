@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from orchestrator.worker.ranks import Ranks
+from orchestrator.worker import weights
+from orchestrator.worker.algorithms import Model
+from orchestrator.worker.ranks import Ranks, require_equal
 
+COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
+"""Environment variable: iterations between comparisons of what all ranks must have in common."""
+COMPARE_EVERY = 100
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
 """Mean, variance (of the numbers themselves, not unbiased) and count."""
 
@@ -83,3 +90,53 @@ class SharedEpisodes:
             for one in everyone:
                 known.extend(one[name])
             setattr(self._model, name, known)
+
+
+class Common:
+    """What all ranks must have in common: made so at the start, kept so after every iteration. Alone there is nothing.
+
+    Made before the environments are reset: what they show then, the statistics of other ranks do not know yet.
+
+    :param serving: whether rank 0 alone has the optimiser's state.
+    """
+
+    def __init__(self, model: Model, ranks: Ranks, *, serving: bool) -> None:
+        self._model, self._ranks, self._serving = model, ranks, serving
+        self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
+        self._episodes: SharedEpisodes | None = None
+        self._statistics: SharedStatistics | None = None
+        if ranks.size == 1:
+            return
+        for tensor in model.policy.state_dict().values():
+            values = tensor.detach().cpu().numpy()
+            ranks.broadcast(values)
+            tensor.copy_(torch.from_numpy(values))
+        normalization = model.get_vec_normalize_env()
+        self._episodes = SharedEpisodes(model, ranks)
+        if normalization is not None:
+            self._statistics = SharedStatistics(normalization, ranks)
+
+    def start(self) -> None:
+        """The environments have been reset. :raises RanksError: the ranks differ."""
+        if self._statistics is not None:
+            self._statistics.merge()
+        if self._ranks.size > 1:
+            self._compare()
+
+    def begin(self) -> None:
+        """An iteration begins."""
+        if self._episodes is not None:
+            self._episodes.begin()
+
+    def end(self, iteration: int) -> None:
+        """:raises RanksError: the ranks have drifted apart; looked at in every so many iterations."""
+        if self._episodes is not None:
+            self._episodes.end()
+        if self._statistics is not None:
+            self._statistics.merge()
+        if self._ranks.size > 1 and iteration % self._compare_every == 0:
+            self._compare()
+
+    def _compare(self) -> None:
+        digest = weights.sha256(self._model, optimizers=not self._serving)
+        require_equal(self._ranks, digest, "parameters, optimiser state or normalisation statistics")

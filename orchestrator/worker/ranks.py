@@ -20,6 +20,7 @@ from torch import nn
 
 from orchestrator.contract import Backend
 from orchestrator.errors import OrchestratorError
+from orchestrator.worker.outcome import RankLostError
 
 PATIENCE_S = 30.0
 """For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
@@ -29,10 +30,6 @@ MEETING_S = 300.0
 
 class RanksError(OrchestratorError):
     """The ranks were started wrongly, or differ where they must not: it would happen again."""
-
-
-class RankLostError(OrchestratorError):
-    """The other ranks did not come, or do not answer any more."""
 
 
 class Ranks(Protocol):
@@ -80,6 +77,9 @@ class Alone:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+ALONE = Alone()
 
 
 class Group:
@@ -139,11 +139,11 @@ class Group:
         wrapped = DistributedDataParallel(
             module, device_ids=devices, process_group=self._large, gradient_as_bucket_view=True
         )
-        wrapped.register_comm_hook(None, self._mean)
+        wrapped.register_comm_hook(None, lambda _, bucket: self._mean(bucket.buffer()))
         return wrapped
 
-    def _mean(self, _state: None, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        gradients = bucket.buffer().div_(self.size)
+    def _mean(self, gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        gradients.div_(self.size)
         self._timed(lambda: self._dist.all_reduce(gradients, group=self._large))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(gradients)

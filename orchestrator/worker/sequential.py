@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
+import gymnasium
 import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
@@ -19,6 +21,14 @@ class SequentialVecEnv(DummyVecEnv):
     *within* an info (arrays, dictionaries) are the environment's own objects rather than copies of them. An
     environment that changes them later changes what it gave: what is to be kept must be copied.
     """
+
+    def __init__(self, env_fns: list[Callable[[], gymnasium.Env[Any, Any]]], first_env: int = 0) -> None:
+        """:param first_env: number of the first one among those of all ranks: seeds go by these numbers."""
+        super().__init__(env_fns)
+        self._first_env = first_env
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        return super().seed(seed if seed is None else seed + self._first_env)
 
     def step_wait(self) -> VecEnvStepReturn:
         rewards, dones, infos = np.empty(self.num_envs, np.float32), np.empty(self.num_envs, np.bool_), self.buf_infos

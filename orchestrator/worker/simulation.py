@@ -109,6 +109,7 @@ class Simulation:
 
     :param robot: the robot's name in error messages.
     :param measuring: whether ended episodes tell the task's measures.
+    :param first_env: number of the first one among those of all ranks: seeds go by these numbers.
     """
 
     def __init__(
@@ -120,12 +121,14 @@ class Simulation:
         seed: int | Sequence[int],
         robot: str,
         measuring: bool = False,
+        first_env: int = 0,
     ) -> None:
         self.model = model
+        self._first_env = first_env
         self.task = task
         self.n_envs = n_envs
         self.robot = robot
-        self.generators = [generator(seed, env) for env in range(n_envs)]
+        self.generators = self._generators(seed)
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
         self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
         self._scratch = mujoco.MjData(model) if self._contact_forces else None
@@ -173,11 +176,14 @@ class Simulation:
         seed: int | Sequence[int],
         task_options: Mapping[str, Any] | None = None,
         measuring: bool = False,
+        first_env: int = 0,
     ) -> Simulation:
         """:raises ValueError: the MJCF does not compile, or the task does not fit the robot."""
         model = load_model(xml_path)
         made = make_task(task, model, task_options)
-        return cls(model, made, n_envs=n_envs, seed=seed, robot=Path(xml_path).name, measuring=measuring)
+        return cls(
+            model, made, n_envs=n_envs, seed=seed, robot=Path(xml_path).name, measuring=measuring, first_env=first_env
+        )
 
     @property
     def control_period_s(self) -> float:
@@ -196,7 +202,10 @@ class Simulation:
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """New generators; the episodes under way go on."""
-        self.generators = [generator(seed, env) for env in range(self.n_envs)]
+        self.generators = self._generators(seed)
+
+    def _generators(self, seed: int | Sequence[int]) -> list[np.random.Generator]:
+        return [generator(seed, self._first_env + env) for env in range(self.n_envs)]
 
     def reset(self) -> NDArray[Any]:
         """Start a new episode everywhere → ``(n_envs, observation_size)``."""

@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from orchestrator.worker import algorithms
 from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.ranks import Ranks
 from orchestrator.worker.resources import UsageReader
 from orchestrator.worker.tables import CsvTable
 
@@ -45,9 +46,11 @@ COLUMNS = (
     "n_threads",
     "n_cpus",
     "clock_s",
+    "allreduce_s",
 )
 """``n_cpus``: how many it was allowed at the end of the iteration. ``clock_s``: the machine's monotonic clock then. It
-is the same for all processes of the machine: what ran at the same time is found with it."""
+is the same for all processes of the machine: what ran at the same time is found with it. ``allreduce_s``: spent in
+collectives with other ranks, waiting for them included; it is part of other phases too."""
 
 
 class WatchedEnv(VecEnvWrapper):
@@ -152,7 +155,8 @@ class Timings:
     of logs. Checkpoints fall between iterations.
     """
 
-    def __init__(self, path: Path, model: Model, env: WatchedEnv, *, keep: int) -> None:
+    def __init__(self, path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> None:
+        self._ranks, self._together_s = ranks, 0.0
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = Phases(model, env)
         self._reader = UsageReader()
@@ -167,6 +171,7 @@ class Timings:
         self._phases.take()
         self._usage = self._reader.read()
         self._rollout_s = self._train_s = 0.0
+        self._together_s = self._ranks.seconds
         self._begun = self._mark = perf_counter()
 
     def rollout_done(self) -> None:
@@ -202,6 +207,7 @@ class Timings:
                 "n_threads": usage.n_threads,
                 "n_cpus": usage.n_cpus,
                 "clock_s": _seconds(clock_s),
+                "allreduce_s": _seconds(self._ranks.seconds - self._together_s),
             }
         )
 
@@ -224,11 +230,14 @@ class NoTimings:
         """Nothing is written."""
 
 
-def start(path: Path, model: Model, env: WatchedEnv, *, keep: int) -> Timings | NoTimings:
-    """Timings into ``path``, whose first ``keep`` rows are kept; none where :data:`OFF_VARIABLE` says so."""
-    if os.environ.get(OFF_VARIABLE) == "1":
+def start(path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> Timings | NoTimings:
+    """Timings into ``path``, whose first ``keep`` rows are kept.
+
+    None where :data:`OFF_VARIABLE` says so, and none of other ranks than the first.
+    """
+    if os.environ.get(OFF_VARIABLE) == "1" or ranks.rank > 0:
         return NoTimings()
-    return Timings(path, model, env, keep=keep)
+    return Timings(path, model, env, ranks, keep=keep)
 
 
 def _difference(now: float | None, before: float | None) -> float | None:

@@ -12,6 +12,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import safe_mean
@@ -22,7 +23,9 @@ from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.checkpoint import CheckpointStore, Place
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.outcome import Facts, Interrupted
+from orchestrator.worker.pooling import Common
 from orchestrator.worker.progress import ProgressReporter, say
+from orchestrator.worker.ranks import Ranks, join, own_part
 from orchestrator.worker.replay import Replay
 from orchestrator.worker.tables import CsvTable, LoggerTable
 from orchestrator.worker.timings import WatchedEnv
@@ -31,26 +34,43 @@ LINE_EVERY_S = 10.0
 """Between lines on the progress of training in ``worker.log``."""
 
 
-def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressReporter, leave: Callable[[], bool]) -> None:
-    """Train to the end, save the policy, evaluate it.
+def run(
+    spec: WorkerSpec,
+    paths: JobPaths,
+    facts: Facts,
+    reporter: ProgressReporter,
+    leave: Callable[[], bool],
+    rendezvous: Path,
+) -> None:
+    """Train to the end, save the policy, evaluate it. Of several ranks all train, and rank 0 does the rest.
 
-    ``leave`` tells whether we are asked to leave; that happens at the next iteration boundary.
+    ``leave`` tells whether we are asked to leave; that happens at the next iteration boundary, of all ranks together.
 
+    :param rendezvous: where the ranks of an attempt meet (:func:`orchestrator.worker.ranks.join`).
     :raises Interrupted: asked to leave, at a whole checkpoint.
+    :raises RankLostError: another rank is gone.
     :raises Diverged: something is not finite; the last checkpoint is from before.
     :raises OSError: as the disk answers.
     """
-    _remove_strays(paths)
-    venv = envs.make(spec, paths.root, n_envs=spec.n_envs, seed=spec.seed)
+    ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous)
+    if ranks.rank == 0:
+        _remove_strays(paths)
+    ours = own_part(spec.n_envs, ranks)
+    venv = envs.make(spec, paths.root, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     try:
-        learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv)
+        learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv, ranks)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
         cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
         say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
         say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
-        training = Training(spec, paths, learner.model, facts, reporter)
+        if ranks.size > 1:
+            say(f"rank {ranks.rank} of {ranks.size}: environments {ours.start} to {ours.stop - 1}, {spec.mode}")
+        training = Training(spec, paths, learner.model, facts, reporter, ranks)
         training.train(leave)
+        ranks.close()
         facts.weights_sha256 = weights.sha256(learner.model)
+        if ranks.rank > 0:
+            return
         training.save_policy()
         if spec.eval_episodes:
             training.evaluate(leave)
@@ -62,16 +82,28 @@ class Training:
     """The loop, and what it carries from iteration to iteration and from attempt to attempt."""
 
     def __init__(
-        self, spec: WorkerSpec, paths: JobPaths, model: Model, facts: Facts, reporter: ProgressReporter
+        self,
+        spec: WorkerSpec,
+        paths: JobPaths,
+        model: Model,
+        facts: Facts,
+        reporter: ProgressReporter,
+        ranks: Ranks,
     ) -> None:
         self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
-        replay = _replay(paths, model, spec.total_timesteps)
+        self._ranks = ranks
+        replay = _replay(paths, model, spec, ranks)
         self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs)
-        state = self._store.newest()
-        place = Place() if state is None else checkpoint.restore(model, state)
+        state = self._store.newest() if ranks.rank == 0 else None
+        place = Place()
+        if ranks.any(state is not None):
+            chosen = ranks.all_gather(state and state["env_steps"])[0]
+            state = self._store.exactly(chosen) if state is None else state
+            place = checkpoint.restore(model, state, ranks.rank)
         if state is not None:
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
+        self._common = Common(model, ranks, serving=spec.mode == "parameter-server")
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
         self._iteration = place.iteration
@@ -80,8 +112,12 @@ class Training:
         self._began = self._iteration_began - place.training_s
         self._next_line = self._iteration_began
 
-        self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows, columns=learners.logged_columns(model))
-        model.set_logger(Logger(folder=None, output_formats=[LoggerTable(self._progress)]))
+        self._progress: CsvTable | None = None
+        if ranks.rank == 0:
+            columns = learners.logged_columns(model)
+            self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows, columns=columns)
+        tables = [] if self._progress is None else [LoggerTable(self._progress)]
+        model.set_logger(Logger(folder=None, output_formats=list(tables)))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
         _, self._callback = model._setup_learn(steps_left, None, reset_num_timesteps=state is None)
@@ -94,7 +130,8 @@ class Training:
         else:
             for optimizer in algorithms.optimizers(model).values():
                 optimizer.register_step_post_hook(lambda *_: self._tell())
-        self._timings = timings.start(paths.timings_csv, model, self._env, keep=place.timings_rows)
+        self._timings = timings.start(paths.timings_csv, model, self._env, ranks, keep=place.timings_rows)
+        self._common.start()
 
     def train(self, leave: Callable[[], bool]) -> None:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
@@ -103,11 +140,13 @@ class Training:
             steps_before = model.num_timesteps
             self._iteration += 1
             clock.begin()
+            self._common.begin()
             with finite.blaming(model, self._iteration):
                 self._learn(min(total, steps_before + self._spec.steps_an_iteration))
+            self._common.end(self._iteration)
             self._log()
             clock.end(self._iteration, model.num_timesteps)
-            leaving = leave()
+            leaving = self._ranks.any(leave())
             if leaving or self._due(steps_before):
                 self._save_checkpoint()
             if leaving:
@@ -122,8 +161,10 @@ class Training:
         while model.num_timesteps < end:
             steps_before = model.num_timesteps
             algorithms.collect(model, self._env, self._callback)
-            steps = model.num_timesteps - steps_before
-            finite.check_rollout(model, number, steps // self._spec.n_envs)
+            own = model.num_timesteps - steps_before
+            steps = own * self._ranks.size
+            model.num_timesteps = steps_before + steps
+            finite.check_rollout(model, number, own // model.n_envs)
             clock.rollout_done()
             algorithms.update(model, steps, self._spec.total_timesteps)
             finite.check_losses(model, number)
@@ -174,16 +215,15 @@ class Training:
         begun = time.monotonic()
         place = Place(
             iteration=self._iteration,
-            progress_rows=self._progress.rows,
+            progress_rows=0 if self._progress is None else self._progress.rows,
             timings_rows=self._timings.rows,
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
         )
         state = checkpoint.capture(self._model, place)
         self._facts.unsaveable = state["unsaveable"] or None
-        self._store.save(
-            self._model.num_timesteps, state, is_last=self._model.num_timesteps >= self._spec.total_timesteps
-        )
+        is_last = self._model.num_timesteps >= self._spec.total_timesteps
+        self._store.save(self._model.num_timesteps, state, self._ranks, is_last=is_last)
         self._saved_at = self._model.num_timesteps
         self._iteration_began = time.monotonic()
         self._facts.checkpoint_s += self._iteration_began - begun
@@ -216,14 +256,14 @@ class Training:
         say(f"evaluated over {result}")
 
 
-def _replay(paths: JobPaths, model: Model, total_timesteps: int) -> Replay | None:
+def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Replay | None:
     """The model's replay buffer beside its checkpoints; None where it has none."""
     if not isinstance(model, OffPolicy):
         return None
     buffer = model.replay_buffer
     assert buffer is not None
-    replay = Replay(paths.checkpoints / "replay", buffer)
-    rows = min(buffer.buffer_size, math.ceil(total_timesteps / model.n_envs))
+    replay = Replay(paths.checkpoints / ("replay" if ranks.rank == 0 else f"replay-of-rank-{ranks.rank}"), buffer)
+    rows = min(buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
     say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")
     return replay

@@ -26,6 +26,7 @@ class MujocoVecEnv(VecEnv):
     ``measures`` where ``measuring`` is on.
 
     :param seed: environment i's generator is a function of (seed, i) alone.
+    :param first_env: number i of the first one here; other ranks have those before and after.
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
 
@@ -38,9 +39,16 @@ class MujocoVecEnv(VecEnv):
         seed: int | Sequence[int],
         task_options: Mapping[str, Any] | None = None,
         measuring: bool = False,
+        first_env: int = 0,
     ) -> None:
         self.simulation = Simulation.from_xml(
-            xml_path, task, n_envs=n_envs, seed=seed, task_options=task_options, measuring=measuring
+            xml_path,
+            task,
+            n_envs=n_envs,
+            seed=seed,
+            task_options=task_options,
+            measuring=measuring,
+            first_env=first_env,
         )
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()

@@ -14,7 +14,7 @@ from orchestrator.worker import algorithms
 from orchestrator.worker.algorithms import Model
 
 
-def sha256(model: Model) -> str:
+def sha256(model: Model, *, optimizers: bool = True) -> str:
     """SHA-256, as hexadecimal text, over the policy's tensors, the optimisers' states and the normalisation statistics.
 
     Of each, in the order of their names: a line with name, type and shape, then the bytes. (Where there is one
@@ -22,10 +22,10 @@ def sha256(model: Model) -> str:
     """
     normalization = model.get_vec_normalize_env()
     statistics = {name: getattr(normalization, name) for name in ("obs_rms", "ret_rms") if hasattr(normalization, name)}
-    optimizers = algorithms.optimizers(model).items()
+    states = {name: one.state_dict()["state"] for name, one in algorithms.optimizers(model).items()}
     state = {
         "policy": model.policy.state_dict(),
-        **{name.removeprefix("policy."): optimizer.state_dict()["state"] for name, optimizer in optimizers},
+        **{name.removeprefix("policy."): state for name, state in states.items() if optimizers},
         "log_ent_coef": algorithms.temperature(model),
         "normalization": statistics,
     }

@@ -46,7 +46,8 @@ class FastPPO(PPO):
     def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
         """Train together with other ranks: each has its part of the environments, and so of every minibatch.
 
-        ``batch_size`` is of all of them together, ``num_timesteps`` counts the steps of all.
+        ``batch_size`` is of all of them together; whoever calls :meth:`collect_rollouts` adds the others' steps to
+        ``num_timesteps``.
         """
         self.ranks = ranks
         self.network = Network(self.policy, ranks, mode)

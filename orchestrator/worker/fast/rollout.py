@@ -50,7 +50,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
         np.minimum(clipped_actions, high, out=clipped_actions)
 
         new_obs, rewards, dones, infos = env.step(clipped_actions)
-        model.num_timesteps += n_envs * model.ranks.size
+        model.num_timesteps += n_envs
         if watched:
             with torch.no_grad():
                 obs_tensor = obs_as_tensor(last_obs, model.device)
