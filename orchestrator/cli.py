@@ -348,12 +348,18 @@ def bench(
     tune: Annotated[
         bool, typer.Option("--tune", help="Search for the best processes, threads and n_envs instead.")
     ] = False,
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Measure one job over 1,2,4 ranks instead, beside as many jobs."),
+    ] = None,
 ) -> None:
     """Measure how training scales with processes, started in this and in other ways; goes on where it was."""
     from orchestrator.bench import arms as ways
     from orchestrator.bench import command
     from orchestrator.spec import load, parse_override
 
+    if tune and ranks is not None:
+        raise UsageError("--tune and --ranks are two measurements: give one of them")
     overrides = dict(map(parse_override, set_ or []))
     if learner is not None:
         overrides["learner"] = learner
@@ -369,6 +375,7 @@ def bench(
         retakes=retakes,
         strong_seconds=strong_seconds if strong else 0.0,
         tune=tune,
+        ranks=ranks,
     )
     try:
         finished = command.run(experiment, options, lambda text: print(text, file=sys.stderr, flush=True))
@@ -379,7 +386,7 @@ def bench(
     elif finished.measured:
         from orchestrator.bench import view
 
-        view.show(finished.run_dir)
+        (view.show if ranks is None else view.show_ranks)(finished.run_dir)
     raise typer.Exit(finished.exit_code)
 
 

@@ -161,7 +161,7 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
     assert (tmp_path / "replay").exists()
     checkpoints.trained()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
-    assert store(tmp_path, make()).newest() == {"fingerprint": "f"}
+    assert store(tmp_path, make()).newest() == {"fingerprint": "f", "env_steps": 84}
 
 
 def test_rows_that_no_checkpoint_knows_of_are_removed(tmp_path: Path) -> None:

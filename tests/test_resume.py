@@ -194,7 +194,7 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
         )
         with pytest.raises(type(trouble)):
             store.newest()
-    assert store.newest() == {"fingerprint": "f"}
+    assert store.newest() == {"fingerprint": "f", "env_steps": 128}
 
 
 def test_killed_after_the_last_iteration_needs_no_more_training(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench import samples, usl
+from orchestrator.bench import samples, usl, wide_or_many
 from orchestrator.bench.attribution import attribute
 from orchestrator.bench.samples import COUNTS, PHASES, Benchmark, Measured
 from orchestrator.statistics import Estimate, estimate, ratio
@@ -35,7 +35,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
     minibatch), ``witnesses`` (seconds and counts per 1,000 env_steps of a process; ``runnable`` threads,
     ``n_threads``, ``rss_mib``, ``others_cores`` as they are), ``startup``, each as ``median``, ``low``, ``high``,
     ``n``; and ``cells``, how many ended in which status. Where ``at_most`` is true cells were cut off: the throughput
-    is a bound, and ``low`` is None.
+    is a bound, and ``low`` is None. ``ranks`` is as :func:`orchestrator.bench.wide_or_many.facts` gives it.
 
     :raises UsageError: when it is no benchmark's directory, or nothing has been measured yet.
     """
@@ -60,6 +60,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "attribution": attribute(bench),
         "strong": bench.strong,
         "tune": bench.tune,
+        "ranks": wide_or_many.facts(run_dir),
         "cores": bench.capacity,
         "cells": {**bench.cells, "planned": len(bench.plan.get("order") or ()), "unreadable": bench.unreadable},
         "machine": bench.plan.get("machine"),
@@ -133,7 +134,7 @@ def _how(bench: Benchmark) -> list[str]:
     """How it was measured, in sentences."""
     plan = bench.plan
     said = []
-    if plan.get("jobs"):
+    if plan.get("jobs") and plan.get("arms"):
         said.append(
             f"At each level so many copies of {', '.join(plan['jobs'])} are trained at once, each a process, and the"
             " env_steps of all are counted while all of them train side by side, after their warm-up"

@@ -15,7 +15,7 @@ from orchestrator.contract import TOKEN_VARIABLE, worker_thread_settings
 from orchestrator.errors import UsageError
 from orchestrator.executors.process import package_path
 
-How = Literal["supervised", "alone", "fork", "spawn"]
+How = Literal["supervised", "alone", "fork", "spawn", "subproc"]
 
 NO_TIMINGS = "ORCHESTRATOR_NO_TIMINGS"
 """What would switch the measuring off in the processes that are measured."""
@@ -77,6 +77,14 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
         ),
     }
 )
+SUBPROC = Arm(
+    how="subproc",
+    budget=True,
+    about="stock Stable-Baselines3: SubprocVecEnv with a process for every environment, thread budget",
+    short="SubprocVecEnv",
+)
+"""Beside several ranks; of its processes those beside the learner's only step environments."""
+EVERY: Mapping[str, Arm] = MappingProxyType({**ARMS, "subproc": SUBPROC})
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
@@ -98,7 +106,7 @@ def command(arm: Arm, threads: int, job_dirs: Sequence[Path]) -> list[list[str]]
     """What is to be started, for every arm but the supervised one."""
     budget = str(threads) if arm.budget else "default"
     base = [sys.executable, "-m", "orchestrator.worker.bench", arm.how, budget]
-    if arm.how == "alone":
+    if arm.how in ("alone", "subproc"):
         return [[*base, str(job_dir)] for job_dir in job_dirs]
     return [[*base, *map(str, job_dirs)]]
 

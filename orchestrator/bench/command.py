@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator import machine as machines
 from orchestrator import rundir
-from orchestrator.bench import plan, strong, tune, weak, work
+from orchestrator.bench import plan, ranks, strong, tune, weak, work
 from orchestrator.bench.arms import ARMS
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell, Ground, ground
@@ -37,6 +37,8 @@ class Options:
     strong_seconds: float = 120.0
     """Of one core's work that the experiment is scaled down to for strong scaling; 0 for none."""
     tune: bool = False
+    ranks: str | None = None
+    """Numbers of them, such as ``1,2,4``: one job over several processes, instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,21 @@ def run(experiment: Experiment, options: Options, told: Callable[[str], None]) -
             shutil.rmtree(paths.staging, ignore_errors=True)
             stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
             todo = work.examine(experiment, job, paths.staging)
+            ranks_asked = job.resources.ranks
+            if ranks_asked > 1 and options.ranks is None:
+                told(
+                    f"{job.job_id} is measured with one rank, instead of resources.ranks = {ranks_asked};"
+                    " --ranks measures it with several"
+                )
+            todo = todo.over_ranks(1)
             paths.bench.mkdir(exist_ok=True)
             here = stack.enter_context(ground(paths.bench / "work", machine))
             if options.tune:
                 return Finished(
                     run_dir=paths.root, exit_code=0, lines=tune.run(paths, todo, here, options.seconds, told)
                 )
+            if options.ranks is not None:
+                return _over_ranks(experiment, options, paths, todo, here, told)
             return _scaling(experiment, options, paths, todo, here, told)
         except KeyboardInterrupt:
             told("stopped; what is finished is kept, and the same command goes on")
@@ -101,7 +112,7 @@ def _scaling(
             machine,
             name=experiment.name,
             source=experiment.source,
-            arms=options.arms,
+            arms={arm: ARMS[arm].about for arm in options.arms},
             levels=levels,
             repeats=options.repeats,
             seconds=options.seconds,
@@ -116,21 +127,45 @@ def _scaling(
     ]
     document = weak.calibrate(paths.bench / "plan.json", document, todo, here, told)
     cells = Cells(paths.bench / "cells.jsonl")
-    weak.run(document, cells, wanted, todo, here, retakes=options.retakes, told=told)
+    weak.run(document, cells, wanted, weak.taker(document, todo, here), retakes=options.retakes, told=told)
     if options.strong_seconds:
         fit = [level for level in levels if plan.has_slots(machine, level, 1)]
         rate = document["calibration"]["throughput"]
         strong.run(
             experiment, paths, fit, here, budget_s=options.strong_seconds, rate=rate, seed=options.seed, told=told
         )
-    failed = cells.missing(wanted, options.retakes)
+    return _finished(paths, len(cells.missing(wanted, options.retakes)), told)
+
+
+def _over_ranks(
+    experiment: Experiment, options: Options, paths: RunPaths, todo: Work, here: Ground, told: Callable[[str], None]
+) -> Finished:
+    assert options.ranks is not None
+    numbers, found = ranks.fitting(ranks.numbers(options.ranks), todo, here.machine)
+    for note in found:
+        told(note)
+    wanted = ranks.plan_of(
+        experiment,
+        todo,
+        here.machine,
+        numbers,
+        repeats=options.repeats,
+        seconds=options.seconds,
+        seed=options.seed,
+        notes=found,
+    )
+    return _finished(paths, ranks.run(paths, wanted, todo, here, retakes=options.retakes, told=told), told)
+
+
+def _finished(paths: RunPaths, failed: int, told: Callable[[str], None]) -> Finished:
     if failed:
-        told(f"{len(failed)} cells failed; the same command takes them again")
+        told(f"{failed} cells failed; the same command takes them again")
     return Finished(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
 
 
 def _measured(paths: RunPaths) -> int:
-    return sum(record["throughput"] is not None for record in Cells(paths.bench / "cells.jsonl").read())
+    found = [record for name in ("cells", "ranks") for record in Cells(paths.bench / f"{name}.jsonl").read()]
+    return sum(record["throughput"] is not None for record in found)
 
 
 def notes(machine: Machine, levels: Sequence[int], unfit: Sequence[int], cores: int, arms: Sequence[str]) -> list[str]:

@@ -57,21 +57,35 @@ def _timed() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What some CPUs have done since boot, and when that was read."""
+    """What some CPUs have done since boot, how much of it for us, and when that was read."""
 
     busy_s: float
+    ours_s: float
     clock_s: float
 
-    def cores_since(self, earlier: Load) -> float | None:
-        """CPU seconds per second since then, by whomever; None where too little time has passed to tell."""
+    def others_since(self, earlier: Load) -> float | None:
+        """CPU seconds per second since then that were not ours; None where too little time has passed to tell."""
         elapsed = self.clock_s - earlier.clock_s
-        return (self.busy_s - earlier.busy_s) / elapsed if elapsed > 0.5 else None
+        others_s = (self.busy_s - earlier.busy_s) - (self.ours_s - earlier.ours_s)
+        return max(0.0, others_s / elapsed) if elapsed > 0.5 else None
 
 
-def load(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> Load | None:
-    """None where the kernel does not say."""
-    busy = busy_s(text_of(stat) or "", cpus)
-    return None if busy is None else Load(busy_s=busy, clock_s=time.monotonic())
+def load(cpus: Collection[int], pids: Iterable[int], root: Path = Path("/proc")) -> Load | None:
+    """None where the kernel does not say.
+
+    :param pids: our processes.
+    """
+    busy = busy_s(text_of(root / "stat") or "", cpus)
+    if busy is None:
+        return None
+    ours = math.fsum(_cpu_s(text_of(root / str(pid) / "stat") or "") for pid in pids)
+    return Load(busy_s=busy, ours_s=ours, clock_s=time.monotonic())
+
+
+def _cpu_s(stat: str) -> float:
+    """Of a process and of its children that have ended, from the text of /proc/PID/stat; 0 where it is gone."""
+    fields = stat.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime: 14 to 17 in proc(5)
 
 
 def busy_s(stat: str, cpus: Iterable[int]) -> float | None:

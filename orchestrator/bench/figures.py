@@ -15,7 +15,7 @@ LEAST = 2
 """Iterations of each process that a window must hold."""
 SUMMED = (
     *("wall_s", "env_s", "policy_s", "gae_s", "backward_s", "optimizer_s", "cpu_s", "run_delay_s"),
-    *("voluntary_switches", "involuntary_switches", "throttled_s"),
+    *("voluntary_switches", "involuntary_switches", "throttled_s", "allreduce_s"),
 )
 PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from orchestrator import provenance
 from orchestrator.bench import samples
-from orchestrator.bench.arms import ARMS
 from orchestrator.bench.runner import Cell
 from orchestrator.bench.work import Work
 from orchestrator.cgroup import text_of
@@ -112,14 +111,17 @@ def document(
     *,
     name: str,
     source: str,
-    arms: Sequence[str],
+    arms: Mapping[str, str],
     levels: Sequence[int],
     repeats: int,
     seconds: float,
     seed: int,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """``plan.json`` as it is before anything was measured."""
+    """``plan.json`` as it is before anything was measured.
+
+    :param arms: with what they are.
+    """
     spec = work.job.spec
     return {
         "format": FORMAT,
@@ -138,12 +140,12 @@ def document(
         },
         "learner": spec.learner,
         "arms": list(arms),
-        "about_arms": {arm: ARMS[arm].about for arm in arms},
+        "about_arms": dict(arms),
         "levels": list(levels),
         "repeats": repeats,
         "seconds": seconds,
         "seed": seed,
-        "order": [[cell.arm, cell.level, cell.repeat] for cell in order(arms, levels, repeats, seed)],
+        "order": [[cell.arm, cell.level, cell.repeat] for cell in order([*arms], levels, repeats, seed)],
         "machine": machine_facts(machine),
         "versions": provenance.versions(),
         "notes": list(notes),

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.bench import arms, drift, figures
-from orchestrator.bench.arms import ARMS
+from orchestrator.bench.arms import EVERY
 from orchestrator.bench.figures import Course, Window
-from orchestrator.bench.running import GRACE_S, Running, facts, start
+from orchestrator.bench.running import GRACE_S, Running, await_end, facts, start
 from orchestrator.bench.supervise import write_request
 from orchestrator.bench.work import Work
 from orchestrator.contract import JobPaths, RunPaths
 from orchestrator.executors.local import Sentinel
 from orchestrator.machine import Machine
+from orchestrator.slots import SlotPool
 
 LOOK_EVERY_S = 0.25
 """Until all are warm, and when the window should be full. In between no row is read, not to be in it ourselves."""
@@ -89,22 +90,25 @@ def measure(
     folder.mkdir()
     token = f"{ground.token}/{secrets.token_hex(4)}"
     others_cores = None
-    running = _launch(cell, work, folder, token)
+    running = _launch(cell, work, ground, folder, token)
     try:
-        loads = [drift.load(ground.cpus)]
+        loads = [drift.load(ground.cpus, running.pids())]
         span, why = _watch(running, work, seconds, running.launched_at + limit_s, loads, ground.cpus)
         cut_at = time.monotonic()
         cpus_of = running.affinities()
+        pids = running.pids()
         running.stop()
     finally:
         running.kill()
         ground.sentinel.sweep(token)
+    await_end(pids)
     courses = _courses(running, work, cpus_of)
     after_s = drift.kernel_s(ground.cpus)
     record: dict[str, Any] = {**dataclasses.asdict(cell), "started_at": round(started_at, 3), "message": ""}
     if span is not None:
         record |= {"status": "ok", **figures.measured(courses, span)}
-        others_cores = _others(loads, record)
+        first, last = loads[0], loads[-1]
+        others_cores = None if first is None or last is None else last.others_since(first)
         if span.length_s < seconds:
             record["message"] = f"measured for {span.length_s:.1f} s only, until its time limit of {limit_s:.0f} s"
     elif why:
@@ -123,11 +127,12 @@ def measure(
     return record
 
 
-def _launch(cell: Cell, work: Work, folder: Path, token: str) -> Running:
-    arm = ARMS[cell.arm]
+def _launch(cell: Cell, work: Work, ground: Ground, folder: Path, token: str) -> Running:
+    arm = EVERY[cell.arm]
     jobs = work.copies(cell.level)
     log = folder / "log"
     threads = work.job.resources.threads
+    cpus = _as_wide(work, ground.machine) if arm.how == "subproc" else None
     run_dir: Path | None = None
     if arm.how == "supervised":
         run_dir = folder / "run"
@@ -143,11 +148,18 @@ def _launch(cell: Cell, work: Work, folder: Path, token: str) -> Running:
     running = Running(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
     try:
         for command in commands:
-            popens.append(start(command, log, arms.environment(arm, threads, token=token)))
+            popens.append(start(command, log, arms.environment(arm, threads, token=token), cpus))
     except BaseException:
         running.kill()
         raise
     return running
+
+
+def _as_wide(work: Work, machine: Machine) -> Sequence[int]:
+    """The CPUs that all ranks of the job together would have, alone on the machine."""
+    slot = SlotPool(machine, 1).acquire(work.job.resources.all_cores)
+    assert slot is not None, "who measures it has seen to it that the machine can hold it"
+    return slot.cpus
 
 
 def _watch(
@@ -170,11 +182,11 @@ def _watch(
             courses = _courses(running, work, {})
             span = figures.window(courses)
             if since is None and (since := figures.warm_since(courses)) is not None:
-                loads[:] = [drift.load(cpus)]
+                loads[:] = [drift.load(cpus, running.pids())]
         full = span is not None and span.length_s >= seconds
         why = "" if full else running.why_ended()
         if full or why or now >= deadline:
-            loads.append(drift.load(cpus))
+            loads.append(drift.load(cpus, running.pids()))
             return (None if why else span), why
         nap = LOOK_EVERY_S if since is None else max(since + seconds - now, LOOK_EVERY_S)
         time.sleep(max(0.0, min(nap, NOTICE_S, deadline - now)))
@@ -195,16 +207,6 @@ def _courses(running: Running, work: Work, cpus_of: Mapping[str, Sequence[int]])
             )
         )
     return courses
-
-
-def _others(loads: Sequence[drift.Load | None], figure: Mapping[str, Any]) -> float | None:
-    """Cores that were busy in the window with what is not ours; None where that is not known."""
-    first, last = loads[0], loads[-1]
-    spent = [one["cpu_s"] for one in figure["processes"]]
-    busy = last.cores_since(first) if first is not None and last is not None else None
-    if busy is None or None in spent:
-        return None
-    return float(max(0.0, busy - sum(spent) / figure["window_s"]))
 
 
 def _why_cut(courses: Sequence[Course], limit_s: float) -> str:

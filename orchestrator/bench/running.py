@@ -6,16 +6,20 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cgroup import text_of
 from orchestrator.contract import ExitRecord, JobPaths, RunPaths
-from orchestrator.executors.process import end_group
+from orchestrator.executors.process import end_group, with_descendants
 
 GRACE_S = 5.0
 """What supervised workers have to leave in; then they are killed."""
+GONE_S = 5.0
+"""What killed processes have to be gone in; what is left then is the kernel's affair."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +68,10 @@ class Running:
                     found[job_id] = sorted(os.sched_getaffinity(pid))
         return found
 
+    def pids(self) -> list[int]:
+        """Of everything that was started, and what that has started."""
+        return [pid for popen in self.popens for pid in with_descendants(popen.pid)]
+
     def stop(self) -> None:
         """End them all. Supervised workers may finish their iteration, and leave their last word."""
         if self.run_dir is not None and self.popens[0].poll() is None:
@@ -77,10 +85,15 @@ class Running:
             end_group(popen)
 
 
-def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, its output in ``log``."""
+def start(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], cpus: Collection[int] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, its output in ``log``.
+
+    :param cpus: that it, and what it starts, is confined to; None: all that we may use.
+    """
     with log.open("ab") as out:
-        return subprocess.Popen(
+        popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -88,6 +101,24 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
             start_new_session=True,
             env=environment,
         )
+    if cpus is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(popen.pid, cpus)
+    return popen
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until processes that were killed are gone: those that give back much memory would disturb what follows."""
+    left = list(pids)
+    deadline = time.monotonic() + GONE_S
+    while (left := [pid for pid in left if _runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and not only waiting to be reaped."""
+    state = (text_of(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()[:1]
+    return bool(state) and state[0] not in ("Z", "X")
 
 
 def facts(paths: JobPaths) -> dict[str, Any]:

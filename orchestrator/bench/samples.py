@@ -22,6 +22,8 @@ SUMS = ("wall", *PHASES, "cpu", "run_delay")
 """Seconds per 1,000 env_steps of one process."""
 COUNTS = ("voluntary_switches", "involuntary_switches")
 """Likewise, per 1,000 env_steps of one process."""
+OF_BOTH = ("name", "jobs", "work", "machine", "versions")
+"""Of a plan: what is the same for ranks as for arms."""
 STATUSES = ("ok", "cut", "failed", "disturbed")
 
 
@@ -99,39 +101,35 @@ class Benchmark:
         return int((self.plan.get("work") or {}).get("threads") or 1)
 
 
+PLANS = ("plan.json", "ranks.json")
+"""Of arms and levels; of ranks."""
+
+
 def is_benchmark(run_dir: Path) -> bool:
-    return (RunPaths(run_dir).bench / "plan.json").exists()
+    return any((RunPaths(run_dir).bench / name).exists() for name in PLANS)
 
 
 def read(run_dir: Path) -> Benchmark:
-    """Everything that is there; ``strong.json`` and ``tune.json`` as they are.
+    """Everything that is there but for ranks; ``strong.json`` and ``tune.json`` as they are.
+
+    Where ranks alone were measured, the plan says what they were measured with and on.
 
     :raises UsageError: when ``run_dir`` is no benchmark's, or no cell of it has been finished.
     """
     folder = RunPaths(run_dir).bench
-    plan = _document(folder / "plan.json")
+    of_ranks = document(folder / "ranks.json")
+    plan = document(folder / "plan.json") or (of_ranks and {name: of_ranks.get(name) for name in OF_BOTH})
     if plan is None:
         raise UsageError(
             f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"
         )
     found, unreadable = records(folder / "cells.jsonl")
-    strong, tune = _document(folder / "strong.json"), _document(folder / "tune.json")
-    if not found and strong is None and tune is None:
+    strong, tune = document(folder / "strong.json"), document(folder / "tune.json")
+    if not found and strong is None and tune is None and of_ranks is None:
         raise UsageError(
             f"{run_dir}: no cell of this benchmark is finished yet; the same `bench` command goes on with it"
         )
-    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for record in found:
-        groups.setdefault((record["arm"], record["level"]), []).append(record)
-    known = [*plan.get("arms", ()), *dict.fromkeys(arm for arm, _ in groups)]
-    arms: dict[str, dict[int, Measured]] = {}
-    failed: dict[str, dict[int, Sequence[str]]] = {}
-    for arm, level in sorted(groups, key=lambda key: (known.index(key[0]), key[1])):
-        measured = _measured(level, groups[arm, level])
-        if measured is None:
-            failed.setdefault(arm, {})[level] = _messages(groups[arm, level])
-        else:
-            arms.setdefault(arm, {})[level] = measured
+    arms, failed = by_arm(found, plan.get("arms", ()))
     return Benchmark(
         plan=plan,
         arms=arms,
@@ -144,7 +142,29 @@ def read(run_dir: Path) -> Benchmark:
     )
 
 
-def _document(path: Path) -> Mapping[str, Any] | None:
+Arms = dict[str, dict[int, Measured]]
+Failed = dict[str, dict[int, Sequence[str]]]
+
+
+def by_arm(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[Arms, Failed]:
+    """What was measured, arms in ``order`` and levels rising; and why nothing was, where only failures are there."""
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["arm"], record["level"]), []).append(record)
+    known = [*order, *dict.fromkeys(arm for arm, _ in groups)]
+    arms: Arms = {}
+    failed: Failed = {}
+    for arm, level in sorted(groups, key=lambda key: (known.index(key[0]), key[1])):
+        measured = _measured(level, groups[arm, level])
+        if measured is None:
+            failed.setdefault(arm, {})[level] = _messages(groups[arm, level])
+        else:
+            arms.setdefault(arm, {})[level] = measured
+    return arms, failed
+
+
+def document(path: Path) -> Mapping[str, Any] | None:
+    """A JSON object; None where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -225,6 +245,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     ``update_s``: backward and optimiser of one minibatch. ``runnable``: threads of a process that computed or waited
     for a CPU, on average. ``throttled``: seconds per 1,000 env_steps that its cgroup was kept off the CPU; the counter
     is the group's, so each process has its part. ``others_cores``: cores busy with what is not the benchmark.
+    ``allreduce``: the share of time in which rank 0 was in collectives with others, waiting for them included.
     """
     processes = _processes(record)
     found: dict[str, float] = {}
@@ -241,6 +262,9 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
         updates, backward, optimizer = _total(processes, "updates"), sums["backward"], sums["optimizer"]
         if updates and backward is not None and optimizer is not None:
             found["update_s"] = (backward + optimizer) / updates
+        allreduce = _total(processes, "allreduce_s")
+        if allreduce is not None and wall:
+            found["allreduce"] = allreduce / wall
     for name in ("n_threads", "rss_mib", "import_s", "first_step_s"):
         total = _total(processes, name)
         if total is not None:

@@ -35,6 +35,33 @@ def show(run_dir: Path) -> None:
     )
 
 
+def show_ranks(run_dir: Path) -> None:
+    """Print the table of ``bench --ranks``, and what follows from it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from orchestrator.bench.wide_or_many import facts
+
+    found = facts(run_dir)
+    assert found is not None, "it has just been measured"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("way")
+    for name in ("ranks", "env_steps/s", "95 % interval", "speed-up", "in all-reduce"):
+        table.add_column(name, justify="right")
+    rows = [] if found["one"] is None else [("one rank", "1", found["one"])]
+    rows += [(way, number, one) for way, numbers in found["ways"].items() for number, one in numbers.items()]
+    for way, number, one in rows:
+        throughput, interval = _estimate(one["throughput"], ",.0f", one["at_most"])
+        speedup, share = (
+            _estimate(one[name], form, False)[0] for name, form in (("speedup", ".2f"), ("allreduce", ".0%"))
+        )
+        table.add_row(way, number, throughput, interval, speedup, share)
+    console = Console()
+    console.print(table)
+    told = [*found["sentences"], f"python -m orchestrator report {run_dir} makes the page."]
+    console.print("\n".join(told), soft_wrap=True, highlight=False, markup=False)
+
+
 def _estimate(estimate: Mapping[str, Any] | None, form: str, at_most: bool) -> tuple[str, str]:
     """Median and interval in words; a bound where cells were cut off, and no interval where there is none."""
     if estimate is None or estimate["median"] is None:

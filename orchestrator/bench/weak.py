@@ -21,6 +21,8 @@ CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Cell(arm="pinned", level=1, repeat=-1)
 
 Told = Callable[[str], None]
+Take = Callable[[Cell], dict[str, Any]]
+"""Measures a cell: see :func:`orchestrator.bench.runner.measure`."""
 
 
 def calibrate(path: Path, document: dict[str, Any], work: Work, ground: Ground, told: Told) -> dict[str, Any]:
@@ -65,15 +67,19 @@ def limit_s(document: dict[str, Any], level: int) -> float:
     return float(PATIENCE * document["calibration"]["cell_s"] * sharing)
 
 
+def taker(document: dict[str, Any], work: Work, ground: Ground) -> Take:
+    """Copies of ``work``, as many and started as the cell says."""
+    seconds, reference_s = document["seconds"], document["reference_s"]
+
+    def take(cell: Cell) -> dict[str, Any]:
+        limit = limit_s(document, cell.level)
+        return measure(cell, work, ground, seconds=seconds, limit_s=limit, reference_s=reference_s)
+
+    return take
+
+
 def run(
-    document: dict[str, Any],
-    cells: Cells,
-    wanted: Sequence[Cell],
-    work: Work,
-    ground: Ground,
-    *,
-    retakes: int,
-    told: Told,
+    document: dict[str, Any], cells: Cells, wanted: Sequence[Cell], take: Take, *, retakes: int, told: Told
 ) -> None:
     """Measure what is missing. A disturbed cell is taken again later, a failed one is left for the next call."""
     queue = deque(cells.missing(wanted, retakes))
@@ -85,14 +91,7 @@ def run(
     done, begun = 0, time.monotonic()
     while queue:
         cell = queue.popleft()
-        record = measure(
-            cell,
-            work,
-            ground,
-            seconds=document["seconds"],
-            limit_s=limit_s(document, cell.level),
-            reference_s=document["reference_s"],
-        )
+        record = take(cell)
         again = bool(record["disturbance"]) and cells.times_disturbed(cell) < retakes
         record = judged(record, again=again)
         cells.append(record)

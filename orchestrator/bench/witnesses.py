@@ -32,7 +32,8 @@ class Witness:
 
     job_id: str
     cpus: frozenset[int]
-    """Of its slot; empty where that is not known, or where its attempts had different ones."""
+    """Of its slot, of several ranks those of rank 0, which is the witness; empty where that is not known, or where its
+    attempts had different ones."""
     allowed: frozenset[int] | None
     """CPUs that it was allowed when its last training began, by its own word."""
     fewest_cpus: int | None
@@ -85,19 +86,19 @@ def gather(run_dir: Path) -> Evidence:
     """:raises LedgerError: when the ledger is damaged."""
     paths = RunPaths(run_dir)
     spans: dict[str, list[tuple[float, float]]] = {}
-    cpus: dict[str, set[frozenset[int]]] = {}
+    cpus: dict[str, set[tuple[int, ...]]] = {}
     hashes = {}
     for row in _attempts(paths):
         if row["started_at"] is not None:
             spans.setdefault(row["job_id"], []).append((row["started_at"], row["ended_at"] or math.inf))
-        cpus.setdefault(row["job_id"], set()).add(frozenset(row["cpus"] or ()))
+        cpus.setdefault(row["job_id"], set()).add(tuple(row["cpus"] or ()))
         hashes[row["job_id"]] = row.get("robot_hash")
     jobs = []
     for job_id, had in cpus.items():
         one = _witness(
             paths.job(job_id),
             job_id,
-            cpus=next(iter(had)) if len(had) == 1 else frozenset(),
+            cpus=next(iter(had)) if len(had) == 1 else (),
             spans=spans.get(job_id, []),
             robot_hash=hashes[job_id],
         )
@@ -131,7 +132,7 @@ def _witness(
     job: JobPaths,
     job_id: str,
     *,
-    cpus: frozenset[int],
+    cpus: Sequence[int],
     spans: Sequence[tuple[float, float]],
     robot_hash: str | None,
 ) -> Witness:
@@ -145,7 +146,7 @@ def _witness(
     work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
     return Witness(
         job_id=job_id,
-        cpus=cpus,
+        cpus=frozenset(cpus[: len(cpus) // int(spec.get("ranks", 1))]),
         allowed=_allowed(job),
         fewest_cpus=_extreme(min, counted, "n_cpus"),
         spans=spans,

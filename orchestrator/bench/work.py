@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import preflight
-from orchestrator.contract import JobPaths, WorkerSpec
+from orchestrator.contract import JobPaths, Mode, WorkerSpec
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.job import Job
 from orchestrator.machine import available_memory_mib
@@ -35,7 +35,8 @@ class Work:
     task: str | None
     robot_hash: str | None
 
-    def _hyper(self, name: str) -> int:
+    def hyperparameter(self, name: str) -> int:
+        """Of :data:`SB3_DEFAULTS`."""
         return int(self.job.spec.hyperparameters.get(name, SB3_DEFAULTS[name]))
 
     @property
@@ -47,14 +48,15 @@ class Work:
         """Optimiser steps; None where ``target_kl`` may end an update early."""
         if self.job.spec.hyperparameters.get("target_kl") is not None:
             return None
-        return self._hyper("n_epochs") * math.ceil(self.steps_an_iteration / self._hyper("batch_size"))
+        batch_size = self.hyperparameter("batch_size")
+        return self.hyperparameter("n_epochs") * math.ceil(self.steps_an_iteration / batch_size)
 
     def copies(self, count: int) -> list[Job]:
         """``count`` jobs that are the same to the bit but for their names: no evaluation, no checkpoint, no end.
 
         Together they fit into memory, so that all of them are let in at once.
         """
-        share = max(1, int(available_memory_mib() * MEMORY_SHARE / count))
+        share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * self.job.resources.ranks)))
         limits = dataclasses.replace(
             self.job.resources,
             memory_mib=min(self.job.resources.memory_mib, share),
@@ -84,6 +86,12 @@ class Work:
             xml = f"robot/{self.xml}"
         spec = dataclasses.replace(job.spec, xml=xml, task=self.task or job.spec.task)
         paths.spec.write_text(spec.to_json(), encoding="utf-8")
+
+    def over_ranks(self, ranks: int, mode: Mode = "allreduce") -> Work:
+        """The same work done by so many processes together; the algorithm stays the same."""
+        spec = dataclasses.replace(self.job.spec, ranks=ranks, mode=mode)
+        resources = dataclasses.replace(self.job.resources, ranks=ranks)
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
 
     def with_settings(self, *, n_envs: int, threads: int) -> Work:
         """The same work with other settings; the rollout of an iteration stays as long as it was.

@@ -213,11 +213,12 @@ def resident_mib(pid: int) -> float:
 
     What forked processes share is counted once: of several, each counts with its proportional share.
     """
-    pids = _with_descendants(pid)
+    pids = with_descendants(pid)
     return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
 
 
-def _with_descendants(pid: int) -> list[int]:
+def with_descendants(pid: int) -> list[int]:
+    """``pid``, and every process that it or one of these has started and that still is."""
     pids = [pid]
     for one in pids:  # grows meanwhile
         try:

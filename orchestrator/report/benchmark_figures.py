@@ -21,8 +21,13 @@ DODGE = 0.09
 LAW_POINTS = 60
 
 
-def speedup(speedups: Curves, efficiencies: Curves, capacity: int, width: float) -> Drawn:
-    """Speed-up and efficiency of every arm against the ideal."""
+def speedup(
+    speedups: Curves, efficiencies: Curves, capacity: int, width: float, *, unit: str = "processes at once"
+) -> Drawn:
+    """Speed-up and efficiency of every arm against the ideal.
+
+    :param unit: of levels.
+    """
     levels = _levels(speedups)
     drawn, (left, right) = _two(width, len(speedups))
     left.plot(range(len(levels)), [min(level, capacity) for level in levels], color=DIM, linestyle="--", linewidth=1)
@@ -33,6 +38,7 @@ def speedup(speedups: Curves, efficiencies: Curves, capacity: int, width: float)
     right.set_ylabel("efficiency (%)")
     for axes in (left, right):
         axes.set_ylim(bottom=0)
+        axes.set_xlabel(unit)
         drawing.plain_ticks(axes, y=True, most=6)
     _arm_legend(drawn, list(speedups), width, ideal=True)
     return drawn

@@ -12,6 +12,7 @@ from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Part, Section, Table, Text
 from orchestrator.report.machine_page import machine_section
+from orchestrator.report.ranks_page import benchmark_section
 from orchestrator.report.words import count, number, percent, plain, sentence
 from orchestrator.tables import duration
 
@@ -23,6 +24,11 @@ ABOUT = (
     "of them together are taken. An env_step is one control step of one environment. Were nothing lost, twice the "
     "processes would take twice the env_steps, as long as each has a core of its own."
 )
+ABOUT_RANKS = (
+    "A measurement of how much sooner several processes (“ranks”) train one reinforcement-learning policy (PPO) for a "
+    "simulated robot together, beside as many separate trainings, and beside what Stable-Baselines3 itself has for "
+    "more cores. An env_step is one control step of one environment."
+)
 
 
 def document(analysis: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> Document:
@@ -31,7 +37,7 @@ def document(analysis: Mapping[str, Any], certificate: Mapping[str, Any] | None)
     facts = {**analysis, "made_at": made_at, "certificate": certificate}
     arms = {arm: _by_level(one["levels"]) for arm, one in facts["arms"].items()}
     sections = [
-        Section(title="About", parts=[Text(sentences=[ABOUT])]),
+        Section(title="About", parts=[Text(sentences=[ABOUT if arms or facts["ranks"] is None else ABOUT_RANKS])]),
         *_attribution(facts),
         *_scaling(arms, facts),
         *_phases(arms),
@@ -39,6 +45,7 @@ def document(analysis: Mapping[str, Any], certificate: Mapping[str, Any] | None)
         *_law(facts["usl"], arms),
         *_strong(facts["strong"]),
         *_packing(facts["tune"]),
+        *benchmark_section(facts["ranks"], facts["cores"]),
         *certificate_sections(certificate),
         _how(facts),
         machine_section({**(facts["machine"] or {}), "versions": facts["versions"]}),
@@ -285,8 +292,9 @@ def _packing(tune: Mapping[str, Any] | None) -> list[Section]:
 
 def _how(facts: Mapping[str, Any]) -> Section:
     cells = facts["cells"]
-    counted = f"Cells: {', '.join(f'{number} {plain(name)}' for name, number in cells.items() if number)}."
+    numbers = ", ".join(f"{number} {plain(name)}" for name, number in cells.items() if number)
+    counted = [f"Cells: {numbers}."] if numbers else []
     return Section(
         title="How it was measured",
-        parts=[Text(sentences=[plain(sentence) for sentence in (*facts["how"], counted, *facts["notes"])])],
+        parts=[Text(sentences=[plain(sentence) for sentence in (*facts["how"], *counted, *facts["notes"])])],
     )

@@ -43,7 +43,7 @@ def throughput(arms: Arms) -> Table:
             Cell(text=_against_base(one, level, "speedup", number)),
             Cell(text=_against_base(one, level, "efficiency", percent)),
             Cell(text=str(one["throughput"]["n"])),
-            Cell(text=plain("; ".join(_remarks(one)), 200)),
+            Cell(text=plain("; ".join(remarks(one)), 200)),
         ]
         for arm, levels in arms.items()
         for level, one in levels.items()
@@ -69,7 +69,7 @@ def _bounded(one: Mapping[str, Any], name: str, form: Callable[[float | None], s
     return ("≤ " if one["at_most"] and one[name] else "") + interval(one[name], form)
 
 
-def _remarks(one: Mapping[str, Any]) -> list[str]:
+def remarks(one: Mapping[str, Any]) -> list[str]:
     """What became of cells that are not simply counted, and why."""
     cells = one["cells"]
     said = []

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from orchestrator import rundir
 from orchestrator.contract import JobPaths, RunPaths
-from orchestrator.ledger import Ledger
-from orchestrator.report import records
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.report import ranks, records
 from orchestrator.report.words import plain
 from orchestrator.statistics import estimate, location
 
@@ -28,10 +28,10 @@ def gather(run_dir: Path) -> dict[str, Any]:
     """:raises UsageError: when it is not a run directory or its ledger is damaged."""
     paths, now = rundir.existing(run_dir), time.time()
     alive = rundir.holder(paths) is not None
-    rows, points, attempts = _ledger(paths, alive)
-    varied = list(dict.fromkeys(key for point in points.values() for key in point))
-    attempts = [_placed(attempt, paths, alive, now) for attempt in attempts]
-    jobs = _jobs(rows, points, attempts, paths, alive)
+    rows, declared, attempts = _ledger(paths, alive)
+    varied = list(dict.fromkeys(key for one in declared.values() for key in one.job.point))
+    attempts = [_placed(attempt, declared[attempt["job_id"]], paths, alive, now) for attempt in attempts]
+    jobs = _jobs(rows, declared, attempts, paths, alive)
     return {
         "kind": "experiment",
         "name": plain(run_dir.resolve().name),
@@ -40,6 +40,7 @@ def gather(run_dir: Path) -> dict[str, Any]:
         "totals": _totals(jobs, attempts),
         "varied": varied,
         "robots": [_robot(group) for group in _grouped(jobs)],
+        "ranks": ranks.scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
         "findings": _findings(run_dir) if rows else [],
@@ -51,25 +52,33 @@ def gather(run_dir: Path) -> dict[str, Any]:
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-def _ledger(paths: RunPaths, alive: bool) -> tuple[Rows, dict[str, Mapping[str, Any]], Rows]:
-    """Rows of ``summary.json``, what the matrix chose for each job, and all attempts."""
+def _ledger(paths: RunPaths, alive: bool) -> tuple[Rows, dict[str, JobRow], Rows]:
+    """Rows of ``summary.json``, what each job was declared as, and all attempts."""
     if alive and not paths.ledger.exists():
         return [], {}, []  # its robots are being examined
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
-        points = {row.job.job_id: row.job.point for row in ledger.jobs()}
-        return ledger.summary(), points, ledger.attempts()
+        declared = {row.job.job_id: row for row in ledger.jobs()}
+        return ledger.summary(), declared, ledger.attempts()
     finally:
         ledger.abandon()
 
 
-def _placed(attempt: Mapping[str, Any], paths: RunPaths, alive: bool, now: float) -> dict[str, Any]:
-    """With ``at_work``, and ``until``: its end, this moment, or for one whose supervisor died the last sign of life."""
+def _placed(attempt: Mapping[str, Any], declared: JobRow, paths: RunPaths, alive: bool, now: float) -> dict[str, Any]:
+    """With ``at_work``, and ``until``: its end, this moment, or for one whose supervisor died the last sign of life.
+
+    Its ``cpu_s`` is that of all ranks.
+    """
     until = attempt["ended_at"]
+    cpu_s = attempt["cpu_s"]
+    if cpu_s is not None and declared.job.resources.ranks > 1:
+        files = paths.job(attempt["job_id"]).attempt(attempt["number"])
+        words = (records.read_json(files.exit_of(rank)) for rank in range(1, declared.job.resources.ranks))
+        cpu_s += sum(word.get("cpu_s") or 0.0 for word in words if isinstance(word, Mapping))
     if until is None:
         until = now if alive else _last_sign(paths.job(attempt["job_id"]), attempt["started_at"])
     at_work = alive and attempt["ended_at"] is None
-    return {**attempt, "at_work": at_work, "until": max(until, attempt["started_at"])}
+    return {**attempt, "cpu_s": cpu_s, "at_work": at_work, "until": max(until, attempt["started_at"])}
 
 
 def _last_sign(job: JobPaths, otherwise: float) -> float:
@@ -81,7 +90,7 @@ def _last_sign(job: JobPaths, otherwise: float) -> float:
 
 def _jobs(
     rows: Sequence[Mapping[str, Any]],
-    points: Mapping[str, Mapping[str, Any]],
+    declared: Mapping[str, JobRow],
     attempts: Iterable[Mapping[str, Any]],
     paths: RunPaths,
     alive: bool,
@@ -90,19 +99,19 @@ def _jobs(
     for attempt in attempts:
         launches.setdefault(attempt["job_id"], []).append(attempt)
     return [
-        _job(row, points[row["job_id"]], launches.get(row["job_id"], []), paths.job(row["job_id"]), alive)
+        _job(row, declared[row["job_id"]], launches.get(row["job_id"], []), paths.job(row["job_id"]), alive)
         for row in rows
     ]
 
 
 def _job(
     row: Mapping[str, Any],
-    point: Mapping[str, Any],
+    declared: JobRow,
     attempts: Sequence[Mapping[str, Any]],
     paths: JobPaths,
     alive: bool,
 ) -> dict[str, Any]:
-    timings = records.timings(paths.timings_csv)
+    timings, point = records.timings(paths.timings_csv), declared.job.point
     curve = records.curve(paths.progress_csv)
     facts = {key: row[key] for key in COPIED}
     if row["state"] == "RUNNING" and not alive:
@@ -122,6 +131,7 @@ def _job(
         "env_steps_per_s": timings["env_steps"] / wall_s if wall_s and timings["env_steps"] else row["env_steps_per_s"],
         "wall_s": sum(attempt["until"] - attempt["started_at"] for attempt in attempts),
         "core_hours": sum(_core_seconds(attempt) for attempt in attempts) / 3600,
+        **ranks.of_job(declared, timings),
         "failures": [
             {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
             for attempt in attempts

@@ -14,6 +14,7 @@ from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Section, Table, Text
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
+from orchestrator.report.ranks_page import experiment_section
 from orchestrator.report.words import count, number, percent, plain
 from orchestrator.tables import duration, learners
 
@@ -45,6 +46,7 @@ def document(facts: Mapping[str, Any], run_dir: Path) -> Document:
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
+            *experiment_section(facts["ranks"]),
             tables.jobs_section(jobs),
             *certificate_sections(facts["certificate"]),
         ]
@@ -174,7 +176,7 @@ def _varied(keys: Sequence[str], jobs: Sequence[Mapping[str, Any]]) -> list[Sect
 def _schedule(attempts: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]]) -> list[Section]:
     if not attempts:
         return []
-    use = {job["job_id"]: _share(job["timings"]) for job in jobs}
+    use = {job["job_id"]: _share(job) for job in jobs}
     held = sum((attempt["until"] - attempt["started_at"]) * max(1, len(attempt["cpus"])) for attempt in attempts)
     busy = sum(figures.cpu_share(attempt, use) * (attempt["until"] - attempt["started_at"]) for attempt in attempts)
     figure = Figure(
@@ -191,8 +193,10 @@ def _schedule(attempts: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str,
     return [Section(title="Schedule", parts=[figure])]
 
 
-def _share(timings: Mapping[str, Any]) -> float | None:
-    return timings["cpu_s"] / timings["wall_s"] if timings["cpu_s"] is not None and timings["wall_s"] else None
+def _share(job: Mapping[str, Any]) -> float | None:
+    """CPU seconds per second of its iterations: those of rank 0, as many times as there are ranks."""
+    cpu_s, wall_s = job["timings"]["cpu_s"], job["timings"]["wall_s"]
+    return job["ranks"] * cpu_s / wall_s if cpu_s is not None and wall_s else None
 
 
 def _phases(robots: Sequence[Mapping[str, Any]]) -> list[Section]:

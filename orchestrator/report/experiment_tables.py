@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.contract import RunPaths
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.report.words import DASH, count, interval, number, plain
+from orchestrator.report.words import DASH, count, interval, number, percent, plain
 from orchestrator.tables import duration
 
 SHOWN_ROWS = 40
@@ -150,6 +150,8 @@ def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
         "job": lambda job: str(job["job_id"]),
         "state": lambda job: str(job["state"]),
         "learner": lambda job: job["learner"] or DASH,
+        "ranks": lambda job: str(job["ranks"]),
+        "in all-reduce": lambda job: percent(job["allreduce"]),
         "return: first": lambda job: number(job["ep_rew_mean_first"]),
         "last": lambda job: number(job["ep_rew_mean"]),
         "evaluated": lambda job: number(job["eval_mean"]),
@@ -161,6 +163,8 @@ def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
         "MiB": lambda job: number(job["max_rss_mib"] or job["timings"]["rss_mib"]),
         "attempts": lambda job: str(job["attempts"]),
     }
+    if all(job["ranks"] == 1 for job in jobs):
+        del fields["ranks"], fields["in all-reduce"]
     rows = [
         [
             Cell(text=read(job), tone=STATE_TONES.get(job["state"], "") if name == "state" else "")

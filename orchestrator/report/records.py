@@ -13,7 +13,7 @@ CURVE_POINTS = 120
 """A learning curve is thinned to about these; more cannot be told apart in a figure."""
 SUMMED = (
     *("wall_s", "rollout_s", "env_s", "policy_s", "gae_s", "train_s", "backward_s", "optimizer_s", "cpu_s"),
-    *("run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s"),
+    *("run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s", "allreduce_s"),
 )
 
 

@@ -245,5 +245,5 @@ class _Verification:
 
     def _has_room(self, jobs: Sequence[Job]) -> bool:
         """Whether all ``jobs`` get a slot at once; memory is seen to when they start."""
-        cores, gpus = (sum(getattr(job.resources, name) for job in jobs) for name in ("cores", "gpus"))
+        cores, gpus = (sum(getattr(job.resources, name) for job in jobs) for name in ("all_cores", "all_gpus"))
         return len(jobs) <= self.lanes and cores <= self.lanes and gpus <= len(self.machine.gpus)

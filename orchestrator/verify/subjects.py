@@ -79,7 +79,8 @@ def of_job_file(path: Path, wanted: Sequence[str], staging: Path, stops: StopReq
 
 
 def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[list[Job], dict[str, str]]:
-    """The jobs that ``wanted`` names by id, beginning of it or pattern; without, the first of every robot and task.
+    """The jobs that ``wanted`` names by id, beginning of it or pattern; without, the first of every robot, task and
+    number of ranks.
 
     Also why others are left out, by ``job_id``.
 
@@ -99,7 +100,7 @@ def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[li
     first: dict[tuple[object, ...], Job] = {}
     left_out: dict[str, str] = {}
     for job in jobs:
-        key = (job.xml_source, job.spec.task, job.spec.env, job.spec.entry_point)
+        key = (job.xml_source, job.spec.task, job.spec.env, job.spec.entry_point, job.spec.ranks)
         known_by = first.setdefault(key, job)
         if known_by is not job:
             left_out[job.job_id] = f"has robot and task of {known_by.job_id}"
@@ -126,18 +127,18 @@ def subject_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: in
 
 
 def neighbour_of(subjects: Sequence[Subject], index: int) -> Subject:
-    """A copy of one of ``subjects`` that trains on and on, until it is ended.
+    """A copy of one of ``subjects``, of one rank, that trains on and on, until it is ended.
 
     It asks for as much memory as the greediest of them: where one of these has to wait for memory, so does it.
     """
     model = subjects[index % len(subjects)]
-    memory_mib = max(subject.job.resources.memory_mib for subject in subjects)
+    memory_mib = max(subject.job.resources.all_memory_mib for subject in subjects)
     job_id = f"neighbour-{index}"
     job = subject_job(model.job, ENDLESS, checkpoints=False, max_retries=0)
     job = dataclasses.replace(
         job,
         job_id=job_id,
-        spec=dataclasses.replace(job.spec, job_id=job_id),
-        resources=dataclasses.replace(job.resources, memory_mib=memory_mib),
+        spec=dataclasses.replace(job.spec, job_id=job_id, ranks=1),
+        resources=dataclasses.replace(job.resources, memory_mib=memory_mib, ranks=1),
     )
     return Subject(job=job, bundle=model.bundle)

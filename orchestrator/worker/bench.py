@@ -1,7 +1,8 @@
 """``python -m orchestrator.worker.bench HOW THREADS JOB_DIR...``: the trainings of a benchmark, without a supervisor.
 
-HOW is ``alone`` (one training, in this process), ``fork`` or ``spawn`` (``multiprocessing.Pool`` with as many
-processes as there are job directories, one training each). THREADS is the thread budget, or ``default``: then
+HOW is ``alone`` (one training, in this process), ``subproc`` (likewise, by stock Stable-Baselines3 with a process for
+every environment), ``fork`` or ``spawn`` (``multiprocessing.Pool`` with as many processes as there are job directories,
+one training each). THREADS is the thread budget, or ``default``: then
 nothing is said about threads, and libraries start as many as they like.
 
 It is the training of :mod:`orchestrator.worker`, with the same timings, but started the way people start
@@ -23,7 +24,7 @@ from orchestrator.contract import JobPaths, WorkerSpec, write_whole
 from orchestrator.worker import lifeline, outcome, startup
 from orchestrator.worker.progress import Phase, ProgressReporter
 
-USAGE = "usage: python -m orchestrator.worker.bench alone|fork|spawn THREADS|default JOB_DIR..."
+USAGE = "usage: python -m orchestrator.worker.bench alone|subproc|fork|spawn THREADS|default JOB_DIR..."
 
 
 class Begun(ProgressReporter):
@@ -48,8 +49,11 @@ class Begun(ProgressReporter):
         write_whole(self._path, json.dumps(begun), durable=False)
 
 
-def train(job_dir: str, threads: int | None) -> None:
-    """The training in ``job_dir``, in this process. An error is left in ``exit.json``, as a worker does."""
+def train(job_dir: str, threads: int | None, *, over_processes: bool = False) -> None:
+    """The training in ``job_dir``, in this process. An error is left in ``exit.json``, as a worker does.
+
+    :param over_processes: its environments in processes of their own.
+    """
     paths = JobPaths(Path(job_dir))
     facts = outcome.Facts(started=lifeline.process_start())
     try:
@@ -65,7 +69,13 @@ def train(job_dir: str, threads: int | None) -> None:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
         if spec.search_path is not None:
             sys.path.insert(0, spec.search_path)
-        training.run(spec, paths, facts, Begun(paths.begun, facts), lambda: False, paths.attempt(0).rendezvous)
+        reporter = Begun(paths.begun, facts)
+        if over_processes:
+            from orchestrator.worker import subproc
+
+            subproc.run(spec, paths, facts, reporter)
+        else:
+            training.run(spec, paths, facts, reporter, lambda: False, paths.attempt(0).rendezvous)
     except BaseException as error:
         code, message, trace = outcome.judge(error)
         exit_path = paths.attempt(0).exit
@@ -82,12 +92,12 @@ def _import() -> None:
 
 def main(arguments: list[str]) -> None:
     lifeline.attach()
-    if len(arguments) < 3 or arguments[0] not in ("alone", "fork", "spawn"):
+    if len(arguments) < 3 or arguments[0] not in ("alone", "subproc", "fork", "spawn"):
         sys.exit(USAGE)
     how, budget, *job_dirs = arguments
     work = functools.partial(train, threads=None if budget == "default" else int(budget))
-    if how == "alone":
-        work(job_dirs[0])
+    if how in ("alone", "subproc"):
+        work(job_dirs[0], over_processes=how == "subproc")
         return
     _import()  # as the top of people's scripts does: forked processes have it all, spawned ones begin anew
     with multiprocessing.get_context(how).Pool(len(job_dirs)) as pool:

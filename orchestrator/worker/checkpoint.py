@@ -13,6 +13,7 @@ import io
 import pickle
 import random
 import re
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from orchestrator.worker.ranks import ALONE, Ranks
 from orchestrator.worker.replay import DamagedError, Replay
 
 KEPT = 2
+REPLAY = "replay"
+"""Beginning of the names of directories with replay buffers; of rank 0 it is the whole name."""
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = (
@@ -74,13 +77,12 @@ class CheckpointStore:
         self._fingerprint = fingerprint
         self._replay, self._n_envs = replay, n_envs
         directory.mkdir(parents=True, exist_ok=True)
-        for stray in directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
-            stray.unlink(missing_ok=True)
 
     def save(self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False) -> None:
         """Write one checkpoint and drop all but the last :data:`KEPT`.
 
-        Of several ranks all call it, and rank 0 writes one file with what each has of its own.
+        Of several ranks all call it, and rank 0 writes one file with what each has of its own. The others forget what
+        no checkpoint needs that is there while it does so.
 
         :param is_last: nothing will be learnt after it, so that it needs no replay buffer.
         :raises OSError: as the disk answers; the earlier checkpoints stand then.
@@ -92,6 +94,8 @@ class CheckpointStore:
         if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
             state["ranks"] = ranks.all_gather({name: state[name] for name in OF_EACH_RANK})
         if ranks.rank > 0:
+            if not is_last:  # afterwards rank 0 removes all replay buffers
+                self._forget()
             return
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
@@ -99,35 +103,54 @@ class CheckpointStore:
         write_whole(self._path(env_steps), content.getvalue())
         self._keep(KEPT)
 
-    def exactly(self, env_steps: int) -> dict[str, Any]:
-        """The checkpoint that rank 0 goes on from, with this rank's own replay buffer.
-
-        :raises DamagedError: that buffer is not whole.
-        :raises OSError: when it cannot be read.
-        """
-        state = load(self._path(env_steps).read_bytes())
-        if self._replay is not None and "rows" in state:
-            self._replay.restore(state["rows"])
-        return state
-
     def trained(self) -> None:
-        """The policy is saved: what only going on with its training needs is removed."""
+        """The policy is saved: what only going on with its training needs is removed, of all ranks."""
         if self._replay is not None:
             self._keep(1)
-            self._replay.remove()
+            for directory in self._directory.glob(f"{REPLAY}*"):
+                shutil.rmtree(directory)
 
     def _keep(self, count: int) -> None:
         for path in self._paths()[:-count]:
             path.unlink(missing_ok=True)
-        if self._replay is not None:
-            self._replay.forget_before(_env_steps(self._paths()[0]) // self._n_envs)
+        self._forget()
 
-    def newest(self) -> dict[str, Any] | None:
+    def _forget(self) -> None:
+        """Remove what no checkpoint needs of the replay buffer."""
+        paths = self._paths()
+        if self._replay is not None and paths:
+            self._replay.forget_before(_env_steps(paths[0]) // self._n_envs)
+
+    def newest(self, ranks: Ranks = ALONE) -> dict[str, Any] | None:
         """The newest checkpoint that is whole, or None. Damaged ones are removed, with a line in the log.
+
+        Of several ranks all call it and get the same one, each with its own replay buffer filled.
 
         :raises ValueError: when it belongs to another spec.
         :raises OSError: when one cannot be read.
         """
+        while True:
+            state = self._newest_whole(ranks.size) if ranks.rank == 0 else None
+            if ranks.size == 1:
+                return state
+            chosen: int | None = ranks.all_gather(state and state["env_steps"])[0]
+            problem = None
+            if chosen is None:
+                self._anew()
+            elif ranks.rank > 0:
+                try:
+                    state = self._filled(load(self._path(chosen).read_bytes()))
+                except DamagedError as error:
+                    problem = f"rank {ranks.rank}: {error}"
+            problems = [found for found in ranks.all_gather(problem) if found is not None]
+            if not problems:
+                return state
+            if ranks.rank == 0 and chosen is not None:
+                self._remove(self._path(chosen), problems[0])
+
+    def _newest_whole(self, ranks: int) -> dict[str, Any] | None:
+        for stray in self._directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
+            stray.unlink(missing_ok=True)
         for path in reversed(self._paths()):
             content = path.read_bytes()  # what the disk itself refuses is no damage: the file stays
             try:
@@ -139,21 +162,32 @@ class CheckpointStore:
                 path.unlink()
                 continue
             if state["fingerprint"] != self._fingerprint:
+                before = len(state["ranks"]) if "ranks" in state else 1
+                what = f"resources.ranks = {before}, not {ranks}" if before != ranks else "other settings of this job"
                 raise ValueError(
-                    f"{path} was written under other settings of this job; "
+                    f"{path} was written under {what}; "
                     "remove the checkpoints to train anew, or restore the settings to go on"
                 )
-            if self._replay is not None and "rows" in state:
-                try:
-                    self._replay.restore(state["rows"])
-                except DamagedError as error:
-                    say(f"checkpoint {path.name} is removed, its replay buffer being damaged: {error}")
-                    path.unlink()
-                    continue
-            return state
+            try:
+                return self._filled(state)
+            except DamagedError as error:
+                self._remove(path, str(error))
+        self._anew()
+        return None
+
+    def _filled(self, state: dict[str, Any]) -> dict[str, Any]:
+        """``state``, when the replay buffer has been filled as it was. :raises DamagedError: it is not whole."""
+        if self._replay is not None and "rows" in state:
+            self._replay.restore(state["rows"])
+        return state
+
+    def _remove(self, path: Path, problem: str) -> None:
+        say(f"checkpoint {path.name} is removed, its replay buffer being damaged: {problem}")
+        path.unlink()
+
+    def _anew(self) -> None:
         if self._replay is not None:
             self._replay.clear()
-        return None
 
     def _path(self, env_steps: int) -> Path:
         return self._directory / f"checkpoint-{env_steps:012d}.pt"

@@ -19,7 +19,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from orchestrator.contract import Mode
 from orchestrator.worker.fast.network import Array
@@ -64,7 +64,8 @@ def _served(parameters: Sequence[nn.Parameter], ranks: Ranks, step: Callable[[],
     values = parameters_to_vector(parameters).detach().cpu().numpy()
     ranks.broadcast(values)
     with torch.no_grad():
-        vector_to_parameters(torch.from_numpy(values).to(parameters[0].device), parameters)
+        for parameter, value in zip(parameters, _parts(parameters, values), strict=True):
+            parameter.copy_(value)
 
 
 def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Array], None]) -> Array:
@@ -77,11 +78,14 @@ def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Ar
 
 
 def _write(parameters: Sequence[nn.Parameter], gradients: Array) -> None:
-    begin = 0
-    for parameter in parameters:
-        end = begin + parameter.numel()
-        parameter.grad = torch.from_numpy(gradients[begin:end]).reshape(parameter.shape).to(parameter.device)
-        begin = end
+    for parameter, gradient in zip(parameters, _parts(parameters, gradients), strict=True):
+        parameter.grad = gradient.to(parameter.device)
+
+
+def _parts(parameters: Sequence[nn.Parameter], flat: Array) -> list[torch.Tensor]:
+    """What of one vector belongs to each parameter, in its shape."""
+    parts = torch.split(torch.from_numpy(flat), [parameter.numel() for parameter in parameters])
+    return [part.reshape(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
 
 
 class DistributedPPO(PPO):
@@ -94,7 +98,20 @@ class DistributedPPO(PPO):
         self._ranks, self._mode = ranks, mode
         self._evaluate: nn.Module = _Evaluation(self.policy)
         if mode == "allreduce":
-            self._evaluate = ranks.parallel(self._evaluate)
+            self.policy.set_training_mode(False)
+            self._evaluate = ranks.parallel(self._evaluate, *self._example())
+
+    def _example(self) -> tuple[Any, torch.Tensor]:
+        """Observations and actions of one step, all zero."""
+        buffer: Any = self.rollout_buffer
+        if isinstance(buffer.observations, dict):
+            observations: Any = {key: buffer.to_torch(part[0]) for key, part in buffer.observations.items()}
+        else:
+            observations = buffer.to_torch(buffer.observations[0])
+        return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
+
+    def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
+        return actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else actions
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_ranks", "_mode", "_evaluate"]
@@ -129,10 +146,7 @@ class DistributedPPO(PPO):
 
     def _loss(self, samples: Any, clip_range: float, clip_range_vf: float | None) -> tuple[torch.Tensor, list[float]]:
         """The loss of this rank's part, and what is logged: policy, value, entropy loss, divergence, clipped share."""
-        actions = samples.actions
-        if isinstance(self.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        values, log_prob, entropy = self._evaluate(samples.observations, actions)
+        values, log_prob, entropy = self._evaluate(samples.observations, self._as_actions(samples.actions))
         log_ratio = log_prob - samples.old_log_prob
         ratio = torch.exp(log_ratio)
         advantages = self._normalized(samples.advantages)

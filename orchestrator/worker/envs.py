@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def make(
     Every episode's end has ``infos[i]["episode"]`` with the return ``"r"`` and the length ``"l"``, and with
     ``measuring`` a built-in task's ``infos[i]["measures"]``.
     """
-    xml = str((job_dir / spec.xml).absolute()) if spec.xml is not None else None
+    xml = _xml(spec, job_dir)
     if spec.entry_point is None and spec.env is None:
         from orchestrator.worker.vec_env import MujocoVecEnv
 
@@ -46,10 +46,21 @@ def make(
             first_env=first_env,
         )
     numbers = range(first_env, first_env + n_envs)
-    return SequentialVecEnv([_maker(spec, xml, seed + number) for number in numbers], first_env)
+    return SequentialVecEnv(makers(spec, job_dir, numbers, seed), first_env)
 
 
-def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:
+def makers(
+    spec: WorkerSpec, job_dir: Path, numbers: Iterable[int], seed: int
+) -> list[Callable[[], gymnasium.Env[Any, Any]]]:
+    """For environments that are not built-in tasks: environment *i* has the seed ``seed + i``."""
+    return [_maker(spec, _xml(spec, job_dir), seed + number) for number in numbers]
+
+
+def _xml(spec: WorkerSpec, job_dir: Path) -> str | None:
+    return None if spec.xml is None else str((job_dir / spec.xml).absolute())
+
+
+def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = LeanVecNormalize) -> VecNormalize:
     """Rewards, and observations where they are numbers (no images, no discrete ones), divided by running statistics.
 
     Of a ``Dict`` observation the parts that are numbers. Rewards are scaled by the spread of the discounted
@@ -58,8 +69,8 @@ def normalized(spec: WorkerSpec, venv: VecEnv) -> VecNormalize:
     space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
     if isinstance(space, spaces.Dict):
         keys = [key for key, part in space.spaces.items() if _is_numbers(part)]
-        return LeanVecNormalize(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
-    return LeanVecNormalize(venv, norm_obs=_is_numbers(space), gamma=gamma)
+        return kind(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
+    return kind(venv, norm_obs=_is_numbers(space), gamma=gamma)
 
 
 def _is_numbers(space: spaces.Space[Any]) -> bool:

@@ -76,20 +76,24 @@ class SharedEpisodes:
     def __init__(self, model: Any, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
         self._all: dict[str, deque[Any]] = {}
+        self._count = 0
+        """Episodes before the rollout, where the algorithm counts them."""
 
     def begin(self) -> None:
         for name in self.NAMES:
             self._all[name] = getattr(self._model, name)
             setattr(self._model, name, deque())
+        self._count = self._model._episode_num
 
     def end(self) -> None:
         """Those of every rank follow those known, in order of rank."""
         new = {name: list(getattr(self._model, name)) for name in self.NAMES}
-        everyone = self._ranks.all_gather(new)
+        everyone = self._ranks.all_gather((new, self._model._episode_num - self._count))
         for name, known in self._all.items():
-            for one in everyone:
+            for one, _ in everyone:
                 known.extend(one[name])
             setattr(self._model, name, known)
+        self._model._episode_num = self._count + sum(count for _, count in everyone)
 
 
 class Common:

@@ -1,14 +1,17 @@
 """The ranks of one attempt: who we are among them, and what they tell each other.
 
 Every collective is called by all ranks in the same order. Sums give the same bits on every rank: each part of an array
-is added up in one place, in a fixed order, and handed on. Who waits longer than :data:`PATIENCE_S` for the others gets
-an error and ends; the supervisor ends the rest.
+is added up in one place, in a fixed order, and handed on. (Of more than two ranks that order depends on the place in
+the array: the same numbers at other places may have other last bits.) Who waits longer than :func:`patience_s` for the
+others gets an error and ends; the supervisor ends the rest.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +27,8 @@ from orchestrator.worker.outcome import RankLostError
 
 PATIENCE_S = 30.0
 """For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
+PATIENCE_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
+"""Environment variable: another patience, the same for all ranks."""
 MEETING_S = 300.0
 """For the others to start."""
 
@@ -94,15 +99,18 @@ class Group:
 
         self._dist = dist
         self.seconds = 0.0
+        self._patience_s = patience_s()
+        patience = timedelta(seconds=self._patience_s)
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=MEETING_S), **meeting)
-        except (RuntimeError, ValueError) as error:
-            raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {error}") from error
+            # Objects and flags always go over gloo: they live in main memory.
+            self._small = dist.new_group(backend="gloo", timeout=patience)
+            self._large = dist.new_group(backend=backend, timeout=patience)
+        except RuntimeError as error:
+            raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {_one_line(error)}") from error
+        except ValueError as error:
+            raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        # Objects and flags always go over gloo: they live in main memory.
-        patience = timedelta(seconds=PATIENCE_S)
-        self._small = dist.new_group(backend="gloo", timeout=patience)
-        self._large = dist.new_group(backend=backend, timeout=patience)
         self._device = device if backend == "nccl" else None
 
     def all_reduce(self, array: NDArray[Any]) -> None:
@@ -127,19 +135,30 @@ class Group:
     def close(self) -> None:
         self._dist.destroy_process_group()
 
-    def parallel(self, module: nn.Module) -> nn.Module:
+    def parallel(self, module: nn.Module, *example: Any) -> nn.Module:
         """``module`` in DistributedDataParallel, so that its gradients are means over all ranks after ``backward``.
 
         They are united as soon as a bucket of them is complete; a small policy fits into one, so that there is nothing
         to overlap with and waiting can be measured.
+
+        After the first ``backward`` the buckets are laid out anew, and sums may have other last bits from then on. So
+        that a training which is resumed has the same ones as a training that never stopped, this is done beforehand.
+
+        :param example: arguments of its ``forward``, which returns tensors, or None in the place of some.
+        :raises RankLostError: the ranks have lost each other.
         """
         from torch.nn.parallel import DistributedDataParallel
 
         devices = None if self._device is None else [self._device.index or 0]
-        wrapped = DistributedDataParallel(
-            module, device_ids=devices, process_group=self._large, gradient_as_bucket_view=True
-        )
-        wrapped.register_comm_hook(None, lambda _, bucket: self._mean(bucket.buffer()))
+        with self._answered():
+            wrapped = DistributedDataParallel(
+                module, device_ids=devices, process_group=self._large, gradient_as_bucket_view=True
+            )
+            wrapped.register_comm_hook(None, lambda _, bucket: self._mean(bucket.buffer()))
+            for _ in range(2):
+                outputs = [output.sum() for output in wrapped(*example) if output is not None]
+                torch.stack(outputs).sum().backward()  # type: ignore[no-untyped-call]
+        wrapped.zero_grad()
         return wrapped
 
     def _mean(self, gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
@@ -149,7 +168,7 @@ class Group:
         done.set_result(gradients)
         return done
 
-    def _collective(self, array: NDArray[Any], collective: Any) -> None:
+    def _collective(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.from_numpy(array)
         if self._device is None:
             self._timed(lambda: collective(tensor))
@@ -158,16 +177,22 @@ class Group:
         self._timed(lambda: collective(there))
         tensor.copy_(there)
 
-    def _timed(self, collective: Any) -> None:
+    def _timed(self, collective: Callable[[], object]) -> None:
         started = perf_counter()
-        try:
+        with self._answered():
             collective()
+        self.seconds += perf_counter() - started
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """:raises RankLostError: the others do not answer in it."""
+        try:
+            yield
         except RuntimeError as error:
             raise RankLostError(
                 f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "
-                f"{PATIENCE_S:.0f} s ({' '.join(str(error).split())})"
+                f"{self._patience_s:g} s ({_one_line(error)})"
             ) from error
-        self.seconds += perf_counter() - started
 
 
 def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) -> Ranks:
@@ -196,6 +221,22 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
 
     store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
     return Group(backend, {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}, device)
+
+
+def patience_s() -> float:
+    """How long a rank waits for the others in a collective. :raises RanksError: the environment says no number."""
+    told = os.environ.get(PATIENCE_VARIABLE, str(PATIENCE_S))
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise RanksError(f"{PATIENCE_VARIABLE} is {told!r}: expected a number of seconds, such as 60")
+    return seconds
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def own_part(count: int, ranks: Ranks) -> range:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import io
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -117,10 +116,6 @@ class Replay:
         for file in self._files():
             file.path.unlink()
         self._saved = 0
-
-    def remove(self) -> None:
-        """Remove all, the directory included; nothing is saved after that."""
-        shutil.rmtree(self._directory)
 
     def _files(self) -> list[_File]:
         found = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))

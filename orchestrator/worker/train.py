@@ -94,13 +94,10 @@ class Training:
         self._ranks = ranks
         replay = _replay(paths, model, spec, ranks)
         self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs)
-        state = self._store.newest() if ranks.rank == 0 else None
+        state = self._store.newest(ranks)
         place = Place()
-        if ranks.any(state is not None):
-            chosen = ranks.all_gather(state and state["env_steps"])[0]
-            state = self._store.exactly(chosen) if state is None else state
-            place = checkpoint.restore(model, state, ranks.rank)
         if state is not None:
+            place = checkpoint.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
         self._common = Common(model, ranks, serving=spec.mode == "parameter-server")
@@ -262,7 +259,8 @@ def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Re
         return None
     buffer = model.replay_buffer
     assert buffer is not None
-    replay = Replay(paths.checkpoints / ("replay" if ranks.rank == 0 else f"replay-of-rank-{ranks.rank}"), buffer)
+    name = checkpoint.REPLAY if ranks.rank == 0 else f"{checkpoint.REPLAY}-of-rank-{ranks.rank}"
+    replay = Replay(paths.checkpoints / name, buffer)
     rows = min(buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
     say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")

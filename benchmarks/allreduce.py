@@ -1,0 +1,102 @@
+"""What uniting gradients costs: collectives of a 64-64 policy between two ranks of one machine, each on its own core.
+
+    python -m benchmarks.allreduce [--repeats 9] [--json FILE]
+
+The ranks are processes that meet and exchange as those of a training do (:mod:`orchestrator.worker.ranks`), but have
+nothing else to do: in a training, waiting for a rank that is later comes on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks import harness
+from benchmarks.harness import Line, at_most
+from orchestrator.contract import RANK_VARIABLE, WORLD_SIZE_VARIABLE, worker_thread_settings
+
+RANKS = 2
+CALLS = 500
+WARM_UP = 100
+WIDTH = 64
+OBSERVATIONS, ACTIONS = 105, 8
+"""Of Ant-v5."""
+MOST_US = 300.0
+
+
+def parameters(observations: int, actions: int, width: int = WIDTH) -> int:
+    """Numbers in a policy and its value function with two hidden layers each, and in the logarithm of its deviation."""
+    hidden = (observations + 1) * width + (width + 1) * width
+    return 2 * hidden + (width + 1) * actions + (width + 1) + actions
+
+
+def collectives(repeats: int) -> list[Line]:
+    """Start the ranks and make lines of what the first one tells."""
+    with tempfile.TemporaryDirectory() as folder:
+        cpus = sorted(os.sched_getaffinity(0))
+        ranks = []
+        for rank in range(RANKS):
+            command = [sys.executable, "-m", "benchmarks.allreduce", "--as-rank", folder, str(repeats)]
+            place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(RANKS)}
+            environment = {**os.environ, **worker_thread_settings(1), **place}
+            popen = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
+            os.sched_setaffinity(popen.pid, {cpus[rank % len(cpus)]})
+            ranks.append(popen)
+        answers = [popen.communicate()[0] for popen in ranks]
+    if any(popen.returncode for popen in ranks):
+        raise SystemExit("a rank has failed; its message stands above")
+    found: dict[str, list[float]] = json.loads(answers[0])
+    of = f"of {parameters(OBSERVATIONS, ACTIONS):,} float32 (a {WIDTH}-{WIDTH} policy) between {RANKS} ranks, µs"
+    return [
+        at_most(f"one all-reduce {of}", found["allreduce"], MOST_US),
+        at_most(f"reduce and broadcast (parameter server) {of}", found["parameter-server"]),
+    ]
+
+
+def as_rank(folder: Path, repeats: int) -> None:
+    """What a rank does; the first one prints the median microseconds of each repeat."""
+    import numpy as np
+    import torch
+
+    from orchestrator.worker.ranks import join
+
+    torch.set_num_threads(1)
+    ranks = join(RANKS, "gloo", torch.device("cpu"), folder / "rendezvous")
+    gradients = np.zeros(parameters(OBSERVATIONS, ACTIONS), np.float32)
+
+    def served() -> None:
+        ranks.reduce(gradients)
+        ranks.broadcast(gradients)
+
+    ways: dict[str, Callable[[], None]] = {
+        "allreduce": lambda: ranks.all_reduce(gradients),
+        "parameter-server": served,
+    }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, collective in ways.items():
+            seconds = [_timed(collective) for _ in range(WARM_UP + CALLS)][WARM_UP:]
+            found[name].append(statistics.median(seconds) * 1e6)
+    ranks.close()
+    if ranks.rank == 0:
+        print(json.dumps(found))
+
+
+def _timed(call: Callable[[], None]) -> float:
+    started = perf_counter()
+    call()
+    return perf_counter() - started
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--as-rank"]:
+        as_rank(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        harness.print_table(__doc__, {"collectives": collectives})

@@ -1,0 +1,255 @@
+"""Ranks that are killed, stopped or asked to leave: nothing survives, nothing is lost, and not one bit differs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+import ranks_helpers as helpers
+import worker_helpers as worker
+from command_helpers import HOPPER, Run, carriers, give, token_of, wait_until, write_experiment
+from executor_helpers import until_exit
+
+from orchestrator.contract import ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec
+from orchestrator.executors.base import Launch
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.worker.pooling import COMPARE_VARIABLE
+from orchestrator.worker.ranks import PATIENCE_VARIABLE
+
+SMALL_PPO = {"n_steps": 32, "batch_size": 64, "n_epochs": 2}
+NET = {"net_arch": [8]}
+JOBS: dict[str, WorkerSpec] = {
+    "ppo": helpers.spec(
+        learner="fast",
+        task="forward",
+        xml=str(HOPPER),
+        total_timesteps=8192,
+        checkpoint_every=1024,
+        eval_episodes=1,
+        hyperparameters=SMALL_PPO,
+        policy_kwargs=NET,
+    ),
+    "sac": helpers.spec("sac", total_timesteps=3072),
+}
+TIMES = {"time/fps", "time/time_elapsed"}
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="`run` gives each rank a core")
+
+
+@dataclass
+class Trained:
+    """What a training has come to, and how long it took."""
+
+    learnt: list[Any]
+    took_s: float
+
+
+def what_was_learnt(paths: JobPaths, number: int) -> list[Any]:
+    """All that a training leaves but times. :param number: of its last attempt."""
+    record = ExitRecord.from_json(paths.attempt(number).exit.read_text())
+    assert record.weights_sha256 is not None
+    logged = [{key: value for key, value in row.items() if key not in TIMES} for row in worker.rows(paths.progress_csv)]
+    steps = [(row["iteration"], row["env_steps"]) for row in worker.rows(paths.timings_csv)]
+    return [record.weights_sha256, logged, steps, paths.eval.read_bytes() if paths.eval.exists() else None]
+
+
+@contextlib.contextmanager
+def local_executor() -> Iterator[LocalExecutor]:
+    executor = LocalExecutor(environment={"PYTHONPATH": str(worker.REPOSITORY)})
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+def launch(paths: JobPaths, number: int) -> Launch:
+    """Of two ranks, each of which may use every CPU."""
+    paths.attempt(number).root.mkdir(parents=True)
+    cpus = tuple(os.sched_getaffinity(0)) * 2
+    return Launch(job_id=paths.root.name, number=number, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Both jobs, at once."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    jobs = {name: worker.job(root / name, spec) for name, spec in JOBS.items()}
+    with local_executor() as executor:
+        handles = [executor.submit(launch(paths, 0)) for paths in jobs.values()]
+        ends = until_exit(executor, *handles)
+    assert [end.returncode for end in ends.values()] == [0, 0]
+    found = {}
+    for name, paths in jobs.items():
+        record = ExitRecord.from_json(paths.attempt(0).exit.read_text())
+        assert record.wall_s is not None
+        found[name] = Trained(what_was_learnt(paths, 0), record.wall_s)
+    return found
+
+
+# -- killed at any instant
+
+
+def train_killing(paths: JobPaths, kills: int, took_s: float) -> tuple[int, int]:
+    """Attempt after attempt, until one ends well; in so many a random rank is killed at a random instant.
+
+    :return: the number of the last attempt, and how many kills found their rank at work.
+    """
+    dice, struck = random.Random(os.urandom(8)), 0
+    with local_executor() as executor:
+        for number in itertools.count():
+            handle = executor.submit(launch(paths, number))
+            ranks = executor._gangs[handle].running
+            pids, token = [one.pid for one in ranks], token_of(handle.pid or 0)
+            victim = dice.randrange(len(pids))
+            if number < kills:
+                if number == 0:  # so that at least one strikes a training that has come to something
+                    wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
+                time.sleep(dice.uniform(0.0, took_s / 4 if number == 0 else took_s))
+                commands.kill(pids[victim])  # nobody has waited for it yet: the number is certainly its own
+            end = until_exit(executor, handle)[handle]
+            assert not any(map(is_there, pids))
+            assert not carriers(token)
+            if end.returncode == ExitCode.SUCCEEDED:
+                return number, struck
+            assert (end.returncode, end.rank) == (-signal.SIGKILL, victim), paths.attempt(number).root
+            struck += 1
+    raise AssertionError("unreachable")
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def check_kills(paths: JobPaths, undisturbed: Trained, kills: int, at_least: int) -> None:
+    last, struck = train_killing(paths, kills, undisturbed.took_s)
+    assert what_was_learnt(paths, last) == undisturbed.learnt
+    assert struck >= at_least, "most kills came too late to disturb anything"
+    assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
+    name: str, undisturbed: dict[str, Trained], tmp_path: Path
+) -> None:
+    check_kills(worker.job(tmp_path, JOBS[name]), undisturbed[name], kills=2, at_least=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", JOBS)
+def test_with_any_rank_killed_ten_times_not_a_bit_is_lost(
+    name: str, undisturbed: dict[str, Trained], tmp_path: Path
+) -> None:
+    check_kills(worker.job(tmp_path, JOBS[name]), undisturbed[name], kills=10, at_least=3)
+
+
+# -- by the command: a rank that hangs, a user who asks to leave, a rank that drifts
+
+PATIENCE_S = 5.0
+
+
+def ranks_of(supervisor: int) -> dict[int, int]:
+    """Rank → pid of the ranks that ``supervisor`` has started."""
+    found = {}
+    for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+        with contextlib.suppress(OSError):  # gone meanwhile
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {int(one[5:]): int(pid) for one in variables if one.startswith(b"RANK=")}
+    return found
+
+
+@needs_two_cores
+def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identically(
+    undisturbed: dict[str, Trained], tmp_path: Path
+) -> None:
+    spec = JOBS["ppo"]
+    jobs = write_experiment(
+        tmp_path,
+        {
+            "name": "ppo",
+            "xml": HOPPER,
+            "task": "forward",
+            "seeds": [spec.seed],
+            "learner": "fast",
+            "n_envs": spec.n_envs,
+            "normalize": True,
+            "total_timesteps": spec.total_timesteps,
+            "checkpoint_every": spec.checkpoint_every,
+            "eval_episodes": spec.eval_episodes,
+            "retry": {"max_retries": 3},
+            "resources": {"ranks": 2},
+            "ppo": SMALL_PPO,
+            "policy_kwargs": NET,
+        },
+    )
+    paths = RunPaths(tmp_path / "run").job("ppo-s3")
+    stopped = random.Random(os.urandom(8)).randrange(2)
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path, **{PATIENCE_VARIABLE: f"{PATIENCE_S:g}"}) as run:
+        run.until("launched")
+        wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
+        pids = ranks_of(run.popen.pid)
+        commands.kill(pids[stopped], signal.SIGSTOP)
+        told = run.until("retrying")["message"]
+        assert f"rank {1 - stopped} of 2 has lost the others" in told
+        assert f"has not answered for {PATIENCE_S:g} s" in told
+        assert not any(map(is_there, pids.values()))
+
+        run.until("launched")
+        newest = max(paths.checkpoints.glob("*.pt"))
+        wait_until(lambda: max(paths.checkpoints.glob("*.pt")) > newest, "another checkpoint")
+        token = token_of(ranks_of(run.popen.pid)[1])
+        run.signal(signal.SIGINT)
+        assert run.end() == 130
+        assert not carriers(token)
+
+    said = [ExitRecord.from_json(paths.attempt(1).exit_of(rank).read_text()) for rank in range(2)]
+    assert [one.code for one in said] == [ExitCode.INTERRUPTED] * 2
+    assert said[0].env_steps == said[1].env_steps == int(max(paths.checkpoints.glob("*.pt")).stem[-12:])
+    assert said[0].env_steps < spec.total_timesteps
+
+    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert what_was_learnt(paths, 2) == undisturbed["ppo"].learnt
+
+
+DRIFTING = """
+import gc, os
+import gymnasium
+
+class Drifting(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 100 and os.environ.get("RANK") == "1":
+            from stable_baselines3.common.policies import BasePolicy
+            (policy,) = [one for one in gc.get_objects() if issubclass(type(one), BasePolicy)]
+            next(policy.parameters()).data.flatten()[0] += 1e-6
+        return self.env.step(action)
+
+def make(xml=None, seed=0):
+    return Drifting(gymnasium.make("Pendulum-v1"))
+"""
+
+
+@needs_two_cores
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
+def test_ranks_that_drift_apart_end_the_job_at_once_with_the_reason(learner: str, tmp_path: Path) -> None:
+    job = {"name": "drifting", "entry_point": "drifting:make", "learner": learner, "retry": {"max_retries": 3}}
+    jobs = write_experiment(tmp_path, job | {"resources": {"ranks": 2}})
+    (tmp_path / "drifting.py").write_text(DRIFTING)
+    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path, **{COMPARE_VARIABLE: "1"})
+    assert done.returncode == 1, done.stderr
+    (row,) = commands.summary(tmp_path / "run").values()
+    assert (row["state"], row["attempts"], row["cause"]) == ("FAILED", 1, "error")
+    assert "of rank 1 differ from those of rank 0: the ranks have drifted apart" in row["message"]

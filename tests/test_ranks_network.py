@@ -1,0 +1,157 @@
+"""Ranks that meet each other: several jobs on one machine, under ``torchrun``, and on machines of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ranks_helpers as helpers
+import worker_helpers as worker
+from command_helpers import wait_until
+
+from orchestrator.contract import ExitCode, ExitRecord, JobPaths
+from orchestrator.worker.ranks import PATIENCE_VARIABLE
+
+JOBS = {name: helpers.spec(learner=name, total_timesteps=1024) for name in ("fast", "sb3")}
+
+
+def hashes(records: list[ExitRecord]) -> set[str | None]:
+    return {record.weights_sha256 for record in records}
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str | None]]:
+    """Two jobs on this machine at the same time: what each has come to, the same on both of its ranks."""
+    root = tmp_path_factory.mktemp("at-once")
+    attempts = {name: helpers.Attempt(worker.job(root / name, spec)) for name, spec in JOBS.items()}
+    with attempts["fast"], attempts["sb3"]:
+        found = {}
+        for name, attempt in attempts.items():
+            assert attempt.codes() == [0, 0], attempt.log
+            found[name] = hashes(attempt.records)
+    return found
+
+
+def test_two_jobs_at_once_do_not_disturb_each_other(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:
+    for name in JOBS:
+        assert len(at_once[name]) == 1
+        assert None not in at_once[name]
+    assert at_once["fast"] != at_once["sb3"]
+    assert hashes(helpers.run(worker.job(tmp_path, JOBS["fast"]))) == at_once["fast"]
+
+
+def test_torchrun_starts_the_same_workers(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:
+    paths = worker.job(tmp_path / "job", JOBS["fast"])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "-m", "orchestrator.worker", str(paths.root), "0"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=helpers.TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempt = paths.attempt(0)
+    records = [ExitRecord.from_json(attempt.exit_of(rank).read_text()) for rank in range(2)]
+    assert hashes(records) == at_once["fast"]
+    assert paths.model.exists()
+    assert not attempt.rendezvous.exists(), "they met where torchrun told them to"
+
+
+# -- two machines
+
+
+class Hosts:
+    """Two network namespaces with a cable between them: to the processes in them, machines with addresses of their own.
+
+    :raises OSError: they cannot be made here.
+    """
+
+    ADDRESSES = ("10.143.7.1", "10.143.7.2")
+
+    def __init__(self) -> None:
+        self.names = [f"ranks-{os.getpid()}-{number}" for number in range(2)]
+        self.devices = [f"rk{os.getpid()}-{number}" for number in range(2)]
+        try:
+            for name in self.names:
+                self._ip("netns", "add", name)
+            ends = [(device, "netns", name) for device, name in zip(self.devices, self.names, strict=True)]
+            self._ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
+            for name, device, address in zip(self.names, self.devices, self.ADDRESSES, strict=True):
+                self._ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+                for each in ("lo", device):
+                    self._ip("-n", name, "link", "set", each, "up")
+        except OSError:
+            self.remove()
+            raise
+
+    def _ip(self, *arguments: str) -> None:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    def received_bytes(self, number: int) -> int:
+        """Over the cable, by that host."""
+        file = f"/sys/class/net/{self.devices[number]}/statistics/rx_bytes"
+        command = ["ip", "netns", "exec", self.names[number], "cat", file]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    def cut(self) -> None:
+        """The cable; nobody is told."""
+        self._ip("-n", self.names[0], "link", "set", self.devices[0], "down")
+
+    def remove(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    if shutil.which("ip") is None:
+        pytest.skip("there is no `ip` here (package iproute2)")
+    try:
+        made = Hosts()
+    except OSError as error:
+        pytest.skip(f"no right to make network namespaces here: {error}")
+    yield made
+    made.remove()
+
+
+def over_the_cable(hosts: Hosts, paths: JobPaths, **environment: str) -> helpers.Attempt:
+    return helpers.Attempt(
+        paths,
+        commands=[["ip", "netns", "exec", name] for name in hosts.names],
+        environments=[{"LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": device} for device in hosts.devices],
+        MASTER_ADDR=hosts.ADDRESSES[0],
+        MASTER_PORT="29417",
+        **environment,
+    )
+
+
+def test_ranks_on_two_machines_come_to_the_same_bits(
+    hosts: Hosts, at_once: dict[str, set[str | None]], tmp_path: Path
+) -> None:
+    with over_the_cable(hosts, worker.job(tmp_path, JOBS["fast"])) as attempt:
+        assert attempt.codes() == [0, 0], attempt.log
+        assert hashes(attempt.records) == at_once["fast"]
+    assert not attempt.attempt.rendezvous.exists()
+    for number in range(2):
+        assert hosts.received_bytes(number) > 100_000, "gradients went over the cable"
+
+
+def test_when_the_cable_is_cut_both_ends_give_up(hosts: Hosts, tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64})
+    with over_the_cable(hosts, paths, **{PATIENCE_VARIABLE: "5"}) as attempt:
+        wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
+        hosts.cut()
+        assert attempt.codes() == [ExitCode.RANK_LOST] * 2, attempt.log
+        for rank, record in enumerate(attempt.records):
+            assert f"rank {rank} of 2 has lost the others" in record.message
+            assert "has not answered for 5 s" in record.message

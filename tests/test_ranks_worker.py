@@ -1,0 +1,374 @@
+"""Workers that are ranks of one attempt: what they have in common stays so, and what is each one's own does too."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ranks_helpers as helpers
+import torch
+import worker_helpers as worker
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+
+from orchestrator.contract import JobPaths, WorkerSpec
+from orchestrator.worker import algorithms, envs, learners, pooling, ranks
+from orchestrator.worker.checkpoint import OF_EACH_RANK, CheckpointStore
+from orchestrator.worker.outcome import Facts, Interrupted
+from orchestrator.worker.pooling import SharedEpisodes, SharedStatistics
+from orchestrator.worker.progress import ProgressReporter
+from orchestrator.worker.ranks import Group, own_part
+from orchestrator.worker.replay import Replay
+from orchestrator.worker.train import Training
+
+HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
+
+# -- fifty updates of three ranks, undisturbed and resumed
+
+SIZE, UPDATES = 3, 50
+WAYS = [f"{learner} {mode}" for learner in ("fast", "sb3", "sac") for mode in ("allreduce", "parameter-server")]
+RESUMED = ("fast parameter-server", "sb3 allreduce", "sac allreduce")
+TINY_PPO = {"n_steps": 8, "batch_size": 48, "n_epochs": 1}
+TINY_SAC = {"buffer_size": 600, "batch_size": 12, "learning_starts": 60, "train_freq": 4}
+
+
+def training(way: str, seed: int = 3) -> WorkerSpec:
+    """Of ``UPDATES`` updates, with one checkpoint in their midst."""
+    learner, mode = way.split()
+    algo = "sac" if learner == "sac" else "ppo"
+    total = UPDATES * 48 if algo == "ppo" else 60 + UPDATES * 24
+    return helpers.spec(
+        algo,
+        learner="auto" if algo == "sac" else learner,
+        mode=mode,
+        ranks=SIZE,
+        n_envs=6,
+        seed=seed,
+        total_timesteps=total,
+        checkpoint_every=10**6,
+        hyperparameters=TINY_PPO if algo == "ppo" else TINY_SAC,
+    )
+
+
+def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
+    """What this rank has after every training."""
+    os.environ[pooling.COMPARE_VARIABLE] = "1"
+    found = {}
+    for way in WAYS:
+        found[way] = train(group, training(way), root / way)
+    for way in RESUMED:
+        half = training(way).total_timesteps // 2
+        with pytest.raises(Interrupted):
+            train(group, training(way), root / f"{way} resumed", leave_at=half)
+        found[f"{way} resumed"] = train(group, training(way), root / f"{way} resumed")
+    found["another seed"] = train(group, training("fast allreduce", seed=4), root / "another seed")
+    return found
+
+
+def train(group: Group, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
+    """As a worker does it. :param leave_at: env_steps after which the last rank is asked to leave."""
+    ours = own_part(spec.n_envs, group)
+    venv = envs.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
+    model: Any = learners.build(spec, envs.normalized(spec, venv), group).model
+    asked = leave_at is not None and group.rank == SIZE - 1
+    trained = Training(spec, JobPaths(directory), model, Facts(started=0.0), ProgressReporter(None), group)
+    trained.train(lambda: asked and model.num_timesteps >= leave_at)
+    return {"common": common(model), "own": own(model), "updates": model._n_updates}
+
+
+def common(model: Any) -> dict[str, Any]:
+    normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
+    optimizers = algorithms.optimizers(model).values()
+    return {
+        "parameters": as_bytes(model.policy.state_dict().values()),
+        "temperature": as_bytes([] if temperature is None else [temperature]),
+        "optimizers": as_bytes(
+            value for one in optimizers for state in one.state_dict()["state"].values() for value in state.values()
+        ),
+        "statistics": [
+            (np.array(each.mean).tobytes(), np.array(each.var).tobytes(), each.count)
+            for each in (normalization.obs_rms, normalization.ret_rms)
+        ],
+        "episodes": [(episode["r"], episode["l"]) for episode in model.ep_info_buffer],
+        "counts": (model.num_timesteps, model._n_updates, model._episode_num),
+    }
+
+
+def own(model: Any) -> dict[str, bytes]:
+    buffer = model.replay_buffer if isinstance(model, algorithms.OffPolicy) else model.rollout_buffer
+    return {
+        "observations": buffer.observations.tobytes(),
+        "actions": buffer.actions.tobytes(),
+        "last observations": model._last_obs.tobytes(),
+        "numpy's generator": np.random.get_state()[1].tobytes(),  # type: ignore[union-attr]
+        "torch's generator": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def as_bytes(tensors: Any) -> list[bytes]:
+    return [tensor.detach().numpy().tobytes() for tensor in tensors]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    root = tmp_path_factory.mktemp("trained")
+    return helpers.together(SIZE, root / "together", all_ways, root)
+
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@every_way
+def test_after_fifty_updates_all_ranks_have_the_same_bits(trained: list[dict[str, Any]], way: str) -> None:
+    first, *others = (rank[way]["common"] for rank in trained)
+    assert trained[0][way]["updates"] >= UPDATES
+    assert first["episodes"], "some have ended"
+    for other in others:
+        if "parameter-server" in way:  # rank 0 alone has optimisers
+            assert {**other, "optimizers": None} == {**first, "optimizers": None}
+        else:
+            assert other == first
+
+
+@every_way
+def test_every_rank_has_seen_something_of_its_own(trained: list[dict[str, Any]], way: str) -> None:
+    for name in trained[0][way]["own"]:
+        assert len({rank[way]["own"][name] for rank in trained}) == SIZE, name
+
+
+@pytest.mark.parametrize("way", RESUMED)
+def test_asked_to_leave_and_resumed_all_ranks_have_the_bits_of_a_training_that_never_stopped(
+    trained: list[dict[str, Any]], way: str
+) -> None:
+    for rank in trained:
+        resumed, undisturbed = rank[f"{way} resumed"], rank[way]
+        for part in ("common", "own"):
+            for name, value in undisturbed[part].items():
+                if name != "optimizers" or "allreduce" in way or rank is trained[0]:
+                    assert resumed[part][name] == value, name
+
+
+def test_another_seed_gives_another_policy(trained: list[dict[str, Any]]) -> None:
+    one, other = (trained[0][name]["common"] for name in ("fast allreduce", "another seed"))
+    assert one["counts"][:2] == other["counts"][:2]
+    assert one["parameters"] != other["parameters"]
+
+
+# -- environments
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"env": "Pendulum-v1"}, {"task": "forward", "xml": str(HOPPER)}],
+    ids=["gymnasium", "built-in task"],
+)
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_environments_of_all_ranks_are_those_that_one_process_has(size: int, changes: dict[str, Any]) -> None:
+    spec = helpers.spec(ranks=1, normalize=False, hyperparameters=worker.SMALL_PPO, **changes)
+
+    def shown(first: int, count: int) -> np.ndarray:
+        """→ ``(steps, count, …)``, over the ends of episodes."""
+        venv = envs.make(spec, Path(), n_envs=count, seed=spec.seed, first_env=first)
+        learners.build(spec, venv)  # seeds them once more, as every algorithm does
+        actions = np.random.default_rng(0).uniform(-1, 1, (250, spec.n_envs, *venv.action_space.shape))
+        seen = [venv.reset(), *(venv.step(each[first : first + count])[0] for each in actions.astype(np.float32))]
+        return np.stack(seen)
+
+    parts = [own_part(spec.n_envs, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]  # type: ignore[arg-type]
+    together = np.concatenate([shown(part.start, len(part)) for part in parts], axis=1)
+    assert np.array_equal(together, shown(0, spec.n_envs))
+    assert len({together[0, env].tobytes() for env in range(spec.n_envs)}) == spec.n_envs
+
+
+# -- statistics and episodes
+
+
+def rounds_of_data() -> list[list[np.ndarray]]:
+    """By round and rank: far from zero, of growing numbers; some ranks have nothing new in some rounds."""
+    dice = np.random.default_rng(5)
+    counts = [(5, 3, 8), (0, 40, 1), (0, 0, 0), (200, 0, 0), (1, 1, 1), (3000, 2500, 2000)]
+    return [[dice.normal(50.0, 0.5, (count, 4)) for count in of_round] for of_round in counts]
+
+
+def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
+    rounds = rounds_of_data()
+
+    def merged(rank: Any) -> list[RunningMeanStd]:
+        normalization: Any = SimpleNamespace(obs_rms=RunningMeanStd(shape=(4,)), ret_rms=RunningMeanStd(shape=()))
+        shared = SharedStatistics(normalization, rank)
+        for of_round in rounds:
+            ours = of_round[rank.rank]
+            for batch in np.array_split(ours, 3) if len(ours) >= 3 else [ours]:
+                if len(batch):
+                    normalization.obs_rms.update(batch)
+                    normalization.ret_rms.update(batch[:, 0])
+            shared.merge()
+        return [normalization.obs_rms, normalization.ret_rms]
+
+    first, *others = helpers.in_threads(SIZE, merged)
+    everything = np.concatenate([ours for of_round in rounds for ours in of_round])
+    for number, numbers in enumerate((everything, everything[:, 0])):
+        whole = RunningMeanStd(shape=numbers.shape[1:])
+        whole.update(numbers)
+        assert first[number].count == pytest.approx(whole.count, rel=1e-12)
+        np.testing.assert_allclose(first[number].mean, whole.mean, rtol=1e-12)
+        np.testing.assert_allclose(first[number].var, whole.var, rtol=1e-9)  # 50² lies over 0.5²
+        for other in others:
+            for part in ("mean", "var", "count"):
+                assert np.array_equal(getattr(other[number], part), getattr(first[number], part))
+
+
+def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
+    def merged(rank: Any) -> dict[str, RunningMeanStd]:
+        parts = {name: RunningMeanStd(shape=(2,)) for name in ("arm", "leg")}
+        shared = SharedStatistics(SimpleNamespace(obs_rms=parts, ret_rms=RunningMeanStd(shape=())), rank)  # type: ignore[arg-type]
+        for number, rms in enumerate(parts.values()):
+            rms.update(np.full((4, 2), 10.0 * number + rank.rank))
+        shared.merge()
+        return parts
+
+    for parts in helpers.in_threads(2, merged):
+        assert {name: rms.mean.round(3).tolist() for name, rms in parts.items()} == {
+            "arm": [0.5, 0.5],
+            "leg": [10.5, 10.5],
+        }
+
+
+def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
+    def pooled(rank: Any) -> Any:
+        model = SimpleNamespace(ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1)
+        episodes = SharedEpisodes(model, rank)
+        for number in range(2):
+            episodes.begin()
+            ended = [{"r": 100 * number + 10 * rank.rank + index} for index in range(rank.rank)]
+            model.ep_info_buffer.extend(ended)
+            model._episode_num += len(ended)
+            episodes.end()
+        return [episode["r"] for episode in model.ep_info_buffer], model._episode_num, model.ep_info_buffer.maxlen
+
+    assert helpers.in_threads(3, pooled) == [([21, 110, 120, 121], 7, 4)] * 3
+
+
+# -- checkpoints
+
+
+def row_after_row(directory: Path, rank: Any, rows: range) -> tuple[CheckpointStore, ReplayBuffer]:
+    """A store over a buffer of this rank, with a checkpoint after every second row."""
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    buffer = ReplayBuffer(4, box, box, n_envs=1)
+    name = f"replay-of-rank-{rank.rank}" if rank.rank else "replay"
+    store = CheckpointStore(directory, "f", Replay(directory / name, buffer), rank.size)
+    for row in rows:
+        one = np.full((1, 2), 100 * rank.rank + row, np.float32)
+        buffer.add(one, one, one, one[0, :1], np.zeros(1), [{}])
+        if row % 2:
+            store.save((row + 1) * rank.size, state_of(rank), rank)
+    return store, buffer
+
+
+def state_of(rank: Any) -> dict[str, Any]:
+    return dict.fromkeys(OF_EACH_RANK, f"of rank {rank.rank}")
+
+
+def held(buffer: ReplayBuffer) -> list[float]:
+    return buffer.rewards[: buffer.size(), 0].tolist()
+
+
+def test_every_rank_goes_on_with_its_own_replay_buffer(tmp_path: Path) -> None:
+    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
+
+    def resumed(rank: Any) -> tuple[Any, list[float]]:
+        store, buffer = row_after_row(tmp_path, rank, range(0))
+        state = store.newest(rank)
+        assert state is not None
+        return state["ranks"][rank.rank]["envs"], held(buffer)
+
+    assert helpers.in_threads(2, resumed) == [("of rank 0", [4, 5, 2, 3]), ("of rank 1", [104, 105, 102, 103])]
+
+
+def test_ranks_forget_the_rows_that_no_checkpoint_needs_and_at_last_all_are_removed(tmp_path: Path) -> None:
+    stores = helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(40)))
+    for name in ("replay", "replay-of-rank-1"):
+        assert 3 <= len(list((tmp_path / name).iterdir())) <= 4, "of the last four rows, at one of two checkpoints"
+    stores[0][0].trained()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000080.pt"]
+
+
+def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkpoint_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
+    newest = max((tmp_path / "replay-of-rank-1").iterdir())
+    newest.write_bytes(b"")
+
+    def resumed(rank: Any) -> tuple[int, list[float]]:
+        store, buffer = row_after_row(tmp_path, rank, range(0))
+        state = store.newest(rank)
+        assert state is not None
+        return state["env_steps"], held(buffer)
+
+    assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [100, 101, 102, 103])]
+    said = capsys.readouterr().out
+    assert f"checkpoint-000000000012.pt is removed, its replay buffer being damaged: rank 1: {newest.name}" in said
+
+
+def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
+    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
+    for path in tmp_path.glob("*.pt"):
+        path.unlink()
+    assert helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(0))[0].newest(rank)) == [None, None]
+    assert [list((tmp_path / name).iterdir()) for name in ("replay", "replay-of-rank-1")] == [[], []]
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    def save(rank: Any) -> None:
+        CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
+
+    helpers.in_threads(3, save)
+    told = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
+    with pytest.raises(ValueError, match=told):
+        CheckpointStore(tmp_path, "of one").newest()
+
+
+# -- what is refused
+
+
+def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    cpu = torch.device("cpu")
+    with pytest.raises(ranks.RanksError, match=r"WORLD_SIZE is unset: start it with `run`, or .* --nproc-per-node 2"):
+        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is 4"):
+        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
+    assert ranks.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(ranks.RanksError, match=r"cannot meet: .* MASTER_PORT expected"):
+        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
+
+
+@pytest.mark.parametrize("told", ["soon", "-1", "0", "nan", "inf"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ranks.PATIENCE_VARIABLE, told)
+    with pytest.raises(ranks.RanksError, match=f"{ranks.PATIENCE_VARIABLE} is '{told}': expected a number of seconds"):
+        ranks.patience_s()
+
+
+def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:
+    def compared(rank: Any) -> str:
+        with pytest.raises(ranks.RanksError) as error:
+            ranks.require_equal(rank, "odd" if rank.rank == 2 else "even", "parameters")
+        return str(error.value)
+
+    told = "parameters of rank 2 differ from those of rank 0: the ranks have drifted apart"
+    assert helpers.in_threads(3, compared) == [told] * 3
