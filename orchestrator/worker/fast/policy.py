@@ -53,16 +53,19 @@ class Network:
         values = np.empty(len(rows), self.dtype)
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
-            passes = self.passes(end - begin)
-            passes.x[:, :-1] = rows[begin:end]
+            count = end - begin
+            passes = self.passes(1 << (count - 1).bit_length())  # few sizes, for each keeps its work space
+            passes.x[:count, :-1] = rows[begin:end]
             passes.forward()
-            means[begin:end], values[begin:end] = passes.mean, passes.value[:, 0]
+            means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
         return means.reshape(steps, n_envs, -1), values.reshape(steps, n_envs)
 
     def load(self, policy: ActorCriticPolicy) -> None:
-        """Read the parameters of ``policy``."""
+        """Read the parameters of ``policy``. :raises ValueError: some are not to be trained."""
         views = self._layout.named(self._parameters)
         for name, parameter in policy.named_parameters():
+            if not parameter.requires_grad:
+                raise ValueError(f"the fast learner cannot train this: {name} is frozen (its requires_grad is off)")
             views[name][...] = parameter.detach().numpy()
 
     def load_moments(self, policy: ActorCriticPolicy) -> None:

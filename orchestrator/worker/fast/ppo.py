@@ -37,12 +37,24 @@ class FastPPO(PPO):
 
     def _setup_model(self) -> None:
         super()._setup_model()
+        if type(self.rollout_buffer) is not RolloutBuffer:
+            raise ValueError(
+                f"the fast learner cannot train this: its buffer is a {type(self.rollout_buffer).__name__}"
+            )
         self.network = Network(self.policy)
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self.each_minibatch = _nothing
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "network", "seconds", "each_minibatch"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``copy.deepcopy`` and pickles: without the views into one another's memory that ``network`` holds."""
+        return {name: value for name, value in vars(self).items() if name != "network"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.network = Network(self.policy)
 
     def collect_rollouts(
         self, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int

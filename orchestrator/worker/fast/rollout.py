@@ -70,7 +70,8 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
 
     observations[-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
-    _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    last_values = _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
     callback.num_timesteps = model.num_timesteps
@@ -79,6 +80,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     return True
 
 
+@np.errstate(over="ignore")
 def _noise(network: Network, steps: int, n_envs: int) -> Array:
     """``(steps, n_envs, actions)``: how far each action will be from the actor's mean."""
     noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
@@ -102,9 +104,10 @@ def _ended_by_time(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator
     for index in map(int, dones.nonzero()[0]):
         observation = infos[index].get("terminal_observation")
         if observation is not None and infos[index].get("TimeLimit.truncated", False):
-            yield index, observation
+            yield index, np.array(observation)  # its owner may use it again before the rollout ends
 
 
+@np.errstate(over="ignore", invalid="ignore")  # who looks at the numbers tells what is not finite
 def _complete(
     model: FastPPO,
     buffer: RolloutBuffer,
@@ -112,7 +115,7 @@ def _complete(
     actions: Array,
     late: Sequence[tuple[int, int, Array]],
     dones: Array,
-) -> None:
+) -> Array:
     """Values, log-probabilities and advantages of the rollout.
 
     :param observations: ``(steps + 1, n_envs, observation)``
@@ -120,6 +123,7 @@ def _complete(
     :param late: step, environment and last observation of each episode that the time limit has cut off: what would have
         followed is added to the reward of that step, as the critic values it.
     :param dones: ``(n_envs,)`` whether the last step ended an episode.
+    :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
     network = model.network
@@ -137,6 +141,7 @@ def _complete(
     buffer.pos, buffer.full = len(actions), True
     model.seconds["policy_s"] += evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
+    return values[-1]
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
