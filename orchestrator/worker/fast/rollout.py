@@ -137,11 +137,12 @@ def _complete(
     buffer.observations = observations[:-1].reshape(*actions.shape[:2], *buffer.obs_shape)
     buffer.actions, buffer.values = actions, values[:-1]
     evaluated = perf_counter()
-    _estimate_advantages(buffer, values[-1], dones)
+    last_values: Array = values[-1]
+    _estimate_advantages(buffer, last_values, dones)
     buffer.pos, buffer.full = len(actions), True
     model.seconds["policy_s"] += evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
-    return values[-1]
+    return last_values
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
