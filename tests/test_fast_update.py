@@ -2,9 +2,9 @@
 
 In float64 they agree to float64's rounding over all of PPO's options: the arithmetic is the same. In float32 each of
 the two rounds in its own way. Adam's moments agree to 1e-5 of their size always; the update of the parameters does too,
-unless Stable-Baselines3 in float32 is farther than that from itself in float64. That is where updates are so small
-that parameters in float32 hardly resolve them, or gradients so small that Adam, dividing them by their size, enlarges
-their rounding. The difference is smaller than Stable-Baselines3's own error then, and the fast learner errs as little.
+but for a few in a thousand, in which Stable-Baselines3 in float32 is more than ten times as far from itself in
+float64. That is where updates are so small that parameters in float32 hardly resolve them, or gradients so small that
+Adam, dividing them by their size, enlarges their rounding.
 
 Left out: samples whose value misses its target by no more than rounding, and a ``target_kl`` near float32's resolution.
 """
@@ -193,8 +193,7 @@ def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exac
         for name in ("exp_avg", "exp_avg_sq"):
             assert distance(mine[name], theirs[name]) <= ROUNDING, name
         own_error = distance(theirs["update"], truth["update"])
-        assert distance(mine["update"], theirs["update"]) <= max(ROUNDING, own_error)
-        assert distance(mine["update"], truth["update"]) <= ROUNDING + 1.5 * own_error
+        assert distance(mine["update"], theirs["update"]) <= max(ROUNDING, own_error / 10)
         assert ours._n_updates == begun._n_updates
         assert fast.steps_taken(ours) == fast.steps_taken(begun)
         assert_same_logs(ours, begun, to=ROUNDING)

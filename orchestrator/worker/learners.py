@@ -16,6 +16,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.contract import WorkerSpec, fast_refused, parse_schedule
+from orchestrator.worker.fast.policy import UnsuitableError
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.fast.qualify import unfit
 
@@ -46,16 +47,24 @@ def build(spec: WorkerSpec, venv: VecEnv) -> Learner:
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
             "(python -m orchestrator doctor tells), or set resources.gpus = 0"
         )
+
+    def make(kind: type[PPO]) -> PPO:
+        return kind(
+            spec.policy,
+            venv,
+            seed=spec.seed,
+            device=spec.device,
+            policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
+            **{name: _schedule(name, value) for name, value in spec.hyperparameters.items()},
+        )
+
     kind, name, reason = _choice(spec, venv)
-    model = kind(
-        spec.policy,
-        venv,
-        seed=spec.seed,
-        device=spec.device,
-        policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
-        **{name: _schedule(name, value) for name, value in spec.hyperparameters.items()},
-    )
-    return Learner(model, name, reason)
+    try:
+        return Learner(make(kind), name, reason)
+    except UnsuitableError as error:  # another version of torch or stable-baselines3, say
+        if spec.learner == "fast":
+            raise
+        return Learner(make(PPO), "sb3", f"auto: {error}")
 
 
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[PPO], str, str]:

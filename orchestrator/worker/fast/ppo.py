@@ -15,7 +15,7 @@ from stable_baselines3.common.utils import explained_variance
 from orchestrator.worker.fast import rollout
 from orchestrator.worker.fast.epochs import Samples
 from orchestrator.worker.fast.loss import Settings
-from orchestrator.worker.fast.policy import Network
+from orchestrator.worker.fast.policy import Network, UnsuitableError
 
 
 class FastPPO(PPO):
@@ -25,9 +25,9 @@ class FastPPO(PPO):
     or an update begins and written when it ends, so that ``save``, ``load`` and callbacks find what they expect, and
     ``PPO.load`` reads what ``FastPPO.save`` wrote. Given the same rollout, an update gives the same parameters to
     rounding. Rollouts differ from stock ones in the stream of random numbers: noise is drawn for a whole rollout at
-    once. What the buffer holds besides rewards, callbacks find there when the rollout has ended.
+    once. What the buffer holds besides rewards and episode starts, callbacks find there when the rollout has ended.
 
-    :raises ValueError: the policy is none of those whose arithmetic is written here: see :mod:`.qualify`.
+    :raises UnsuitableError: the policy is none of those whose arithmetic is written here: see :mod:`.qualify`.
     """
 
     seconds: dict[str, float]
@@ -38,9 +38,7 @@ class FastPPO(PPO):
     def _setup_model(self) -> None:
         super()._setup_model()
         if type(self.rollout_buffer) is not RolloutBuffer:
-            raise ValueError(
-                f"the fast learner cannot train this: its buffer is a {type(self.rollout_buffer).__name__}"
-            )
+            raise UnsuitableError(f"its buffer is a {type(self.rollout_buffer).__name__}")
         self.network = Network(self.policy)
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self.each_minibatch = _nothing
@@ -67,7 +65,7 @@ class FastPPO(PPO):
     def train(self) -> None:
         """As in Stable-Baselines3.
 
-        :raises orchestrator.worker.fast.NonFiniteGradient: the policy is as it was before the update then.
+        :raises orchestrator.worker.fast.update.NonFiniteGradient: the policy is as it was before the update then.
         """
         self.policy.set_training_mode(True)
         optimizer, progress = self.policy.optimizer, self._current_progress_remaining
