@@ -192,7 +192,7 @@ def test_figures_are_those_of_the_episodes(tmp_path: Path) -> None:
     spec = cart(tmp_path, eval_episodes=5)
     model = policy(spec, tmp_path)
     told = content(evaluate(spec, tmp_path, model))
-    assert (told["episodes"], told["n_envs"]) == (5, 2)
+    assert (told["episodes"], told["n_envs"]) == (5, 5)
     for mode in ("deterministic", "stochastic"):
         part = told[mode]
         returns = np.array(part["returns"])

@@ -33,6 +33,7 @@ ROBOT = """
 JOBS: dict[str, dict[str, Any]] = {
     "discrete": {"env": "CartPole-v1", "total_timesteps": 3072},
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
+    "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
     "built-in task": {"task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 3072},
     "sac": {"algo": "sac", "task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 4096},
@@ -79,6 +80,7 @@ def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[s
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
     record, log = helpers.run(undisturbed)
     assert record.code == ExitCode.SUCCEEDED, log
+    assert record.learner == ("sb3" if "learner" in changes or changes.get("env") == "CartPole-v1" else "fast")
     assert record.wall_s is not None
 
     killed = make_job(tmp_path / "killed", **changes)

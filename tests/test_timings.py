@@ -18,9 +18,10 @@ from orchestrator.worker.timings import COLUMNS
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
 
-def test_phases_add_up_and_every_cell_is_filled(tmp_path: Path) -> None:
-    spec = helpers.spec(env="Hopper-v5", normalize=True, total_timesteps=3072, hyperparameters=HYPERPARAMETERS)
-    paths = helpers.job(tmp_path, spec)
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
+def test_phases_add_up_and_every_cell_is_filled(learner: str, tmp_path: Path) -> None:
+    changes = {"total_timesteps": 3072, "hyperparameters": HYPERPARAMETERS}
+    paths = helpers.job(tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes))
     record, log = helpers.run(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     text = helpers.rows(paths.timings_csv)
@@ -54,8 +55,9 @@ def test_times_of_the_attempt_are_told_in_their_order(tmp_path: Path) -> None:
     assert 0 < (record.eval_s or 0) < record.wall_s
 
 
-def test_measuring_changes_nothing_and_can_be_switched_off(tmp_path: Path) -> None:
-    measured, plain = (helpers.job(tmp_path / name, helpers.spec()) for name in ("measured", "plain"))
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"], ids=["stock", "fast"])
+def test_measuring_changes_nothing_and_can_be_switched_off(env: str, tmp_path: Path) -> None:
+    measured, plain = (helpers.job(tmp_path / name, helpers.spec(env=env)) for name in ("measured", "plain"))
     helpers.run(measured)
     record, log = helpers.run(plain, ORCHESTRATOR_NO_TIMINGS="1")
     assert record.code == ExitCode.SUCCEEDED, log

@@ -105,7 +105,7 @@ def test_weights_are_those_of_stock_sb3_on_a_discrete_task(tmp_path: Path) -> No
 
 def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_schedule(tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "learning_rate": "linear(3e-4, 0)", "gamma": 0.98}
-    spec = helpers.spec(env="Hopper-v5", normalize=True, hyperparameters=hyperparameters)
+    spec = helpers.spec(env="Hopper-v5", normalize=True, learner="sb3", hyperparameters=hyperparameters)
     paths = helpers.job(tmp_path / "job", spec)
     record, log = helpers.run(paths)
     assert record.code == ExitCode.SUCCEEDED, log
@@ -114,10 +114,13 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
 
 
-def test_model_loads_where_this_package_is_not_installed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("env", "learner", "size"), [("CartPole-v1", "sb3", 4), ("Pendulum-v1", "fast", 3)])
+def test_model_loads_where_this_package_is_not_installed(env: str, learner: str, size: int, tmp_path: Path) -> None:
     changes = {"hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"}, "normalize": True}
-    paths = helpers.job(tmp_path / "job", helpers.spec(**changes, policy_kwargs={"activation_fn": "relu"}))
-    helpers.run(paths)
+    given = helpers.spec(**changes, env=env, policy_kwargs={"activation_fn": "relu"})
+    paths = helpers.job(tmp_path / "job", given)
+    record, log = helpers.run(paths)
+    assert (record.code, record.learner) == (ExitCode.SUCCEEDED, learner), log
     program = (
         "import pickle, sys; sys.modules['orchestrator'] = None\n"
         "from stable_baselines3 import PPO\n"
@@ -127,9 +130,8 @@ def test_model_loads_where_this_package_is_not_installed(tmp_path: Path) -> None
     )
     command = [sys.executable, "-W", "error", "-c", program, str(paths.model), str(paths.vecnormalize)]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert answer.stdout.strip() == ("FloatSchedule(LinearSchedule(start=0.2, end=0.1, end_fraction=1.0)) 512 (4,)"), (
-        answer.stderr
-    )
+    schedule = "FloatSchedule(LinearSchedule(start=0.2, end=0.1, end_fraction=1.0))"
+    assert answer.stdout.strip() == f"{schedule} 512 ({size},)", answer.stderr
 
 
 def test_names_of_activations_become_classes_of_torch() -> None:
@@ -170,7 +172,8 @@ def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Pat
     assert all(cell for row in table for cell in row.values())
 
 
-def test_no_compiler_is_loaded_and_no_thread_too_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
+def test_no_compiler_is_loaded_and_no_thread_too_many(learner: str, tmp_path: Path) -> None:
     report = (
         "import os, sys\n"
         "STEPS = 150\n"
@@ -180,7 +183,7 @@ def test_no_compiler_is_loaded_and_no_thread_too_many(tmp_path: Path) -> None:
         "              & set(sys.modules)), 'THREADS', len(os.listdir('/proc/self/task')), flush=True)"
     )
     module(tmp_path, report, after_step="report()")
-    paths = helpers.job(tmp_path / "job", own(tmp_path))
+    paths = helpers.job(tmp_path / "job", own(tmp_path, learner=learner))
     with helpers.Worker(paths, channel=True) as worker:
         assert worker.wait() == ExitCode.SUCCEEDED, worker.log
         # One for training, one for the lifeline.
@@ -200,7 +203,11 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     assert record.traceback.splitlines()[-1] in log
 
 
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalised"])
+@pytest.mark.parametrize(
+    ("normalize", "learner"),
+    [(False, "fast"), (True, "fast"), (False, "sb3")],
+    ids=["plain", "normalised", "stock"],
+)
 @pytest.mark.parametrize(
     ("after_step", "message"),
     [
@@ -211,10 +218,11 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
     ids=["nan reward", "inf reward", "nan observation"],
 )
 def test_numbers_that_are_not_finite_end_as_diverged(
-    tmp_path: Path, after_step: str, message: str, normalize: bool
+    tmp_path: Path, after_step: str, message: str, normalize: bool, learner: str
 ) -> None:
     module(tmp_path, "STEPS = 304", after_step=after_step)
-    paths = helpers.job(tmp_path / "job", own(tmp_path, normalize=normalize))
+    given = own(tmp_path, normalize=normalize, learner=learner)
+    paths = helpers.job(tmp_path / "job", given)
     record, log = helpers.run(paths)
     assert record.code == ExitCode.DIVERGED, log
     assert record.message.startswith("iteration 3 (env_steps ")
@@ -222,19 +230,28 @@ def test_numbers_that_are_not_finite_end_as_diverged(
     if not normalize:  # otherwise one spoils the numbers of all
         assert record.message.endswith("in environment 1")
     # The checkpoint from before stands and is sound.
-    state = CheckpointStore(paths.checkpoints, own(tmp_path, normalize=normalize).fingerprint()).newest()
+    state = CheckpointStore(paths.checkpoints, given.fingerprint()).newest()
     assert state is not None
     assert state["counters"]["num_timesteps"] == 256
     assert all(torch.isfinite(tensor).all() for tensor in state["policy"].values())
     assert not paths.model.exists()
 
 
-def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(tmp_path: Path) -> None:
-    hyperparameters = {**helpers.SMALL_PPO, "learning_rate": 1e6}
-    spec = helpers.spec(env="Ant-v5", normalize=True, hyperparameters=hyperparameters, total_timesteps=2048)
+@pytest.mark.parametrize(
+    ("learner", "problem"),
+    [
+        ("fast", "the gradient of log_std is not finite in epoch 1, minibatch 2 of 4"),
+        ("sb3", "the standard deviation of the policy's actions left the numbers"),
+    ],
+)
+def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
+    learner: str, problem: str, tmp_path: Path
+) -> None:
+    changes = {"hyperparameters": {**helpers.SMALL_PPO, "learning_rate": 1e6}, "total_timesteps": 2048}
+    spec = helpers.spec(env="Ant-v5", normalize=True, learner=learner, **changes)
     record, log = helpers.run(helpers.job(tmp_path, spec))
     assert record.code == ExitCode.DIVERGED, log
-    assert "the standard deviation of the policy's actions left the numbers" in record.message
+    assert problem in record.message
     assert len(record.message) < 300
 
 
@@ -272,14 +289,16 @@ def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_s
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(undisturbed.model))
 
 
-def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path, helpers.spec(total_timesteps=10_000_000, checkpoint_every=10_000_000))
+@pytest.mark.parametrize(("env", "learner"), [("CartPole-v1", "sb3"), ("Pendulum-v1", "fast")])
+def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, learner: str, tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(env=env, total_timesteps=10_000_000, checkpoint_every=10_000_000))
     with helpers.Worker(paths, channel=True) as worker:
         wait_for(worker, "training")
         os.kill(worker.process.pid, signal.SIGHUP)
         os.kill(worker.process.pid, signal.SIGTERM)
         assert worker.wait() == ExitCode.INTERRUPTED, worker.log
         assert worker.record.message.startswith("asked to leave; the checkpoint at ")
+        assert worker.record.learner == learner
         assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
 
 
@@ -345,9 +364,10 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
     assert 0 < (training[-1].cpu_share or 0) < 1.2
 
 
-def test_a_long_update_is_told_of_too(tmp_path: Path) -> None:
-    hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": 150}
-    paths = helpers.job(tmp_path, helpers.spec(hyperparameters=hyperparameters))
+@pytest.mark.parametrize(("env", "n_epochs"), [("CartPole-v1", 150), ("Pendulum-v1", 2500)], ids=["stock", "fast"])
+def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
+    hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
+    paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
     with helpers.Worker(paths, channel=True) as worker, worker.channel.makefile("rb", buffering=0) as lines:
         told = [Progress.from_line(line) for line in lines]
     # One iteration: until it ends, only the update can have told that its rollout is complete.

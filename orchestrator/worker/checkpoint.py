@@ -58,6 +58,7 @@ class Place:
     """Where the training stands beside the model: counters of the loop and of its tables."""
 
     iteration: int = 0
+    learner: str | None = None
     progress_rows: int = 0
     timings_rows: int = 0
     ep_rew_mean_first: float | None = None

@@ -24,6 +24,8 @@ from orchestrator.worker.progress import say
 
 LONGEST = 100_000
 """Control steps after which an episode is cut off: a good policy may keep one up for ever where nothing limits it."""
+MOST_AT_ONCE = 32
+"""Episodes of a built-in task: one more in a batch costs its physics alone; a second round, all the others idling."""
 _ENVIRONMENTS, _ACTIONS = 1, 2
 """Set the seeds of evaluation apart from those of training, and from each other."""
 
@@ -140,7 +142,8 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
     :raises Diverged: a return is not finite.
     """
     seed = _seed(spec, _ENVIRONMENTS) >> 1
-    n_envs = min(spec.n_envs, spec.eval_episodes)
+    batched = spec.env is None and spec.entry_point is None
+    n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if batched else spec.n_envs)
 
     def outcome(deterministic: bool) -> Outcome:
         with _seeded(_seed(spec, _ACTIONS), model.device):

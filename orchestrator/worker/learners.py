@@ -23,6 +23,7 @@ from orchestrator.contract import LOCAL_RANK_VARIABLE, WorkerSpec, fast_refused,
 from orchestrator.worker import algorithms
 from orchestrator.worker.algorithms import CLASSES, Model
 from orchestrator.worker.ddp import DistributedPPO, unite
+from orchestrator.worker.fast.policy import UnsuitableError
 from orchestrator.worker.fast.ppo import FastPPO
 from orchestrator.worker.fast.qualify import unfit
 from orchestrator.worker.ranks import ALONE, Group, Ranks
@@ -63,15 +64,24 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
             "(python -m orchestrator doctor tells), or set resources.gpus = 0"
         )
+
+    def make(kind: type[Model]) -> Model:
+        return kind(
+            spec.policy,
+            venv,
+            seed=spec.seed,
+            device=device(spec),
+            policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
+            **{name: _argument(name, value, venv) for name, value in _own_share(spec, ranks).items()},
+        )
+
     kind, name, reason = _choice(spec, venv)
-    model = kind(
-        spec.policy,
-        venv,
-        seed=spec.seed,
-        device=device(spec),
-        policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
-        **{name: _argument(name, value, venv) for name, value in _own_share(spec, ranks).items()},
-    )
+    try:
+        model = make(kind)
+    except UnsuitableError as error:  # another version of torch or stable-baselines3, say
+        if spec.learner == "fast":
+            raise
+        model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
     if isinstance(ranks, Group):
         _join(model, ranks, spec)
     return Learner(model, name, reason)
@@ -103,17 +113,20 @@ def _join(model: Model, ranks: Group, spec: WorkerSpec) -> None:
     model.action_space.seed(words[3])
 
 
+def _stock(spec: WorkerSpec) -> type[Model]:
+    return DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else CLASSES[spec.algo]
+
+
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
     """Class, name and reason. :raises ValueError: what is asked for cannot be."""
-    stock: type[Model] = DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else CLASSES[spec.algo]
     if spec.learner == "sb3":
-        return stock, "sb3", "asked for"
+        return _stock(spec), "sb3", "asked for"
     problem = unfit(spec, venv.observation_space, venv.action_space)
     if problem is None:
         return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
     if spec.learner == "fast":
         raise ValueError(fast_refused(problem))
-    return stock, "sb3", f"auto: {problem}"
+    return _stock(spec), "sb3", f"auto: {problem}"
 
 
 def logged_columns(model: Model) -> list[str]:

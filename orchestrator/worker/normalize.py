@@ -105,31 +105,27 @@ class _Moments:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._n_envs, one = shape[0], shape[1:]
-        self._exact = self._n_envs & (self._n_envs - 1) == 0
-        """Products with a power of two, and quotients by it, are exact: some of them need not be carried out."""
         self._deviations = np.empty(shape, dtype)
         self._mean, self._variance = np.empty(one, dtype), np.empty(one, dtype)
         self._changes = np.empty((2, *one))
         self._delta, self._square = self._changes
         self._wide, self._moment = np.empty(one), np.empty(one)
         self._n, self._narrow_n = np.array(self._n_envs, np.float64), np.array(self._n_envs, dtype)
-        self._count, self._divisor, self._total = np.zeros(()), np.zeros(()), np.zeros(())
+        self._count, self._total = np.zeros(()), np.zeros(())
 
     def update(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
         """:param batch: ``(n_envs, …)``"""
-        exact = self._exact
         mean, variance = self._of(batch)
         changes, delta, square = self._changes, self._delta, self._square
         moment, wide, count = self._moment, self._wide, self._count
         total = rms.count + self._n_envs
-        count[()], self._total[()], self._divisor[()] = rms.count, total, total / self._n_envs if exact else total
+        count[()], self._total[()] = rms.count, total
         wide[...] = mean
         _subtract(wide, rms.mean, delta)
         _multiply(delta, delta, square)
         _multiply(square, count, square)
-        if not exact:
-            _multiply(changes, self._n, changes)
-        _divide(changes, self._divisor, changes)
+        _multiply(changes, self._n, changes)
+        _divide(changes, self._total, changes)
         wide[...] = variance
         _multiply(rms.var, count, moment)
         _add(moment, wide, moment)
@@ -148,8 +144,7 @@ class _Moments:
         _subtract(batch, deviations, deviations)
         _multiply(deviations, deviations, deviations)
         _sum(deviations, 0, None, variance)
-        if not self._exact:
-            _multiply(_divide(variance, n, variance), n, variance)
+        _multiply(_divide(variance, n, variance), n, variance)
         return mean, variance
 
 

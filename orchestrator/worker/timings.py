@@ -24,7 +24,8 @@ from orchestrator.worker.resources import UsageReader
 from orchestrator.worker.tables import CsvTable
 
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
-"""Environment variable: set to 1, nothing is measured or written (to find out what measuring costs)."""
+"""Environment variable: set to 1, nothing is written, and nothing measured but what the fast learner itself measures
+(to find out what measuring costs)."""
 
 COLUMNS = (
     "iteration",

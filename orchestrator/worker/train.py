@@ -100,6 +100,10 @@ class Training:
             place = checkpoint.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
+            if place.learner != facts.learner:
+                say(
+                    f"learner {place.learner} trained it so far: the same algorithm, but not the same bits from here on"
+                )
         self._common = Common(model, ranks, serving=spec.mode == "parameter-server")
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
@@ -212,6 +216,7 @@ class Training:
         begun = time.monotonic()
         place = Place(
             iteration=self._iteration,
+            learner=self._facts.learner,
             progress_rows=0 if self._progress is None else self._progress.rows,
             timings_rows=self._timings.rows,
             ep_rew_mean_first=self._facts.ep_rew_mean_first,

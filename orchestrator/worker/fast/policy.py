@@ -22,10 +22,17 @@ UNKNOWN_OPTIONS = ("amsgrad", "maximize", "decoupled_weight_decay")
 ACTIVATION_NAMES: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 
 
+class UnsuitableError(ValueError):
+    """What the fast learner was given has a form whose arithmetic is not written here."""
+
+    def __init__(self, problem: str | None) -> None:
+        super().__init__(f"the fast learner cannot train this: {problem}")
+
+
 class Network:
     """A policy's parameters in one flat vector, and what computes with them.
 
-    :raises ValueError: the policy has a form that is not written here.
+    :raises UnsuitableError: the policy has a form that is not written here.
     """
 
     def __init__(self, policy: ActorCriticPolicy, ranks: Ranks, mode: Mode) -> None:
@@ -55,16 +62,19 @@ class Network:
         values = np.empty(len(rows), self.dtype)
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
-            passes = self.passes(end - begin)
-            passes.x[:, :-1] = rows[begin:end]
+            count = end - begin
+            passes = self.passes(1 << (count - 1).bit_length())  # few sizes, for each keeps its work space
+            passes.x[:count, :-1] = rows[begin:end]
             passes.forward()
-            means[begin:end], values[begin:end] = passes.mean, passes.value[:, 0]
+            means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
         return means.reshape(steps, n_envs, -1), values.reshape(steps, n_envs)
 
     def load(self, policy: ActorCriticPolicy) -> None:
-        """Read the parameters of ``policy``."""
+        """Read the parameters of ``policy``. :raises UnsuitableError: some are not to be trained."""
         views = self._layout.named(self._parameters)
         for name, parameter in policy.named_parameters():
+            if not parameter.requires_grad:
+                raise UnsuitableError(f"{name} is frozen (its requires_grad is off)")
             views[name][...] = parameter.detach().numpy()
 
     def load_moments(self, policy: ActorCriticPolicy) -> None:
@@ -97,7 +107,7 @@ class Network:
 
 
 def shape_of(policy: ActorCriticPolicy) -> Shape:
-    """:raises ValueError: it is no ``MlpPolicy`` on the CPU with Gaussian actions and an activation known here."""
+    """:raises UnsuitableError: it is no ``MlpPolicy`` on the CPU with Gaussian actions and an activation known here."""
     optimizer = policy.optimizer
     options = optimizer.param_groups[0]
     activation = policy.activation_fn
@@ -115,7 +125,7 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
         (hasattr(torch, "_fused_adam_"), f"torch {torch.__version__} has no fused Adam"),
     ):
         if not known:
-            raise ValueError(f"the fast learner cannot train this: {problem}")
+            raise UnsuitableError(problem)
     layers = policy.mlp_extractor
     return Shape(
         observation=policy.features_dim,

@@ -16,7 +16,7 @@ from orchestrator.worker.fast import rollout
 from orchestrator.worker.fast.epochs import Samples
 from orchestrator.worker.fast.loss import Settings
 from orchestrator.worker.fast.network import Array
-from orchestrator.worker.fast.policy import Network
+from orchestrator.worker.fast.policy import Network, UnsuitableError
 from orchestrator.worker.ranks import Alone, Ranks
 
 
@@ -27,9 +27,9 @@ class FastPPO(PPO):
     or an update begins and written when it ends, so that ``save``, ``load`` and callbacks find what they expect, and
     ``PPO.load`` reads what ``FastPPO.save`` wrote. Given the same rollout, an update gives the same parameters to
     rounding. Rollouts differ from stock ones in the stream of random numbers: noise is drawn for a whole rollout at
-    once. What the buffer holds besides rewards, callbacks find there when the rollout has ended.
+    once. What the buffer holds besides rewards and episode starts, callbacks find there when the rollout has ended.
 
-    :raises ValueError: the policy is none of those whose arithmetic is written here: see :mod:`.qualify`.
+    :raises UnsuitableError: the policy is none of those whose arithmetic is written here: see :mod:`.qualify`.
     """
 
     seconds: dict[str, float]
@@ -39,6 +39,8 @@ class FastPPO(PPO):
 
     def _setup_model(self) -> None:
         super()._setup_model()
+        if type(self.rollout_buffer) is not RolloutBuffer:
+            raise UnsuitableError(f"its buffer is a {type(self.rollout_buffer).__name__}")
         self.join(Alone())
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self.each_minibatch = _nothing
@@ -49,11 +51,19 @@ class FastPPO(PPO):
         ``batch_size`` is of all of them together; whoever calls :meth:`collect_rollouts` adds the others' steps to
         ``num_timesteps``.
         """
-        self.ranks = ranks
+        self.ranks, self.mode = ranks, mode
         self.network = Network(self.policy, ranks, mode)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "ranks", "network", "seconds", "each_minibatch"]
+        return [*super()._excluded_save_params(), "ranks", "mode", "network", "seconds", "each_minibatch"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``copy.deepcopy`` and pickles: without the views into one another's memory that ``network`` holds."""
+        return {name: value for name, value in vars(self).items() if name != "network"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.join(self.ranks, self.mode)
 
     def collect_rollouts(
         self, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
@@ -66,7 +76,7 @@ class FastPPO(PPO):
     def train(self) -> None:
         """As in Stable-Baselines3.
 
-        :raises orchestrator.worker.fast.NonFiniteGradient: the policy is as it was before the update then.
+        :raises orchestrator.worker.fast.update.NonFiniteGradient: the policy is as it was before the update then.
         """
         self.policy.set_training_mode(True)
         optimizer, progress = self.policy.optimizer, self._current_progress_remaining

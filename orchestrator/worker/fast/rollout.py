@@ -30,8 +30,9 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     :raises ValueError: an action is not finite.
     """
     n_rollout_steps, n_envs, network = rollout_buffer.buffer_size, env.num_envs, model.network
-    network.load(model.policy)
     rollout_buffer.reset()
+    callback.on_rollout_start()  # before all else: it may change the policy, the random stream, or where we are
+    network.load(model.policy)
     observations = np.empty((n_rollout_steps + 1, n_envs, network.shape.observation), network.dtype)
     all_actions = _noise(network, n_rollout_steps, n_envs)
     late: list[tuple[int, int, Array]] = []
@@ -39,12 +40,11 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
     last_obs: Any = model._last_obs
-    callback.on_rollout_start()
 
     for n_steps, actions in enumerate(all_actions):
         started = perf_counter()
-        observations[n_steps] = flat = last_obs.reshape(n_envs, -1)
-        _act(network, flat, actions)
+        observations[n_steps] = last_obs.reshape(n_envs, -1)
+        _act(network, observations[n_steps], actions)
         acting_s += perf_counter() - started
         clipped_actions = np.maximum(actions, low)
         np.minimum(clipped_actions, high, out=clipped_actions)
@@ -52,9 +52,8 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
         new_obs, rewards, dones, infos = env.step(clipped_actions)
         model.num_timesteps += n_envs
         if watched:
-            with torch.no_grad():
-                obs_tensor = obs_as_tensor(last_obs, model.device)
-                values, log_probs, _ = model.policy.evaluate_actions(obs_tensor, torch.from_numpy(actions))
+            obs_tensor = obs_as_tensor(last_obs, model.device)
+            values, log_probs = _judged(network, actions)
             callback.update_locals({**locals(), "self": model})
             if not callback.on_step():
                 return False
@@ -66,11 +65,13 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
             late.extend((n_steps, *ended) for ended in _ended_by_time(infos, dones))
         rollout_buffer.rewards[n_steps] = rewards
         rollout_buffer.episode_starts[n_steps] = model._last_episode_starts
-        model._last_obs, model._last_episode_starts = last_obs, _ = new_obs, dones
+        last_obs = model._last_obs = new_obs
+        model._last_episode_starts = dones
 
     observations[-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
-    _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    last_values = _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
     callback.num_timesteps = model.num_timesteps
@@ -79,6 +80,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     return True
 
 
+@np.errstate(over="ignore")
 def _noise(network: Network, steps: int, n_envs: int) -> Array:
     """``(steps, n_envs, actions)``: how far each action will be from the actor's mean."""
     noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
@@ -97,14 +99,30 @@ def _act(network: Network, observations: Array, actions: Array) -> None:
         raise ValueError(f"an action of the policy is not finite: {actions}")
 
 
+def _judged(network: Network, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a callback may want to see of a step: values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)``."""
+    passes = network.passes(len(actions))
+    passes.forward()
+    log_probs = _log_probs(network, actions[None], passes.mean[None])[0]
+    return torch.from_numpy(passes.value.copy()), torch.from_numpy(log_probs)
+
+
+def _log_probs(network: Network, actions: Array, means: Array) -> Array:
+    """``(steps, n_envs, actions)`` both → ``(steps, n_envs)``"""
+    z = (actions - means) * np.exp(-network.log_std)
+    log_probs: Array = np.square(z).sum(axis=2) * -0.5 - (network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI)
+    return log_probs
+
+
 def _ended_by_time(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Array]]:
     """Environments whose episode the time limit has cut off, and its last observation."""
     for index in map(int, dones.nonzero()[0]):
         observation = infos[index].get("terminal_observation")
         if observation is not None and infos[index].get("TimeLimit.truncated", False):
-            yield index, observation
+            yield index, np.array(observation)  # its owner may use it again before the rollout ends
 
 
+@np.errstate(over="ignore", invalid="ignore")  # who looks at the numbers tells what is not finite
 def _complete(
     model: FastPPO,
     buffer: RolloutBuffer,
@@ -112,7 +130,7 @@ def _complete(
     actions: Array,
     late: Sequence[tuple[int, int, Array]],
     dones: Array,
-) -> None:
+) -> Array:
     """Values, log-probabilities and advantages of the rollout.
 
     :param observations: ``(steps + 1, n_envs, observation)``
@@ -120,6 +138,7 @@ def _complete(
     :param late: step, environment and last observation of each episode that the time limit has cut off: what would have
         followed is added to the reward of that step, as the critic values it.
     :param dones: ``(n_envs,)`` whether the last step ended an episode.
+    :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
     network = model.network
@@ -128,15 +147,16 @@ def _complete(
         steps, envs, last_observations = zip(*late, strict=True)
         _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(late), 1, -1))
         buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
-    z = (actions - means[:-1]) * np.exp(-network.log_std)
-    buffer.log_probs = np.square(z).sum(axis=2) * -0.5 - (network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI)
-    buffer.observations = observations[:-1].reshape(*actions.shape[:2], *buffer.obs_shape)
-    buffer.actions, buffer.values = actions, values[:-1]
+    buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
+    buffer.observations[...] = observations[:-1].reshape(buffer.observations.shape)
+    buffer.actions[...], buffer.values[...] = actions, values[:-1]
     evaluated = perf_counter()
-    _estimate_advantages(buffer, values[-1], dones)
+    last_values: Array = values[-1]
+    _estimate_advantages(buffer, last_values, dones)
     buffer.pos, buffer.full = len(actions), True
     model.seconds["policy_s"] += evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
+    return last_values
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
@@ -144,12 +164,13 @@ def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array
 
     :param last_values: ``(n_envs,)`` values of the observations after the last step.
     """
-    goes_on = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+    next_non_terminal = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
     next_values = np.concatenate([buffer.values[1:], last_values[None]])
-    advantages = buffer.rewards + buffer.gamma * next_values * goes_on - buffer.values
-    decays = buffer.gamma * buffer.gae_lambda * goes_on
+    advantages = buffer.rewards + buffer.gamma * next_values * next_non_terminal - buffer.values
+    decays = buffer.gamma * buffer.gae_lambda * next_non_terminal
     later = np.zeros_like(last_values)
     for advantage, decay in zip(advantages[::-1], decays[::-1], strict=True):
         np.multiply(decay, later, out=decay)
         later = np.add(advantage, decay, out=advantage)
-    buffer.advantages, buffer.returns = advantages, advantages + buffer.values
+    buffer.advantages[...] = advantages
+    buffer.returns[...] = buffer.advantages + buffer.values

@@ -1,0 +1,353 @@
+"""From the same noise the fast learner collects the rollout that Stable-Baselines3 collects, to float32's rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fast_helpers as fast
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from stable_baselines3 import PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, ConvertCallback, EvalCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from torch import nn
+
+from orchestrator.worker.fast import rollout
+from orchestrator.worker.fast.ppo import FastPPO
+
+ARRAYS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns")
+LEFT_OVER = {"idx", "done", "terminal_obs", "terminal_value"}
+"""Of a loop over environments in Stable-Baselines3's method; there from the second step on."""
+
+
+def pair(venvs: tuple[VecEnv, VecEnv], **options: Any) -> tuple[Any, Any]:
+    """Fast and stock learner with the same weights."""
+    ours, stocks = (fast.make(kind, venv, **options) for kind, venv in zip((FastPPO, PPO), venvs, strict=True))
+    for model in (ours, stocks):
+        fast.loud(model)
+    return ours, stocks
+
+
+def two(*, normalize: bool = False, n_envs: int = 1, **options: Any) -> tuple[VecEnv, VecEnv]:
+    venvs = (fast.smooth_envs(n_envs, **options), fast.smooth_envs(n_envs, **options))
+    return tuple(VecNormalize(venv) for venv in venvs) if normalize else venvs  # type: ignore[return-value]
+
+
+def collect_both(ours: FastPPO, stocks: PPO, callbacks: tuple[Any, Any], seed: int) -> tuple[bool, bool]:
+    torch.manual_seed(seed)
+    one = fast.collect(ours, callbacks[0])
+    torch.manual_seed(seed)
+    with fast.drawn_at_once(stocks):
+        return one, fast.collect(stocks, callbacks[1])
+
+
+def assert_same_rollout(ours: FastPPO, stocks: PPO) -> None:
+    mine, theirs = ours.rollout_buffer, stocks.rollout_buffer
+    for name in ARRAYS:
+        one, other = getattr(mine, name), getattr(theirs, name)
+        assert one.shape == other.shape, name
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=name)
+    np.testing.assert_array_equal(mine.episode_starts, theirs.episode_starts)
+    assert (mine.pos, mine.full, mine.generator_ready) == (theirs.pos, theirs.full, theirs.generator_ready)
+    np.testing.assert_allclose(ours._last_obs, stocks._last_obs, rtol=1e-5, atol=1e-5)
+    assert ours._last_obs.dtype == stocks._last_obs.dtype
+    np.testing.assert_array_equal(ours._last_episode_starts, stocks._last_episode_starts)
+    assert ours.num_timesteps == stocks.num_timesteps
+    episodes = [[(each["l"], each["r"]) for each in model.ep_info_buffer] for model in (ours, stocks)]
+    assert [length for length, _ in episodes[0]] == [length for length, _ in episodes[1]]
+    np.testing.assert_allclose([r for _, r in episodes[0]], [r for _, r in episodes[1]], rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    n_envs=st.integers(1, 4),
+    n_steps=st.integers(2, 40),
+    life=st.integers(1, 15) | st.just(10**9),
+    limit=st.none() | st.integers(1, 15),
+    normalize=st.booleans(),
+    observation=st.sampled_from([(1,), (4,), (2, 3)]),
+    observation_type=st.sampled_from([np.float32, np.float64]),
+    action_type=st.sampled_from([np.float32, np.float64]),
+    bound=st.sampled_from([0.01, 1.0, 100.0]),
+    net_arch=st.sampled_from([[], [8], {"pi": [8, 8], "vf": [16]}, {"pi": [], "vf": [4]}]),
+    activation=st.sampled_from([nn.Tanh, nn.ReLU, nn.ELU]),
+    gamma=st.sampled_from([0.0, 0.9, 0.999, 1.0]),
+    gae_lambda=st.sampled_from([0.0, 0.95, 1.0]),
+)
+# The last step of a rollout ends episodes: by the time limit, or by themselves.
+@example(3, 10, 10**9, 5, False, (4,), np.float32, np.float32, 1.0, [8], nn.Tanh, 0.99, 0.95)
+@example(3, 10, 10, None, True, (4,), np.float32, np.float32, 1.0, [8], nn.Tanh, 0.99, 0.95)
+@example(1, 600, 10**9, 200, True, (4,), np.float64, np.float32, 1.0, [64, 64], nn.Tanh, 0.99, 0.95)
+def test_a_rollout_is_stable_baselines3s_from_the_same_noise(
+    n_envs: int,
+    n_steps: int,
+    life: int,
+    limit: int | None,
+    normalize: bool,
+    observation: tuple[int, ...],
+    observation_type: Any,
+    action_type: Any,
+    bound: float,
+    net_arch: Any,
+    activation: type[nn.Module],
+    gamma: float,
+    gae_lambda: float,
+) -> None:
+    kinds = {"observation": observation, "observation_type": observation_type, "action_type": action_type}
+    venvs = two(normalize=normalize, n_envs=n_envs, life=life, limit=limit, bound=bound, **kinds)
+    policy_kwargs = {"net_arch": net_arch, "activation_fn": activation}
+    options = {"n_steps": n_steps, "gamma": gamma, "gae_lambda": gae_lambda, "policy_kwargs": policy_kwargs}
+    ours, stocks = pair(venvs, batch_size=n_steps * n_envs, **options)
+    callbacks = fast.begin(ours), fast.begin(stocks)
+    for seed in range(3):
+        assert collect_both(ours, stocks, callbacks, seed) == (True, True)
+        assert_same_rollout(ours, stocks)
+
+
+def test_what_a_cut_off_episode_would_have_given_is_added_to_its_last_reward() -> None:
+    for options, added in ({"limit": 4}, True), ({"life": 4}, False):
+        (ours, _), seen = pair(two(**options), n_steps=12, batch_size=12), Rewards()
+        fast.collect(ours, fast.begin(ours, seen))
+        difference = ours.rollout_buffer.rewards[:, 0] - np.array(seen.rewards)[:, 0]
+        assert np.flatnonzero(difference).tolist() == ([3, 7, 11] if added else [])
+
+
+class Rewards(BaseCallback):
+    """Keeps the rewards as the environment gave them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rewards: list[np.ndarray] = []
+
+    def _on_step(self) -> bool:
+        self.rewards.append(self.locals["rewards"].copy())
+        return True
+
+
+class Reusing(VecEnvWrapper):
+    """Gives the last observation of every episode in the same array."""
+
+    def __init__(self, venv: VecEnv) -> None:
+        super().__init__(venv)
+        self.last = np.zeros(venv.observation_space.shape, np.float32)
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                self.last[...] = info["terminal_observation"]
+                info["terminal_observation"] = self.last
+        return observations, rewards, dones, infos
+
+
+def test_an_environment_may_use_the_array_of_an_episodes_last_observation_again() -> None:
+    ours, stocks = pair((Reusing(fast.smooth_envs(1, limit=4)), fast.smooth_envs(1, limit=4)), n_steps=16)
+    assert collect_both(ours, stocks, (fast.begin(ours), fast.begin(stocks)), 0) == (True, True)
+    assert_same_rollout(ours, stocks)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    steps=st.integers(1, 30),
+    n_envs=st.integers(1, 5),
+    gamma=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
+    gae_lambda=st.sampled_from([0.0, 0.95, 1.0]),
+    ends=st.sampled_from([0.0, 0.1, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_advantages_and_returns_are_stable_baselines3s_to_the_bit(
+    steps: int, n_envs: int, gamma: float, gae_lambda: float, ends: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    box = gymnasium.spaces.Box(-1, 1, (1,))
+    ours, stocks = (RolloutBuffer(steps, box, box, "cpu", gae_lambda, gamma, n_envs) for _ in range(2))
+    for name in ("rewards", "values"):
+        array = rng.normal(size=(steps, n_envs)).astype(np.float32)
+        setattr(ours, name, array)
+        setattr(stocks, name, array.copy())
+    ours.episode_starts[...] = stocks.episode_starts[...] = rng.random((steps, n_envs)) < ends
+    last_values, dones = rng.normal(size=n_envs).astype(np.float32), rng.random(n_envs) < ends
+    rollout._estimate_advantages(ours, last_values, dones)
+    stocks.compute_returns_and_advantage(torch.from_numpy(last_values), dones)
+    for name in ("advantages", "returns"):
+        mine, theirs = getattr(ours, name), getattr(stocks, name)
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+
+
+# -- callbacks
+
+
+class Diary(BaseCallback):
+    """Notes every call, and what could be seen at it."""
+
+    def __init__(self, stop_at: int = 10**9) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int, int]] = []
+        self.seen: list[dict[str, Any]] = []
+        self.stop_at = stop_at
+
+    def note(self, name: str) -> None:
+        self.calls.append((name, self.n_calls, self.num_timesteps))
+        self.seen.append({key: _copied(value) for key, value in self.locals.items()})
+
+    def _on_training_start(self) -> None:
+        self.note("training_start")
+
+    def _on_rollout_start(self) -> None:
+        self.note("rollout_start")
+
+    def _on_step(self) -> bool:
+        self.note("step")
+        assert self.locals["self"] is self.model
+        return self.n_calls < self.stop_at
+
+    def _on_rollout_end(self) -> None:
+        self.note("rollout_end")
+
+    def _on_training_end(self) -> None:
+        self.note("training_end")
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalised"])
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_callbacks_see_what_they_see_in_stable_baselines3(n_envs: int, normalize: bool) -> None:
+    venvs = two(n_envs=n_envs, limit=6, life=9, bound=0.5, normalize=normalize)
+    ours, stocks = pair(venvs, n_steps=14, batch_size=14 * n_envs)
+    diaries = Diary(), Diary()
+    callbacks = fast.begin(ours, diaries[0]), fast.begin(stocks, diaries[1])
+    for seed in range(2):
+        collect_both(ours, stocks, callbacks, seed)
+    assert diaries[0].calls == diaries[1].calls
+    assert [name for name, *_ in diaries[0].calls].count("step") == 28
+    for (call, *_), mine, theirs in zip(diaries[0].calls, diaries[0].seen, diaries[1].seen, strict=True):
+        assert theirs.keys() - LEFT_OVER <= mine.keys()
+        if call != "step":
+            continue
+        for name in ("obs_tensor", "actions", "clipped_actions", "values", "log_probs", "new_obs", "rewards", "dones"):
+            assert type(mine[name]) is type(theirs[name]), name
+            assert mine[name].shape == theirs[name].shape, name
+            assert mine[name].dtype == theirs[name].dtype, name
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=2e-5, err_msg=name)
+        assert [info.keys() for info in mine["infos"]] == [info.keys() for info in theirs["infos"]]
+        assert (mine["n_steps"], mine["n_rollout_steps"]) == (theirs["n_steps"], theirs["n_rollout_steps"])
+        assert (mine["rollout_buffer"], mine["env"]) == (ours.rollout_buffer, ours.env)
+
+
+def test_at_the_end_of_a_rollout_a_callback_finds_the_whole_of_it() -> None:
+    class Reader(BaseCallback):
+        samples = 0
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            Reader.samples += sum(len(each.returns) for each in self.model.rollout_buffer.get(5))
+
+    ours, _ = pair(two(n_envs=2))
+    ours.learn(32, callback=Reader())
+    assert Reader.samples == 32
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 8, 11])
+def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_baselines3(stop_at: int) -> None:
+    ours, stocks = pair(two(n_envs=2, limit=3))
+    diaries = Diary(stop_at), Diary(stop_at)
+    for model, diary in zip((ours, stocks), diaries, strict=True):
+        model.learn(64, callback=diary)
+    assert diaries[0].calls == diaries[1].calls
+    assert ours.num_timesteps == stocks.num_timesteps == 2 * stop_at
+    assert ours._n_updates == stocks._n_updates
+    assert [len(model.ep_info_buffer) for model in (ours, stocks)] == [len(stocks.ep_info_buffer)] * 2
+
+
+def test_without_a_callback_the_count_of_calls_is_kept_too() -> None:
+    ours, _ = pair(two(n_envs=2))
+    callback = fast.begin(ours)
+    fast.collect(ours, callback)
+    assert (callback.n_calls, callback.num_timesteps) == (8, 16)
+
+
+def test_functions_lists_and_stable_baselines3s_own_callbacks_work(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def function(local: dict[str, Any], _: dict[str, Any]) -> bool:
+        seen.append(local["n_steps"])
+        return True
+
+    for kind in (FastPPO, PPO):
+        folder = tmp_path / kind.__name__
+        training, evaluation = two(normalize=True, limit=10)
+        model = fast.make(kind, training, n_steps=32, batch_size=32, verbose=0)
+        own = EvalCallback(evaluation, None, None, 2, 40, str(folder), str(folder), verbose=0)
+        model.learn(128, callback=[own, CheckpointCallback(50, str(folder), verbose=0), ConvertCallback(function)])
+    assert seen == [*range(32)] * 8
+    names = {kind: sorted(path.name for path in (tmp_path / kind).iterdir()) for kind in ("FastPPO", "PPO")}
+    assert names["FastPPO"] == names["PPO"]
+    assert {"best_model.zip", "evaluations.npz", "rl_model_50_steps.zip", "rl_model_100_steps.zip"} <= {*names["PPO"]}
+    best, last = (PPO.load(tmp_path / "FastPPO" / name) for name in ("best_model", "rl_model_100_steps"))
+    assert best.num_timesteps in (40, 80, 120)
+    assert last.num_timesteps == 100
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_range_vf": 0.2, "target_kl": 10.0}], ids=["plain", "with more to log"])
+def test_learn_logs_what_it_logs_in_stable_baselines3(options: dict[str, Any]) -> None:
+    logs = []
+    for model in pair(two(n_envs=2, limit=5), **options):
+        noted = fast.Noted()
+        model.set_logger(Logger(None, [noted]))
+        model.learn(64)
+        logs.append(noted)
+    ours, stocks = logs
+    assert [list(row) for row in ours.rows] == [list(row) for row in stocks.rows]
+    assert ours.excluded == stocks.excluded
+    assert len(ours.rows) == 4
+    assert [row.get("train/n_updates") for row in ours.rows[:2]] == [None, 10]
+    for row in ours.rows:
+        assert all(isinstance(value, int | float) for value in row.values())
+
+
+def test_success_rates_are_logged_where_an_environment_tells_of_success() -> None:
+    class Telling(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = self.venv.step_wait()
+            for info in infos:
+                info["is_success"] = True
+                info.pop("episode", None)
+            return observations, rewards, dones, infos
+
+    venvs = two(n_envs=2, limit=5)
+    ours, stocks = pair((Telling(venvs[0]), Telling(venvs[1])), n_steps=12)
+    collect_both(ours, stocks, (fast.begin(ours), fast.begin(stocks)), 0)
+    assert list(ours.ep_success_buffer) == list(stocks.ep_success_buffer) == [True] * 4
+
+
+def test_the_work_space_does_not_grow_with_every_number_of_episodes_cut_off() -> None:
+    (ours, _), rng = pair(two(n_envs=40, limit=9), n_steps=4, batch_size=160), np.random.default_rng(0)
+    callback, numbers = fast.begin(ours), set()
+    for _ in range(20):
+        for env in ours.env.envs:
+            env.env._max_episode_steps = int(rng.integers(2, 9))
+        fast.collect(ours, callback)
+        numbers.add(int(ours.rollout_buffer.episode_starts.sum()))
+    assert len(numbers) > 10
+    assert len(ours.network._passes) < 10
