@@ -19,8 +19,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from orchestrator.worker.fast.policy import Network
 from orchestrator.worker.fast.ppo import FastPPO
-from orchestrator.worker.fast.update import Update
 
 torch.set_num_threads(1)
 
@@ -174,10 +174,7 @@ def to_doubles(model: PPO) -> None:
     for name in SAMPLES:
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
     if isinstance(model, FastPPO):
-        network = model.network
-        network.dtype = np.dtype(np.float64)
-        network._parameters = network._parameters.astype(np.float64)
-        network.update = Update(network._layout, network._parameters)
+        model.network = Network(model.policy, dtype=np.float64)
         return
 
     def samples(indices: np.ndarray) -> RolloutBufferSamples:

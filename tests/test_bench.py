@@ -45,7 +45,7 @@ FIGURES = {
         "throttled_s",
         "rss_mib",
     ),
-    *("n_threads", "import_s", "first_step_s", "cpus"),
+    *("n_threads", "import_s", "first_step_s", "cpus", "allreduce_s"),
 }
 
 

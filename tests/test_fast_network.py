@@ -26,6 +26,7 @@ from orchestrator.worker.fast.loss import Minibatch, Settings
 from orchestrator.worker.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
 from orchestrator.worker.fast.policy import ACTIVATION_NAMES, shape_of
 from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.ranks import ALONE
 
 WIDTHS = st.lists(st.integers(1, 9), max_size=3)
 ARCHITECTURES = st.one_of(WIDTHS, st.fixed_dictionaries({"pi": WIDTHS, "vf": WIDTHS}))
@@ -99,10 +100,10 @@ def gradients(policy: Any, samples: Samples, order: Array, given: Settings) -> t
     layout, vector = flat_of(policy)
     ours = np.full(layout.size, np.nan)
     minibatch = Minibatch(layout, vector, ours, len(order))
-    epoch = Epoch(samples, order, given)
+    epoch = Epoch(samples, order, given, ALONE)
     minibatch.passes.x[...] = samples.x[order]
     minibatch.ratios(epoch.actions, epoch.log_probs, epoch.log_ratios)
-    minibatch.backward(given, epoch.log_ratios, epoch.weights, epoch.returns, epoch.old_values, epoch.values)
+    minibatch.backward(given, 1.0, epoch.log_ratios, epoch.weights, epoch.returns, epoch.old_values, epoch.values)
     return layout.named(ours), minibatch
 
 
@@ -183,7 +184,7 @@ def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_belo
     stock_loss(policy, samples, order, chosen).backward()
     for name, parameter in policy.named_parameters():
         np.testing.assert_allclose(ours[name], parameter.grad.numpy(), rtol=1e-10, atol=1e-14)
-    epoch = Epoch(samples, order, chosen)
+    epoch = Epoch(samples, order, chosen, ALONE)
     layout, vector = flat_of(policy)
     minibatch = Minibatch(layout, vector, np.zeros_like(vector), 200)
     minibatch.passes.x[...] = samples.x

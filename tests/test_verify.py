@@ -290,3 +290,11 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
     assert neighbour.job.job_id == neighbour.job.spec.job_id == "neighbour-0"
     assert neighbour.job.spec.total_timesteps > 1000 * short.spec.total_timesteps
     assert neighbour.job.max_retries == 0
+
+
+def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -> None:
+    wide = make_job("wide-s0", ranks=3)
+    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.resources.all_memory_mib == 300
+    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.resources.ranks == 1
+    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.spec.ranks == 1
+    assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == ["one-s0", "wide-s0"]

@@ -13,7 +13,7 @@ from orchestrator.contract import Mode
 from orchestrator.worker.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.fast.qualify import unfit_spaces
 from orchestrator.worker.fast.update import Update
-from orchestrator.worker.ranks import Ranks
+from orchestrator.worker.ranks import ALONE, Ranks
 
 CHUNK = 256
 """Rows of a large forward pass: what fits into the nearer caches."""
@@ -35,12 +35,14 @@ class Network:
     :raises UnsuitableError: the policy has a form that is not written here.
     """
 
-    def __init__(self, policy: ActorCriticPolicy, ranks: Ranks, mode: Mode) -> None:
+    def __init__(
+        self, policy: ActorCriticPolicy, ranks: Ranks = ALONE, mode: Mode = "allreduce", dtype: type = np.float32
+    ) -> None:
         self.shape = shape_of(policy)
-        self.dtype = np.dtype(np.float32)
+        self.dtype = np.dtype(dtype)
         self._layout = Layout(self.shape)
         self._passes: dict[int, Passes] = {}
-        self.update = Update(self._layout, ranks, mode)
+        self.update = Update(self._layout, ranks, mode, self.dtype)
         self._parameters = self.update.parameters
 
     @property

@@ -66,10 +66,10 @@ class Update:
 
     """
 
-    def __init__(self, layout: Layout, ranks: Ranks, mode: Mode) -> None:
+    def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
         self._layout, self._ranks, self._mode = layout, ranks, mode
         # What travels between ranks: with the gradient how far the policy went, with the parameters whether to end.
-        self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), np.float32)
+        self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
         self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
         self.adam = Adam(layout.size, self.parameters.dtype)
         self._minibatches: dict[int, Minibatch] = {}
