@@ -144,7 +144,8 @@ def write_tables(paths: RunPaths, job_id: str, job: Trained, rng: random.Random)
     progress += [f"{i},{i * STEPS},{value!r},0.1234567,0.0123" for i, value in enumerate(returns, 1)]
     timings = [",".join(TIMINGS)]
     timings += [
-        f"{i},{i * STEPS},{job.iteration_s},0.6,0.3,0.2,0.01,0.4,0.2,0.1,0.8,0.1,1,20,0.0,200.0,2,{1000 + i}.5,{allreduce_s}"
+        f"{i},{i * STEPS},{job.iteration_s},0.6,0.3,0.2,0.01,0.4,0.2,0.1,0.8,0.1,1,20,0.0,200.0,2,{1000 + i}.5"
+        f",{allreduce_s}"
         for i in range(1, iterations + 1)
     ]
     folder.progress_csv.write_text("\n".join(progress) + "\n")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,16 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="`
 
 @dataclass
 class Trained:
-    """What a training has come to, and how long it took."""
+    """What an undisturbed training has come to."""
 
     learnt: list[Any]
-    took_s: float
+    start_s: float
+    """Until its first step."""
+    rest_s: float
+
+    def instant(self, dice: random.Random, kills: int) -> float:
+        """Seconds after a launch, spread so that about all of ``kills`` strike before the end."""
+        return dice.uniform(0.0, self.start_s + 1.5 * self.rest_s / kills)
 
 
 def what_was_learnt(paths: JobPaths, number: int) -> list[Any]:
@@ -79,27 +86,32 @@ def launch(paths: JobPaths, number: int) -> Launch:
     return Launch(job_id=paths.root.name, number=number, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    """Both jobs, at once."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    jobs = {name: worker.job(root / name, spec) for name, spec in JOBS.items()}
+def train(root: Path, specs: Mapping[str, WorkerSpec]) -> dict[str, Trained]:
+    """All at once, undisturbed."""
+    jobs = {name: worker.job(root / name, spec) for name, spec in specs.items()}
     with local_executor() as executor:
         handles = [executor.submit(launch(paths, 0)) for paths in jobs.values()]
         ends = until_exit(executor, *handles)
-    assert [end.returncode for end in ends.values()] == [0, 0]
+    assert {end.returncode for end in ends.values()} == {ExitCode.SUCCEEDED}
     found = {}
     for name, paths in jobs.items():
         record = ExitRecord.from_json(paths.attempt(0).exit.read_text())
         assert record.wall_s is not None
-        found[name] = Trained(what_was_learnt(paths, 0), record.wall_s)
+        assert record.first_step_s is not None
+        rest_s = record.wall_s - record.first_step_s
+        found[name] = Trained(what_was_learnt(paths, 0), record.first_step_s, rest_s)
     return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    return train(tmp_path_factory.mktemp("undisturbed"), JOBS)
 
 
 # -- killed at any instant
 
 
-def train_killing(paths: JobPaths, kills: int, took_s: float) -> tuple[int, int]:
+def train_killing(paths: JobPaths, kills: int, undisturbed: Trained) -> tuple[int, int]:
     """Attempt after attempt, until one ends well; in so many a random rank is killed at a random instant.
 
     :return: the number of the last attempt, and how many kills found their rank at work.
@@ -114,14 +126,16 @@ def train_killing(paths: JobPaths, kills: int, took_s: float) -> tuple[int, int]
             if number < kills:
                 if number == 0:  # so that at least one strikes a training that has come to something
                     wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
-                time.sleep(dice.uniform(0.0, took_s / 4 if number == 0 else took_s))
+                else:
+                    time.sleep(undisturbed.instant(dice, kills))
                 commands.kill(pids[victim])  # nobody has waited for it yet: the number is certainly its own
             end = until_exit(executor, handle)[handle]
             assert not any(map(is_there, pids))
             assert not carriers(token)
             if end.returncode == ExitCode.SUCCEEDED:
                 return number, struck
-            assert (end.returncode, end.rank) == (-signal.SIGKILL, victim), paths.attempt(number).root
+            # A killed process gives back its memory last: the other may have noticed, and ended, before that.
+            assert (end.returncode, end.rank) in [(-signal.SIGKILL, victim), (ExitCode.RANK_LOST, 1 - victim)]
             struck += 1
     raise AssertionError("unreachable")
 
@@ -131,7 +145,8 @@ def is_there(pid: int) -> bool:
 
 
 def check_kills(paths: JobPaths, undisturbed: Trained, kills: int, at_least: int) -> None:
-    last, struck = train_killing(paths, kills, undisturbed.took_s)
+    last, struck = train_killing(paths, kills, undisturbed)
+    print(f"{struck} of {kills} kills struck while their rank was at work")
     assert what_was_learnt(paths, last) == undisturbed.learnt
     assert struck >= at_least, "most kills came too late to disturb anything"
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
@@ -146,11 +161,15 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", JOBS)
-def test_with_any_rank_killed_ten_times_not_a_bit_is_lost(
-    name: str, undisturbed: dict[str, Trained], tmp_path: Path
-) -> None:
-    check_kills(worker.job(tmp_path, JOBS[name]), undisturbed[name], kills=10, at_least=3)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("ppo", {}), ("ppo", {"learner": "sb3"}), ("sac", {}), ("sac", {"mode": "parameter-server"})],
+    ids=["fast", "sb3", "sac", "sac parameter-server"],
+)
+def test_with_any_rank_killed_ten_times_not_a_bit_is_lost(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    spec = dataclasses.replace(JOBS[name], total_timesteps=8 * JOBS[name].total_timesteps, **changes)
+    undisturbed = train(tmp_path / "undisturbed", {name: spec})
+    check_kills(worker.job(tmp_path / "killed", spec), undisturbed[name], kills=10, at_least=6)
 
 
 # -- by the command: a rank that hangs, a user who asks to leave, a rank that drifts

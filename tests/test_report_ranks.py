@@ -1,0 +1,69 @@
+"""Reports know ranks: how many, what they spent in all-reduce, and how much faster more of them are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_helpers import Trained, make_run_dir
+
+from orchestrator import report
+from orchestrator.contract import JobPaths
+
+
+def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any]]:
+    make_run_dir(root, jobs)
+    done = report.make(root)
+    return done, json.loads((root / "report/report.json").read_text())
+
+
+def trained(ranks: int, seed: int, iteration_s: float, mode: str = "allreduce") -> Trained:
+    suffix = f"-{ranks}-{mode}"
+    return Trained(name="dog", suffix=suffix, seed=seed, ranks=ranks, mode=mode, iteration_s=iteration_s)
+
+
+def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
+    jobs = [trained(1, seed, 1.0 + seed) for seed in (0, 1)]
+    jobs += [trained(2, seed, (1.0 + seed) / 1.6) for seed in (0, 1, 2)]
+    jobs += [trained(2, 0, 1 / 1.2, "parameter-server")]
+    done, facts = made(tmp_path / "run", jobs)
+    (work,) = facts["ranks"]
+    assert work["base"] == 1
+    one, wide, served = work["rows"]
+    assert (one["ranks"], one["mode"], one["speedup"], one["allreduce"]) == (1, None, None, None)
+    assert (wide["ranks"], wide["mode"], len(wide["jobs"])) == (2, "allreduce", 3)
+    assert wide["speedup"]["median"] == pytest.approx(1.6)
+    assert wide["speedup"]["n"] == 2
+    assert wide["efficiency"]["median"] == pytest.approx(0.8)
+    assert wide["allreduce"]["median"] == pytest.approx(0.4)
+    assert (served["mode"], served["speedup"]["median"]) == ("parameter-server", pytest.approx(1.2))
+    assert "ranks" in facts["figures"]
+    assert "| parameter-server |" in done.markdown()
+
+
+def test_every_job_says_its_ranks_and_share_in_all_reduce_where_any_has_several(tmp_path: Path) -> None:
+    done, facts = made(tmp_path / "run", [Trained(name="one"), trained(2, 0, 1.0)])
+    assert [(job["ranks"], job["allreduce"]) for job in facts["jobs"]] == [(1, None), (2, pytest.approx(0.4))]
+    assert "| ranks | in all-reduce |" in done.markdown()
+    alone, _ = made(tmp_path / "alone", [Trained(name="one")])
+    assert "in all-reduce" not in alone.markdown()
+    assert "ranks" not in {section.title.lower() for section in alone.document.sections}
+
+
+def test_without_a_common_seed_there_is_no_speed_up(tmp_path: Path) -> None:
+    make_run_dir(tmp_path / "run", [trained(1, 0, 1.0), trained(2, 1, 0.5)])
+    facts = report.compose(tmp_path / "run").facts
+    (work,) = facts["ranks"]
+    assert [row["ranks"] for row in work["rows"]] == [1, 2]
+    assert [row["speedup"] for row in work["rows"]] == [None, None]
+
+
+def test_cpu_time_is_that_of_all_ranks(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [trained(2, 0, 1.0)])
+    attempt = JobPaths(paths.job("j0-2-allreduce-s0").root).attempt(0)
+    attempt.root.mkdir(parents=True)
+    attempt.exit_of(1).write_text(json.dumps({"cpu_s": 100.0}))
+    (one,) = report.compose(tmp_path / "run").facts["attempts"]
+    assert one["cpu_s"] == pytest.approx(0.8 * 15.0 + 100.0)
