@@ -80,7 +80,8 @@ def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[s
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
     record, log = helpers.run(undisturbed)
     assert record.code == ExitCode.SUCCEEDED, log
-    assert record.learner == ("sb3" if "learner" in changes or changes.get("env") == "CartPole-v1" else "fast")
+    is_stock = bool({"learner", "algo"} & changes.keys()) or changes.get("env") == "CartPole-v1"
+    assert record.learner == ("sb3" if is_stock else "fast")
     assert record.wall_s is not None
 
     killed = make_job(tmp_path / "killed", **changes)
