@@ -35,7 +35,7 @@ class Begun(ProgressReporter):
         self._path, self._facts = path, facts
         self._written = False
 
-    def report(self, phase: Phase, env_steps: int) -> None:
+    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
         if self._written or phase != "training":
             return
         self._written = True

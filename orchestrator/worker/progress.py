@@ -24,7 +24,8 @@ class ProgressReporter:
     """Tells the supervisor how far the attempt is; without a channel it does nothing.
 
     Facts that change once an iteration are attributes; :meth:`report` is called as often as
-    one likes (a clock reading) and sends when a record is due. A change of phase is told at once.
+    one likes (a clock reading) and sends when a record is due. A change of phase is told at once, and so is the last of
+    a training that was shorter than the interval.
     """
 
     def __init__(self, channel: Channel | None) -> None:
@@ -34,16 +35,17 @@ class ProgressReporter:
         self.learner: str | None = None
         self._channel = channel
         self._phase: Phase | None = None
+        self._rate_told = False
         self._run_delay = RunDelay()
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
         self._sent_delay_s = self._run_delay.total_s()
 
-    def report(self, phase: Phase, env_steps: int) -> None:
+    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
         if self._channel is None:
             return
         now = time.monotonic()
-        if phase == self._phase and now - self._sent_at < INTERVAL_S:
+        if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_told):
             return
         elapsed_s = now - self._sent_at
         cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
@@ -66,4 +68,5 @@ class ProgressReporter:
         )
         if sent:
             self._phase = phase
+            self._rate_told = self.env_steps_per_s is not None
         self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

@@ -155,6 +155,7 @@ class Training:
         if self._saved_at != model.num_timesteps:
             self._save_checkpoint()
         clock.stop()
+        self._reporter.report("training", model.num_timesteps, last=True)
 
     def _learn(self, end: int) -> None:
         """Rollouts, each with its update, up to ``end`` env_steps of the training. Of PPO it is one."""
