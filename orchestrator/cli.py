@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from orchestrator.cluster import commands as cluster_commands
 from orchestrator.errors import OrchestratorError, SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 all jobs succeeded, 1 some did not, 2 wrong usage or job file, 130 stopped and resumable.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(cluster_commands.app, name="cluster")
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output, and nothing else, on standard output.")]
@@ -58,7 +61,21 @@ def run(
         str | None,
         typer.Option(help="Learner of all jobs that name none: auto, fast or sb3.", show_default="of the job file"),
     ] = None,
-    executor: Annotated[str, typer.Option(help="What launches the jobs.")] = "local",
+    executor: Annotated[str, typer.Option(help="What launches the jobs: local, or ray.")] = "local",
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            metavar="local|auto|HOST:PORT",
+            help="Of the Ray cluster; local: this machine alone, auto: the one that this machine is a node of.",
+        ),
+    ] = "local",
+    storage: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|shared|stream|URI",
+            help="How files travel between the run directory and other machines.",
+        ),
+    ] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an existing run directory is set aside.")] = False,
     on_change: Annotated[
         OnChangeChoice, typer.Option(help="What to do with jobs that ran and are declared differently now.")
@@ -108,6 +125,8 @@ def run(
             on_change=on_change.value,
             rebuild_ledger=rebuild_ledger,
             executor=executor,
+            ray_address=ray_address,
+            storage=storage,
             grace_s=grace,
         )
         try:

@@ -10,6 +10,7 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import errno
@@ -18,7 +19,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -574,13 +575,20 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
     :param durable: whether the content must survive a power cut; False for what can be made again.
     :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
     """
+    with writing_whole(path, durable=durable) as file:
+        if callable(data):
+            data(file)
+        else:
+            file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """As :func:`write_whole`, for a content that comes bit by bit: ``path`` holds it once the block has ended well."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
-            if callable(data):
-                data(file)
-            else:
-                file.write(data.encode() if isinstance(data, str) else data)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.contract import Progress
-from orchestrator.reporting import Live, Reporter, UntilGone, View, cpus_by_rank
+from orchestrator.reporting import Live, Reporter, UntilGone, View
 from orchestrator.tables import STATE_STYLE, Column, duration, number, table
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def live_view(view: View, width: int, height: int) -> Group:
     from rich.text import Text
 
     room = max(1, height - 6)
-    live = view.live[:room]
+    live = list(itertools.islice(view.live, room))
     room -= len(live)
     after = view.next_up[: room // 2]
     before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
@@ -134,7 +135,6 @@ def _totals(view: View) -> Text:
 
     counts = view.counts
     done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
-    busy = sum(one.progress.cpu_share or 0.0 for one in view.live if one.progress is not None)
     left = view.steps_to_go / view.env_steps_per_s if view.env_steps_per_s else None
     text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
     for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
@@ -142,7 +142,7 @@ def _totals(view: View) -> Text:
             text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
     figures = (
         f"{view.env_steps_per_s:,.0f} env_steps/s",
-        f"{busy:.1f} cores busy",
+        f"{view.cores_busy:.1f} cores busy",
         f"elapsed {duration(view.elapsed_s)}",
         f"ETA {duration(left)}",
     )
@@ -181,7 +181,7 @@ def _running(one: Live) -> Line:
         cpu_share=said.cpu_share,
         run_delay_share=said.run_delay_share,
         attempt=str(one.handle.number + 1),
-        cpus=cpus_by_rank(one.slot.cpus, one.job.resources.ranks),
+        cpus=one.where,
     )
 
 

@@ -7,6 +7,7 @@
     │   ├── ChangedError         jobs differ from what the run directory was made for
     │   └── LedgerError          the ledger is damaged or from another version
     ├── DiskFullError            no space left: resumable once there is
+    ├── ClusterLostError         the head of the cluster is gone: resumable
     └── IllegalTransition        a job was moved where it may not go (a bug of ours)
 
 The text of each is for the user: what, where, what was expected, what to do.
@@ -64,6 +65,10 @@ class LedgerError(UsageError):
 
 class DiskFullError(OrchestratorError):
     """No space left on the run directory's disk."""
+
+
+class ClusterLostError(OrchestratorError):
+    """The machines that did the work can no longer be reached."""
 
 
 class IllegalTransition(OrchestratorError):

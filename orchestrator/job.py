@@ -101,6 +101,8 @@ class Attempt:
     """Start time of the process as the kernel gives it: with it, a pid is an identity."""
     started_at: float
     """Seconds since the epoch (UTC), for people; durations are measured on a monotonic clock."""
+    node: str | None = None
+    """The machine, where there are several: ``pid`` is one of its processes then, and ``cpus`` are its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ are tables of cases.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +60,7 @@ def judge(
     oom_killed: bool,
     silent: bool = False,
     rank: int | None = None,
+    lost: str | None = None,
 ) -> Ending:
     """What an exit means.
 
@@ -68,8 +69,9 @@ def judge(
     :param asked: why we ended it ourselves, if we did.
     :param silent: whether it should have left a record and did not: then exit code 0 is not its own.
     :param rank: of several, the one that ``returncode`` and ``record`` are of; None: there was but one.
+    :param lost: why no exit code can be had, where that is known: whatever the record says, another attempt may do.
     """
-    if returncode is None and record is not None:
+    if returncode is None and record is not None and lost is None:
         returncode = record.code  # nobody saw it end, but it had its say
     if returncode == ExitCode.SUCCEEDED and not silent:
         return Ending(cause=None)
@@ -80,7 +82,7 @@ def judge(
     if asked is not None:
         return asked
     if returncode is None:
-        return Ending(cause=Cause.NODE_LOST, message="the node it ran on was lost")
+        return Ending(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:
         return Ending(cause=Cause.DIVERGED, message=whose + (said or "values became non-finite"))
     if returncode == ExitCode.RANK_LOST:
@@ -166,13 +168,20 @@ def overstepped(watched: Watched, now: float) -> Ending | None:
     return None
 
 
-def memory_admits(wanted_mib: int, available_mib: int, running: Sequence[Watched]) -> bool:
-    """Whether a job that may grow to ``wanted_mib`` may start now.
+def next_look(watched: Watched) -> float:
+    """The moment before which time alone brings it past no limit: when to ask :func:`overstepped`."""
+    limits = watched.resources
+    return min(watched.started + limits.timeout_s, watched.last_progress + limits.stall_timeout_s)
 
-    What running jobs may still claim is set aside. With nothing running it may always start:
-    waiting would not make room.
+
+def promised_mib(resources: Resources, rss_mib: float) -> int:
+    """What a running attempt may still claim of the memory that it asked for."""
+    return max(0, resources.all_memory_mib - int(rss_mib))
+
+
+def memory_admits(wanted_mib: int, available_mib: int, promised_mib: int) -> bool:
+    """Whether a job that may grow to ``wanted_mib`` may start beside others now.
+
+    What these may still claim is set aside. (With nothing running it may always start: waiting would not make room.)
     """
-    if not running:
-        return True
-    promised = sum(max(0.0, watched.resources.all_memory_mib - watched.rss_mib) for watched in running)
-    return available_mib - promised >= wanted_mib
+    return available_mib - promised_mib >= wanted_mib

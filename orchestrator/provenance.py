@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -77,8 +78,13 @@ class Repository:
                 child.communicate()
 
 
-def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository) -> None:
-    """Add this session to ``provenance.json``: a list, the newest last."""
+def record(
+    paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, engine: Mapping[str, Any]
+) -> None:
+    """Add this session to ``provenance.json``: a list, the newest last.
+
+    :param engine: what attempts run on, where it is more than this machine.
+    """
     sessions: list[dict[str, Any]] = []
     if paths.provenance.exists():
         try:
@@ -100,6 +106,7 @@ def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Reposit
             "memory_total_mib": machine.memory_total_mib,
             "gpus": [asdict(gpu) for gpu in machine.gpus],
             "jobs_at_once": lanes,
+            **engine,
             "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
         }
     )

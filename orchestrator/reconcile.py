@@ -280,7 +280,7 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     if not isinstance(row.state, Running):
         return row
     attempt = row.state.attempt
-    if attempt.pid is not None and attempt.pid_start is not None:
+    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
         _end_leftover(attempt.pid, attempt.pid_start)
     rank, record = last_word(paths.job(row.job.job_id).attempt(attempt.number), row.job.resources.ranks)
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):

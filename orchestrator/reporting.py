@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -32,13 +33,26 @@ class Live:
     asked: Ending | None = None
     """Why it was asked to leave, once it was."""
     kill_at: float | None = None
-    recorded: Progress | None = None
-    """The progress that the ledger has."""
+    is_placed: bool = True
+    """Whether it has come to run; before that its time does not count."""
+    node: str | None = None
+    """The machine that it runs on, where there are several."""
+    look_at: float = math.inf
+    """When it is next held against its limits."""
 
     def watched(self) -> policy.Watched:
         return policy.Watched(
-            resources=self.job.resources, started=self.started, last_progress=self.last_progress, rss_mib=self.rss_mib
+            resources=self.job.resources,
+            started=self.started if self.is_placed else math.inf,
+            last_progress=self.last_progress if self.is_placed else math.inf,
+            rss_mib=self.rss_mib,
         )
+
+    @property
+    def where(self) -> str:
+        """``"0,1"``, the CPUs; with the node's name before them where there are several machines."""
+        cpus = cpus_by_rank(self.slot.cpus, self.job.resources.ranks)
+        return cpus if self.node is None else f"{self.node} {cpus}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +61,15 @@ class View:
 
     elapsed_s: float
     counts: Counter[str]
-    live: Sequence[Live]
+    live: Collection[Live]
+    """In order of launch; true for this moment only."""
     ended: Sequence[tuple[Live, State]]
     """The last few jobs that are over, the latest last."""
     next_up: Sequence[Job]
     """The first few that wait."""
     steps_to_go: int
     env_steps_per_s: float
+    cores_busy: float
 
 
 class Reporter(Protocol):
@@ -94,12 +110,17 @@ def cpus_by_rank(cpus: Sequence[int], ranks: int) -> str:
     return " | ".join(",".join(map(str, run)) for run in runs)
 
 
-def told_launch(live: Live) -> tuple[str, str, Facts]:
-    """Kind, message and facts of the event."""
+def told_launch(live: Live, pid: int | None) -> tuple[str, str, Facts]:
+    """Kind, message and facts of the event.
+
+    :param pid: of rank 0, on its own machine.
+    """
     job_id, number, cpus, ranks = live.job.job_id, live.handle.number, live.slot.cpus, live.job.resources.ranks
     many = f"as {ranks} ranks " if ranks > 1 else ""
-    text = f"{job_id} launched {many}on CPU {cpus_by_rank(cpus, ranks)}" + (f", attempt {number}" if number else "")
-    facts = {"job_id": job_id, "number": number, "pid": live.handle.pid, "cpus": cpus, "ranks": ranks}
+    on = "" if live.node is None else f"on {live.node}, "
+    where = f"{on or 'on '}CPU {cpus_by_rank(cpus, ranks)}"
+    text = f"{job_id} launched {many}{where}" + (f", attempt {number}" if number else "")
+    facts = {"job_id": job_id, "number": number, "pid": pid, "node": live.node, "cpus": cpus, "ranks": ranks}
     return "launched", text, facts
 
 

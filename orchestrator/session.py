@@ -14,26 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import engine as engines
 from orchestrator import machine as machines
 from orchestrator import pictures, policy, preflight, provenance, rundir
-from orchestrator.claims import CpuClaims, shared_directory
+from orchestrator.claims import shared_directory
 from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
-from orchestrator.errors import DiskFullError, Problem, RunDirError, SpecError, UsageError
-from orchestrator.executors.base import Executor
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.engine import Engine
+from orchestrator.errors import DiskFullError, Problem, RunDirError, SpecError
 from orchestrator.job import Job, State
 from orchestrator.ledger import Ledger
 from orchestrator.machine import Machine
 from orchestrator.preflight import Verdict
 from orchestrator.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
-from orchestrator.reporting import Reporter
+from orchestrator.reporting import Reporter, UntilGone
 from orchestrator.signals import StopRequests
-from orchestrator.slots import SlotPool
 from orchestrator.spec import Experiment
 from orchestrator.supervisor import Supervisor, exit_code
-from orchestrator.wording import count, listed
-
-EXECUTORS = ("local",)
+from orchestrator.wording import listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +44,10 @@ class Options:
     on_change: OnChange = "refuse"
     rebuild_ledger: bool = False
     executor: str = "local"
+    ray_address: str = "local"
+    """``local``, ``auto`` or ``HOST:PORT``."""
+    storage: str = "auto"
+    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
     grace_s: float = 30.0
     refuse_invalid: bool = True
     """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED."""
@@ -73,7 +74,8 @@ class Plan:
     """What a run would do: for ``--dry-run`` and for the run itself."""
 
     machine: Machine
-    slots: SlotPool
+    engine: Engine
+    """Whoever makes the plan closes it."""
     jobs: Sequence[Job]
     """In order of launch."""
     verdicts: Mapping[str, Verdict]
@@ -91,16 +93,41 @@ def plan(
     warm: preflight.Child | None = None,
     claims_directory: Path | None = None,
 ) -> Plan:
-    """Examine machine and robots; launches nothing.
+    """Examine machines and robots; launches nothing.
 
+    :param staging: where robots' bundles go: a folder in the run directory, or one in the place of a run directory.
     :param claims_directory: where to claim CPUs before other supervisors; None for no claims.
     :raises KeyboardInterrupt: when ``stops`` holds one.
     :raises SpecError: every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
-    check_executor(options.executor)
+    engines.check_name(options.executor)
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
-    claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
-    slots = SlotPool(machine, options.max_parallel or experiment.max_parallel, claims)
+    with contextlib.ExitStack() as stack:
+        engine = engines.opened(
+            options.executor,
+            machine,
+            max_parallel=options.max_parallel or experiment.max_parallel,
+            claims_directory=claims_directory,
+            home=options.run_dir if options.run_dir in staging.parents else staging,
+            jobs=experiment.jobs,
+            address=options.ray_address,
+            storage=options.storage,
+        )
+        stack.callback(engine.close)
+        found = _plan(experiment, options, staging, machine, engine, stops, warm)
+        stack.pop_all()
+    return found
+
+
+def _plan(
+    experiment: Experiment,
+    options: Options,
+    staging: Path,
+    machine: Machine,
+    engine: Engine,
+    stops: StopRequests,
+    warm: preflight.Child | None,
+) -> Plan:
     if options.verdicts is None:
         verdicts = preflight.examine(
             experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check
@@ -108,11 +135,13 @@ def plan(
     else:
         verdicts = dict(options.verdicts)
     stops.check()
+    warnings = engine.ready()
+    stops.check()
     jobs = []
     problems: dict[Problem, None] = {}
     for job in experiment.jobs:
         verdict = verdicts[job.job_id]
-        found = [*_too_large(job, machine), *([verdict.problem] if verdict.problem else [])]
+        found = [*engine.problems(job), *([verdict.problem] if verdict.problem else [])]
         if found:
             problems.update(dict.fromkeys(found))
             verdicts[job.job_id] = Verdict(problem=found[0])
@@ -124,10 +153,10 @@ def plan(
     ordered = policy.launch_order(jobs, experiment.order)
     return Plan(
         machine=machine,
-        slots=slots,
+        engine=engine,
         jobs=ordered,
         verdicts=verdicts,
-        warnings=[*slots.warnings(), *_robot_warnings(experiment.jobs, verdicts)],
+        warnings=[*warnings, *_robot_warnings(experiment.jobs, verdicts)],
         choices=_choices(jobs, verdicts),
     )
 
@@ -151,32 +180,6 @@ def _choices(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
 
 def _names(names: Sequence[str]) -> str:
     return listed(list(dict.fromkeys(names)), 1)
-
-
-def check_executor(name: str) -> None:
-    """:raises UsageError: naming the valid ones."""
-    if name not in EXECUTORS:
-        raise UsageError(f"--executor {name}: unknown; valid: {', '.join(EXECUTORS)}")
-
-
-def _too_large(job: Job, machine: Machine) -> list[Problem]:
-    wanted = job.resources
-    each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
-    problems = []
-    largest = machines.largest_job(machine)
-    if wanted.all_cores > largest:
-        key = "cores" if wanted.cores > largest else "ranks"
-        text = f"asks for {count(wanted.cores, 'core')}{each}; this machine can give a job {largest} (see `doctor`)"
-        problems.append(Problem(where=f"{job.where}.resources.{key}", message=text))
-    if wanted.all_memory_mib > machine.memory_total_mib:
-        there = f"this machine has {machine.memory_total_mib} MiB (see `doctor`)"
-        text = f"asks for {wanted.memory_mib} MiB{each}; {there}"
-        problems.append(Problem(where=f"{job.where}.resources.memory", message=text))
-    if wanted.all_gpus > len(machine.gpus):
-        there = f"this machine has {len(machine.gpus)} (see `doctor`)"
-        text = f"asks for {count(wanted.gpus, 'GPU')}{each}; {there}"
-        problems.append(Problem(where=f"{job.where}.resources.gpus", message=text))
-    return problems
 
 
 def run(
@@ -221,17 +224,25 @@ def run(
             paths=paths,
             rows=rows,
             ledger=ledger,
-            executor=_executor(options),
-            slots=todo.slots,
+            executor=todo.engine.executor,
+            slots=todo.engine.slots,
             reporter=reporter,
             grace_s=options.grace_s,
+            available_memory_mib=todo.engine.available_memory_mib,
         )
-        provenance.record(paths, machine=todo.machine, lanes=todo.slots.lanes, repository=repository)
+        todo.engine.report_to(UntilGone(reporter).event)
+        provenance.record(
+            paths,
+            machine=todo.machine,
+            lanes=todo.engine.slots.lanes,
+            repository=repository,
+            engine=todo.engine.facts(),
+        )
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()
         if not supervisor.interrupted:
             pictures.make_missing(
-                paths, todo.jobs, states, todo.slots, reporter, lambda: stops.count > 0 or _asked_to_stop(ledger)
+                paths, todo.jobs, states, todo.engine.here, reporter, lambda: stops.count > 0 or _asked_to_stop(ledger)
             )
         found = ledger.summary()
         ledger.close()
@@ -250,7 +261,9 @@ def dry_run(experiment: Experiment, options: Options, *, warm: preflight.Child |
     """The plan alone; nothing is written where it could be found."""
     stops = StopRequests()
     with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
-        return plan(experiment, options, Path(staging), stops=stops, warm=warm)
+        found = plan(experiment, options, Path(staging), stops=stops, warm=warm)
+        found.engine.close()
+        return found
 
 
 def _asked_to_stop(ledger: Ledger) -> bool:
@@ -273,11 +286,6 @@ def _disk_explained(paths: RunPaths) -> Iterator[None]:
         raise
 
 
-def _executor(options: Options) -> Executor:
-    check_executor(options.executor)
-    return LocalExecutor()
-
-
 def _staged_plan(
     experiment: Experiment,
     options: Options,
@@ -290,7 +298,7 @@ def _staged_plan(
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
     todo = plan(experiment, options, paths.staging, stops=stops, warm=warm, claims_directory=shared_directory())
-    stack.callback(todo.slots.close)
+    stack.callback(todo.engine.close)
     return todo
 
 

@@ -6,9 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.claims import CpuClaims
 from orchestrator.machine import Cpu, Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Room on one machine of several, for so many ranks of an attempt; the figures are of all of these together."""
+
+    node: str
+    """The machine, as its executor names it."""
+    ranks: int = 1
+    cores: int = 1
+    gpus: int = 0
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +29,40 @@ class Slot:
     """A concurrency lane, and the CPUs and GPUs bound to it."""
 
     index: int
-    cpus: tuple[int, ...]
-    gpus: tuple[str, ...]
+    cpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    """Over several machines, instead of the two above: these are chosen where it runs."""
+
+
+class Slots(Protocol):
+    """What a supervisor needs of the room there is for attempts. One thread."""
+
+    @property
+    def lanes(self) -> int:
+        """How many slots there are at once, at most."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether there may be room later for what an empty pool has no room for."""
+        ...
+
+    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+        """A slot with so much, all ranks together; None while there is none."""
+        ...
+
+    def release(self, slot: Slot) -> None:
+        """Give ``slot`` back."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """What the user should know about it, in whole sentences."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
 
 
 class SlotPool:
@@ -26,6 +71,8 @@ class SlotPool:
     A job no larger than :func:`largest_job` that asks for no more GPUs than there are always gets a
     slot of an empty pool, so that waiting for a slot ends.
     """
+
+    grows = False
 
     def __init__(self, machine: Machine, max_parallel: int | None = None, claims: CpuClaims | None = None) -> None:
         """:param max_parallel: jobs at once; None for the machine's own capacity.
@@ -42,8 +89,8 @@ class SlotPool:
         """CPUs handed out at once, over all slots; a job larger than it runs alone."""
         self._held: dict[int, Slot] = {}
 
-    def acquire(self, cores: int, gpus: int = 0) -> Slot | None:
-        """A slot with ``cores`` CPUs and ``gpus`` GPUs of its own; None while there is none.
+    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+        """A slot with ``cores`` CPUs and ``gpus`` GPUs of its own; None while there is none. Memory is not looked at.
 
         CPUs with the fewest users come first, those of other supervisors included, then those of idle cores; a job
         of several cores, or ranks, gets them on one NUMA node where that costs no sharing, and node by node elsewhere.

@@ -10,19 +10,20 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator import policy, reporting
 from orchestrator.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
 from orchestrator.errors import DiskFullError
-from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed, Sampled
+from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Placed, Progressed, Sampled
 from orchestrator.job import TERMINAL, Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, move
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import available_memory_mib
 from orchestrator.policy import Ending
 from orchestrator.recorder import Recorder
 from orchestrator.reporting import Live, Reporter, UntilGone, View
-from orchestrator.slots import Slot, SlotPool
+from orchestrator.running import RunningAttempts
+from orchestrator.slots import Slot, Slots
 from orchestrator.waiting import Lack, WaitingLine
 
 IDLE_S = 0.25
@@ -42,7 +43,7 @@ class Supervisor:
     rows: Sequence[JobRow]
     ledger: Ledger
     executor: Executor
-    slots: SlotPool
+    slots: Slots
     reporter: Reporter
     grace_s: float = 30.0
     """How long workers that were asked to leave may take, all together."""
@@ -58,7 +59,7 @@ class Supervisor:
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
     """As of the last end of an attempt."""
     _waiting: WaitingLine = field(default_factory=WaitingLine, init=False)
-    _live: dict[Handle, Live] = field(default_factory=dict, init=False)
+    _live: RunningAttempts = field(default_factory=RunningAttempts, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
     """Kept over an error, so that no end is lost and waited for in vain."""
     _stops_asked: int = field(default=0, init=False)
@@ -68,6 +69,8 @@ class Supervisor:
     _disk_full: DiskFullError | None = field(default=None, init=False)
     _ended: deque[tuple[Live, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _steps_waiting: int = field(default=0, init=False)
+    _in_want: bool = field(default=False, init=False)
+    """Whether nothing runs for want of a node with room, and the user knows."""
     _started: float = field(default=0.0, init=False)
     _recorder: Recorder = field(init=False)
 
@@ -88,7 +91,7 @@ class Supervisor:
             self._take_up()
             while self._is_work_left():
                 self._turn()
-            self._recorder.turn_ends(self.now(), (), final=True)
+            self._recorder.turn_ends(self.now(), final=True)
         except DiskFullError as error:
             self._drain(error)
         finally:
@@ -120,7 +123,7 @@ class Supervisor:
             self._handle(self._unhandled.popleft())
         self._police()
         self._launch_what_fits()
-        self._recorder.turn_ends(self.now(), self._live.values())
+        self._recorder.turn_ends(self.now())
         self.reporter.tick(self._view)
 
     def _patience_s(self) -> float:
@@ -129,7 +132,7 @@ class Supervisor:
         due = self._waiting.next_due
         if due is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        return IDLE_S if self._live else 0.0
+        return IDLE_S if self._live or self.slots.grows else 0.0
 
     # -- taking up and moving jobs
 
@@ -172,15 +175,40 @@ class Supervisor:
         if live is None:
             return
         match event:
+            case Placed():
+                self._placed(live, event)
             case Progressed(progress=progress):
-                live.progress, live.last_progress = progress, self.now()
+                self._live.progressed(live, progress, self.now())
+                self._recorder.progressed(live)
             case Sampled(rss_mib=rss_mib):
-                live.rss_mib, live.max_rss_mib = rss_mib, max(live.max_rss_mib, rss_mib)
+                self._live.sampled(live, rss_mib)
+                if rss_mib > live.job.resources.all_memory_mib:
+                    self._live.look_at(live, self.now())
             case Exited():
                 self._exited(live, event)
 
+    def _placed(self, live: Live, event: Placed) -> None:
+        """Only now its time begins: it may have waited for its node's attention."""
+        now = self.now()
+        live.is_placed, live.node, live.started, live.last_progress = True, event.node, now, now
+        live.slot = replace(live.slot, cpus=event.cpus, gpus=event.gpus)
+        self._live.look_at(live, policy.next_look(live.watched()))
+        state = self.states[live.job.job_id]
+        assert isinstance(state, Running)
+        attempt = replace(
+            state.attempt,
+            node=event.node,
+            cpus=event.cpus,
+            gpus=event.gpus,
+            pid=event.pid,
+            pid_start=event.pid_start,
+            started_at=time.time(),
+        )
+        self._recorder.placed(attempt)
+        self._tell(reporting.told_launch(live, event.pid))
+
     def _exited(self, live: Live, end: Exited) -> None:
-        del self._live[live.handle]
+        self._live.remove(live)
         self.slots.release(live.slot)
         now = self.now()
         job_id = live.job.job_id
@@ -192,6 +220,7 @@ class Supervisor:
             oom_killed=end.oom_killed,
             silent=record is None and self.last_word_expected,
             rank=end.rank,
+            lost=end.lost,
         )
         self._recorder.ended(live, end.returncode, ending, record, wall_s=now - live.started)
         state = self.states[job_id]
@@ -229,7 +258,8 @@ class Supervisor:
             self._move(job_id, Cancelled())
             self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
         elif verb == "cancel" and isinstance(state, Running):
-            live = next(live for live in self._live.values() if live.job.job_id == job_id)
+            live = self._live.of(job_id)
+            assert live is not None
             if live.asked is not None and live.asked.cause is Cause.INTERRUPTED:
                 live.asked = None  # it leaves already, but is not to be resumed
             self._ask_to_leave(live, Ending(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
@@ -247,28 +277,31 @@ class Supervisor:
             text = f"killing {len(self._live)} workers ({self._stop_reason})"
             self.reporter.event("stopping", text, running=len(self._live))
         deadline = self.now() + patience
-        for live in self._live.values():
+        for live in self._live:
             self._ask_to_leave(live, Ending(cause=Cause.INTERRUPTED, message=self._stop_reason), deadline)
 
     def _ask_to_leave(self, live: Live, why: Ending, deadline: float) -> None:
         live.asked = live.asked or why
         live.kill_at = min(deadline, live.kill_at) if live.kill_at is not None else deadline
+        self._live.look_at(live, live.kill_at)
         self.executor.cancel(live.handle, kill=live.kill_at <= self.now())
 
     # -- police: limits and deadlines
 
     def _police(self) -> None:
+        """Look at those whose moment has come: not at all of them, however many run."""
         now = self.now()
-        for live in self._live.values():
-            if live.kill_at is not None:
-                if now >= live.kill_at:
-                    self.executor.cancel(live.handle, kill=True)
-                continue
-            ending = policy.overstepped(live.watched(), now)
-            if ending is not None:
-                # Only one that is late may still checkpoint; one too big or hung is ended at once.
-                patience = self.grace_s if ending.cause is Cause.TIMEOUT else 0.0
-                self._ask_to_leave(live, ending, now + patience)
+        for live in self._live.due(now):
+            if live.kill_at is None:
+                ending = policy.overstepped(live.watched(), now)
+                if ending is not None:
+                    # Only one that is late may still checkpoint; one too big or hung is ended at once.
+                    patience = self.grace_s if ending.cause is Cause.TIMEOUT else 0.0
+                    self._ask_to_leave(live, ending, now + patience)
+            elif now >= live.kill_at:
+                self.executor.cancel(live.handle, kill=True)
+            next_look = policy.next_look(live.watched()) if live.kill_at is None else live.kill_at
+            self._live.look_at(live, max(next_look, now + IDLE_S))
 
     # -- launch
 
@@ -279,14 +312,16 @@ class Supervisor:
 
         def try_launch(job_id: str) -> Lack | None:
             job = self._jobs[job_id]
-            slot = self.slots.acquire(job.resources.all_cores, job.resources.all_gpus)
+            wanted = job.resources
+            slot = self.slots.acquire(
+                wanted.all_cores, wanted.all_gpus, memory_mib=wanted.all_memory_mib, ranks=wanted.ranks
+            )
             if slot is None:
                 return self._lack(job)
             if self._live:
                 if not memory_mib:
                     memory_mib.append(self.available_memory_mib())
-                watched = [live.watched() for live in self._live.values()]
-                if not policy.memory_admits(job.resources.all_memory_mib, memory_mib[0], watched):
+                if not policy.memory_admits(job.resources.all_memory_mib, memory_mib[0], self._live.promised_mib):
                     self.slots.release(slot)
                     return "memory"
             self._launch(job, slot)
@@ -297,8 +332,13 @@ class Supervisor:
     def _lack(self, job: Job) -> Lack | None:
         """Why there is no slot for ``job``. One that not even an idle machine has a slot for is given up."""
         wanted = job.resources
-        if not self._live:
-            asked = f"{wanted.all_cores} cores and {wanted.all_gpus} GPUs"
+        asked = f"{wanted.all_cores} cores and {wanted.all_gpus} GPUs"
+        if not self._live and self.slots.grows:
+            if not self._in_want:
+                self._in_want = True
+                text = f"{job.job_id} and whatever is like it waits for a node with room: {asked}"
+                self.reporter.event("waiting", f"{text}, {wanted.all_memory_mib} MiB", job_id=job.job_id)
+        elif not self._live:
             text = f"asks for {asked}, which this machine can never give; see `doctor`"
             self._move(job.job_id, Failed(cause=Cause.LAUNCH, message=text))
             self.reporter.event("failed", f"{job.job_id} failed: {text}", job_id=job.job_id, reason=text)
@@ -319,7 +359,10 @@ class Supervisor:
             handle = Handle(job_id, number)
         # First of all, so that whatever happens now it is known to run.
         now = self.now()
-        live = self._live[handle] = Live(job=job, handle=handle, slot=slot, started=now, last_progress=now)
+        live = Live(job=job, handle=handle, slot=slot, is_placed=not slot.places, started=now, last_progress=now)
+        self._in_want = False
+        self._live.add(live)
+        self._live.look_at(live, policy.next_look(live.watched()))
         attempt = Attempt(
             job_id=job_id,
             number=number,
@@ -334,9 +377,9 @@ class Supervisor:
         failures = state.failures if isinstance(state, Pending) else 0
         self._move(job_id, Running(attempt=attempt, failures=failures))
         self._recorder.launched(attempt, queue_s=queue_s)
-        if problem is None:
-            self._tell(reporting.told_launch(live))
-        else:
+        if problem is None and live.is_placed:
+            self._tell(reporting.told_launch(live, handle.pid))
+        elif problem is not None:
             cause = Cause.DISK_FULL if problem.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
             live.asked = Ending(cause=cause, message=f"could not be launched: {problem}")
             self._exited(live, Exited(handle, None))
@@ -356,6 +399,7 @@ class Supervisor:
                 job_dir=paths.root,
                 cpus=slot.cpus,
                 gpus=slot.gpus,
+                places=slot.places,
                 threads=job.resources.threads,
                 ranks=job.resources.ranks,
             )
@@ -375,8 +419,9 @@ class Supervisor:
         self._stop_for_full_disk(error)
         while True:
             for event in self._unhandled:
-                if isinstance(event, Exited):
-                    self._live.pop(event.handle, None)
+                live = self._live.get(event.handle)
+                if live is not None and isinstance(event, Exited):
+                    self._live.remove(live)
             self._unhandled.clear()
             self._heed_stops()
             self._police()
@@ -387,17 +432,15 @@ class Supervisor:
     # -- show
 
     def _view(self) -> View:
-        live = list(self._live.values())
-        said = [one.progress.env_steps if one.progress is not None else 0 for one in live]
-        to_go = [max(0, one.job.spec.total_timesteps - steps) for one, steps in zip(live, said, strict=True)]
         return View(
             elapsed_s=self.now() - self._started,
             counts=self.counts,
-            live=live,
+            live=self._live.all,
             ended=list(self._ended),
             next_up=[self._jobs[job_id] for job_id in self._waiting.first(VIEWED)],
-            steps_to_go=sum(to_go) + self._steps_waiting,
-            env_steps_per_s=sum(one.progress.env_steps_per_s or 0.0 for one in live if one.progress is not None),
+            steps_to_go=self._live.steps_to_go + self._steps_waiting,
+            env_steps_per_s=self._live.env_steps_per_s,
+            cores_busy=self._live.cores_busy,
         )
 
 

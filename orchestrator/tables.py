@@ -116,9 +116,18 @@ def summary(rows: Sequence[Mapping[str, Any]], width: int, *, alive: bool) -> Ta
             rank=3,
         ),
         *ranks([row["ranks"] for row in rows], rank=4),
+        *_nodes(rows),
         Column(name="attempts", cells=[str(row["attempts"]) for row in rows], justify="right", rank=4),
     ]
     return table(columns, width)
+
+
+def _nodes(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """A column with the machine of every job, where there are several; else nothing."""
+    names = [row["node"] for row in rows]
+    if not any(names):
+        return []
+    return [Column(name="node", cells=[name or "–" for name in names], rank=3)]
 
 
 def ranks(numbers: Sequence[int], *, rank: int = 0) -> list[Column]:

@@ -63,8 +63,10 @@ def show_plan(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
         show(on, choice)
     jobs = plan.jobs
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    where = cpu_text(cpu.index for cpu in plan.machine.cpus)
-    show(on, f"{experiment.name}: {count}, {plan.slots.lanes} at once on {where}, in this order, into {run_dir}", "")
+    nodes = plan.engine.facts().get("nodes")
+    where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else f"{len(nodes)} nodes"
+    lanes = plan.engine.slots.lanes
+    show(on, f"{experiment.name}: {count}, {lanes} at once on {where}, in this order, into {run_dir}", "")
     columns = [
         Column(name="job", cells=[job.job_id for job in jobs]),
         Column(name="robot", cells=[job.xml_source.name if job.xml_source else "–" for job in jobs], rank=1),
@@ -85,7 +87,8 @@ def plan_facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, A
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),
-        "jobs_at_once": plan.slots.lanes,
+        "jobs_at_once": plan.engine.slots.lanes,
+        **plan.engine.facts(),
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": list(plan.warnings),
         "choices": list(plan.choices),

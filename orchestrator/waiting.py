@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -43,7 +43,8 @@ class WaitingLine:
     """Jobs in order of arrival; those whose back-off is over go first."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        # Linked: a dict from whose front thousands were taken is searched for its first.
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._queues: dict[Demand, deque[_Entry]] = {}
         self._delayed: list[tuple[float, int, _Entry]] = []
         self._ahead = itertools.count(-1, -1)

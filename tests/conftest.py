@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import command_helpers as commands
 from command_helpers import Experiment
+from ray_helpers import ray_cluster, ray_fleet
+
+__all__ = ["finished", "finished_once", "ray_cluster", "ray_fleet"]
 
 
 @pytest.fixture(scope="session")

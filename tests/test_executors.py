@@ -17,6 +17,9 @@ from orchestrator.contract import Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.ray.executor import RayExecutor
+from orchestrator.executors.ray.fleet import Fleet
+from orchestrator.slots import Place
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
 ALSO_SAID = Progress(phase="training", env_steps=7)
@@ -43,6 +46,8 @@ class Stage(Protocol):
 
 
 class LocalStage:
+    executor: Executor
+
     def __init__(self, root: Path) -> None:
         self.executor = LocalExecutor(worker_command=PUPPET)
         self._root = root
@@ -95,12 +100,29 @@ class FakeStage:
         return make_gang(self._root, job_id, *([] for _ in scripts))
 
 
+class RayStage(LocalStage):
+    """The same puppets, on the head of a cluster."""
+
+    def __init__(self, root: Path, fleet: Fleet) -> None:
+        super().__init__(root)
+        self.executor = RayExecutor(fleet=fleet, worker_command=PUPPET)
+        self._node = fleet.home_node
+
+    def launch(self, job_id: str, *scripts: Script) -> Launch:
+        place = Place(node=self._node, ranks=len(scripts), cores=len(scripts))
+        return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), places=(place,))
+
+
 STAGES = {"local": LocalStage, "fake": FakeStage}
 
 
-@pytest.fixture(params=STAGES)
+@pytest.fixture(params=[*STAGES, pytest.param("ray", marks=pytest.mark.cluster)])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    stage: Stage = STAGES[request.param](tmp_path)
+    stage: Stage
+    if request.param == "ray":
+        stage = RayStage(tmp_path, request.getfixturevalue("ray_fleet"))
+    else:
+        stage = STAGES[request.param](tmp_path)
     yield stage
     stage.executor.close()
 

@@ -30,10 +30,15 @@ executors.gang
 executors.local
 summary
 reporting
-recorder
+recorder running
 supervisor
 rundir
 provenance preflight pictures signals
+mirror
+cluster.access cluster.address cluster.settings cluster.state
+executors.ray
+engine
+cluster
 reconcile recorded
 session
 checks checking
@@ -67,8 +72,10 @@ def module_name(path: Path) -> str:
 
 
 def place(name: str) -> str:
-    """The entry of the table that ``name`` belongs to: itself, or its package."""
-    return name if name in FLOOR else name.split(".", maxsplit=1)[0]
+    """The entry of the table that ``name`` belongs to: itself, or the innermost package around it that has one."""
+    while name not in FLOOR and "." in name:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:

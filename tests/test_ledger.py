@@ -369,10 +369,16 @@ def test_random_bytes_written_into_a_ledger_are_refused_or_harmless(whole: Path)
 
 
 def test_a_row_that_is_none_of_ours_is_damage(whole: Path) -> None:
-    for change in ("spec = '{'", "spec = '[]'", "state = 'HAPPY'", "resources = '{\"cores\": 1}'", "state = 'RUNNING'"):
+    for change in (
+        "declared SET spec = '{'",
+        "declared SET spec = '[]'",
+        "declared SET resources = '{\"cores\": 1}'",
+        "jobs SET state = 'HAPPY'",
+        "jobs SET state = 'RUNNING'",
+    ):
         copy = shutil.copy(whole, whole.with_name("copy"))
         with contextlib.closing(sqlite3.connect(copy)) as connection:
-            connection.execute(f"UPDATE jobs SET {change} WHERE job_id = 'j7'")
+            connection.execute(f"UPDATE {change} WHERE job_id = 'j7'")
             connection.commit()
         with pytest.raises(LedgerError, match="rebuild-ledger"):
             Ledger.open(Path(copy)).jobs()

@@ -168,15 +168,20 @@ def test_ranks_share_the_memory_of_all() -> None:
     assert ending.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
 
 
-def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> Watched:
-    resources = make_job(memory_mib=limit_mib, ranks=ranks).resources
-    return Watched(resources=resources, started=0, last_progress=0, rss_mib=rss_mib)
+def test_the_next_look_is_at_the_first_limit_that_time_alone_can_bring() -> None:
+    assert policy.next_look(watched()) == 10.0
+    assert policy.next_look(watched(last_progress=35.0)) == 45.0
+    assert policy.next_look(watched(last_progress=45.0)) == 50.0
+
+
+def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
+    return policy.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
 
 
 @pytest.mark.parametrize(
     ("wanted", "available", "running", "admitted"),
     [
-        (500, 100, [], True),  # waiting would not make room
+        (500, 499, [], False),
         (500, 500, [growing(100, 100)], True),
         (500, 499, [growing(100, 100)], False),
         (500, 600, [growing(100, 0)], True),
@@ -189,9 +194,9 @@ def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> Watched:
     ],
 )
 def test_memory_that_running_jobs_may_still_claim_is_set_aside(
-    wanted: int, available: int, running: list[Watched], admitted: bool
+    wanted: int, available: int, running: list[int], admitted: bool
 ) -> None:
-    assert policy.memory_admits(wanted, available, running) is admitted
+    assert policy.memory_admits(wanted, available, sum(running)) is admitted
 
 
 @given(st.lists(st.integers(1, 5)))

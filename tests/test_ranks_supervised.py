@@ -22,8 +22,9 @@ from supervisor_helpers import (
     make_spec,
 )
 
-from orchestrator import control, display, reconcile, session, tables
+from orchestrator import control, display, reconcile, tables
 from orchestrator.contract import AttemptPaths, ExitCode, ExitRecord, RunPaths, WorkerSpec
+from orchestrator.engine import LocalEngine
 from orchestrator.errors import UsageError
 from orchestrator.executors.fake import NEVER, Fate
 from orchestrator.executors.local import LocalExecutor
@@ -93,9 +94,9 @@ def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp
 
 
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
-    here = make_machine(4, gpus=1)
-    assert not session._too_large(make_job("a", ranks=4, memory_mib=1 << 18), here)
-    problems = session._too_large(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19), here)
+    here = LocalEngine(make_machine(4, gpus=1), None, None)
+    assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
+    problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
     assert [(problem.where, problem.message) for problem in problems] == [
         (
             "jobs[0].resources.ranks",

@@ -122,7 +122,7 @@ def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
         return [row for row in found if row.get("attempts")] if isinstance(found, list) else []
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
-        hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summaries()}
+        hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
         return [{**row, "robot_hash": hashes[row["job_id"]]} for row in ledger.attempts()]
     finally:
         ledger.abandon()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from orchestrator.contract import Progress
+from orchestrator.slots import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class Launch:
     """Of each rank."""
     ranks: int = 1
     """Processes of the attempt: all are started, or none."""
+    places: tuple[Place, ...] = ()
+    """Where an executor over several machines starts them; their CPUs and GPUs are chosen there."""
+    first_rank: int = 0
+    """Of those on this machine, where the others are on other ones."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -46,6 +51,23 @@ class Handle:
     number: int
     pid: int | None = None
     pid_start: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The attempt has come to run, on another machine than ours or later than it was submitted.
+
+    Of an attempt on this machine that has a pid when it is submitted nothing of the kind is told.
+    """
+
+    handle: Handle
+    node: str
+    """The machine's name, for people; of several ranks on several machines, all names."""
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    pid: int | None
+    """Of rank 0, on its own machine."""
+    pid_start: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +91,18 @@ class Exited:
     ``returncode`` as in :mod:`subprocess`: negative for a signal; None where it could not be had (node lost).
     ``oom_killed`` when the kernel's out-of-memory killer is known to have struck meanwhile.
     ``rank`` is None where all ended well, or there was one rank only; otherwise both figures are of that rank,
-    which is the one that the attempt ended by.
+    which is the one that the attempt ended by. ``lost`` says in words why an attempt that no exit code is of has ended:
+    its machine is gone, or unfit to run it; another one may do.
     """
 
     handle: Handle
     returncode: int | None
     oom_killed: bool = False
     rank: int | None = None
+    lost: str | None = None
 
 
-Event: TypeAlias = Progressed | Sampled | Exited
+Event: TypeAlias = Placed | Progressed | Sampled | Exited
 
 
 class Executor(Protocol):
@@ -92,7 +116,10 @@ class Executor(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Everything that happened since the last call; waits up to ``timeout_s`` for the first event."""
+        """Everything that happened since the last call; waits up to ``timeout_s`` for the first event.
+
+        :raises ClusterLostError: when the machines that do the work can no longer be reached.
+        """
         ...
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.contract import ExitCode, Progress
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Progressed, Sampled
+from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
 
 NEVER = float("inf")
 ALIVE = Progress(phase="training")
@@ -24,11 +24,15 @@ class Fate:
     after_s: float = 1.0
     """Until it ends by itself; ``NEVER`` is possible."""
     returncode: int | None = 0
+    """None: the node that it runs on is lost."""
     oom_killed: bool = False
     rank: int = 0
     """Of several, the one that it ends by when it does not end well."""
+    placed_after_s: float = 0.0
+    """Until it is told that it has come to run, where the launch is for another machine."""
     progress_every_s: float | None = None
-    progress: Progress = ALIVE
+    progress: Progress | Callable[[float], Progress] = ALIVE
+    """What it reports each time; or a function of the seconds since the launch."""
     hangs_after_s: float = NEVER
     """From then on it reports no progress."""
     rss_mib: Sequence[tuple[float, float]] = ()
@@ -38,21 +42,36 @@ class Fate:
     returncode_asked: int = ExitCode.INTERRUPTED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    fate: Fate
+    ranks: int
+    launched: float
+
+    def progress(self, now: float) -> Progress:
+        said = self.fate.progress
+        return said if isinstance(said, Progress) else said(now - self.launched)
+
+
 @dataclass(slots=True, kw_only=True)
 class FakeExecutor:
     """See :class:`orchestrator.executors.base.Executor`. ``now`` is the clock to give the supervisor.
 
     :param behave: may raise an OSError for a launch that fails.
+    :param gather_s: what happens within so many seconds of the first event is told with it, at their end, as
+        executors do that listen now and then.
     """
 
     behave: Callable[[Launch], Fate] = lambda _: Fate()
-    launches: list[Launch] = field(default_factory=list)
+    launches: MutableSequence[Launch] = field(default_factory=list)
+    gather_s: float = 0.0
     time_s: float = 0.0
-    _agenda: list[tuple[float, int, Event]] = field(default_factory=list)
-    _alive: dict[Handle, Fate] = field(default_factory=dict)
-    _hung_at: dict[Handle, float] = field(default_factory=dict)
-    _ranks: dict[Handle, int] = field(default_factory=dict)
-    _ticket: itertools.count[int] = field(default_factory=itertools.count)
+    _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
+    """A list of handles: they report progress."""
+    _reports: dict[float, list[Handle]] = field(default_factory=dict)
+    """By time: those launched together report together, and are one entry of the agenda."""
+    _alive: dict[Handle, _Attempt] = field(default_factory=dict)
+    _ticket: Iterator[int] = field(default_factory=itertools.count)
 
     def now(self) -> float:
         return self.time_s
@@ -65,57 +84,82 @@ class FakeExecutor:
         fate = self.behave(launch)
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
-        self._alive[handle] = fate
-        self._ranks[handle] = launch.ranks
+        attempt = self._alive[handle] = _Attempt(fate=fate, ranks=launch.ranks, launched=self.time_s)
+        if launch.places:
+            self._in(fate.placed_after_s, _placed(handle, launch))
         self._in(fate.after_s, self._end(handle, fate.returncode, fate.oom_killed, fate.rank))
         for when, rss_mib in fate.rss_mib:
             self._in(when, Sampled(handle, rss_mib))
-        self._hung_at[handle] = self.time_s + fate.hangs_after_s
-        self._report_next(handle)
+        self._report_next(handle, attempt)
         return handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         until = self.time_s + timeout_s
         events: list[Event] = []
         while not events and self._agenda and self._agenda[0][0] <= until:
-            when = self._agenda[0][0]
-            self.time_s = max(self.time_s, when)
-            while self._agenda and self._agenda[0][0] == when:
-                event = heapq.heappop(self._agenda)[2]
-                if event.handle in self._alive:
-                    self._follow(event)
-                    events.append(event)
+            together = min(self._agenda[0][0] + self.gather_s, until)
+            while self._agenda and self._agenda[0][0] <= together:
+                when, _, what = heapq.heappop(self._agenda)
+                self.time_s = max(self.time_s, when)
+                events += self._reported(when) if isinstance(what, list) else self._happened(what)
+            self.time_s = max(self.time_s, together)
         if not events:
             self.time_s = until
         return events
 
-    def _follow(self, event: Event) -> None:
+    def _happened(self, event: Event) -> list[Event]:
+        if event.handle not in self._alive:
+            return []
         if isinstance(event, Exited):
-            del self._alive[event.handle], self._hung_at[event.handle], self._ranks[event.handle]
-        elif isinstance(event, Progressed):
-            self._report_next(event.handle)
+            del self._alive[event.handle]
+        return [event]
 
-    def _report_next(self, handle: Handle) -> None:
-        fate = self._alive[handle]
-        if fate.progress_every_s is not None and self.time_s + fate.progress_every_s <= self._hung_at[handle]:
-            self._in(fate.progress_every_s, Progressed(handle, fate.progress))
+    def _reported(self, when: float) -> list[Event]:
+        events: list[Event] = []
+        for handle in self._reports.pop(when):
+            attempt = self._alive.get(handle)
+            if attempt is not None:
+                events.append(Progressed(handle, attempt.progress(when)))
+                self._report_next(handle, attempt)
+        return events
+
+    def _report_next(self, handle: Handle, attempt: _Attempt) -> None:
+        fate = attempt.fate
+        if fate.progress_every_s is None:
+            return
+        when = self.time_s + fate.progress_every_s
+        if when > attempt.launched + fate.hangs_after_s:
+            return
+        if when not in self._reports:
+            self._reports[when] = []
+            self._in(fate.progress_every_s, self._reports[when])
+        self._reports[when].append(handle)
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        fate = self._alive.get(handle)
-        if fate is not None and kill:
+        attempt = self._alive.get(handle)
+        if attempt is not None and kill:
             self._in(0.0, self._end(handle, -9))
-        elif fate is not None:
-            self._in(fate.leaves_within_s, self._end(handle, int(fate.returncode_asked)))
+        elif attempt is not None:
+            self._in(attempt.fate.leaves_within_s, self._end(handle, int(attempt.fate.returncode_asked)))
 
     def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
-        has_cause = self._ranks[handle] > 1 and returncode != ExitCode.SUCCEEDED
+        has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
         return Exited(handle, returncode, oom_killed, rank if has_cause else None)
 
     def close(self) -> None:
         self._alive.clear()
         self._agenda.clear()
+        self._reports.clear()
 
-    def _in(self, seconds: float, event: Event) -> None:
+    def _in(self, seconds: float, what: Event | list[Handle]) -> None:
         when = self.time_s + seconds
         if when < NEVER:
-            heapq.heappush(self._agenda, (when, next(self._ticket), event))
+            heapq.heappush(self._agenda, (when, next(self._ticket), what))
+
+
+def _placed(handle: Handle, launch: Launch) -> Placed:
+    """On the first CPUs of each machine: nobody else is there."""
+    cpus = tuple(cpu for place in launch.places for cpu in range(place.cores))
+    gpus = tuple(str(gpu) for place in launch.places for gpu in range(place.gpus))
+    node = ", ".join(dict.fromkeys(place.node for place in launch.places))
+    return Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=None, pid_start=None)

@@ -38,9 +38,9 @@ SENTINEL_PATIENCE_S = 5.0
 class Sentinel:
     """Our end of the sentinel process (:mod:`orchestrator.executors.sentinel`)."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, *, apart: bool = False) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", sentinel.__file__, token],
+            [sys.executable, "-I", "-S", sentinel.__file__, token, *(["apart"] if apart else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -77,12 +77,14 @@ class LocalExecutor:
     :param worker_command: what is started in the worker's place, with job directory and attempt
         number appended.
     :param environment: variables added to every worker's environment.
+    :param sentinel_apart: whether this process may take its children with it when it ends.
 
     Call everything from one thread: the kernel ends workers when the thread that spawned them ends.
     """
 
     worker_command: Sequence[str] = WORKER_COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
+    sentinel_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
     _gangs: dict[Handle, Gang] = field(default_factory=dict, init=False)
     _ends: selectors.BaseSelector | None = field(default=None, init=False)
@@ -155,7 +157,7 @@ class LocalExecutor:
             if self._sentinel is not None:
                 self._sentinel.close()
             self._sentinel = None
-            self._sentinel = Sentinel(self._token)
+            self._sentinel = Sentinel(self._token, apart=self.sentinel_apart)
 
     def _wait_for_ends(self, timeout_s: float) -> list[tuple[Gang, WorkerProcess]]:
         """Ranks that have ended; waits for the first, but not longer than it takes to have something to read."""

@@ -1,11 +1,14 @@
 """The sentinel: a small process that outlives its supervisor by one sweep.
 
-``python -I -S sentinel.py TOKEN`` reads lines from standard input. Each line is the token of an
+``python -I -S sentinel.py TOKEN [apart]`` reads lines from standard input. Each line is the token of an
 attempt that has ended; every process whose environment still carries it is killed. End-of-file
 means that the supervisor is gone, in whatever way: then every process with TOKEN is killed. That
 reaches what neither the parent-death signal nor the process group does: descendants of workers in
 sessions of their own, even when supervisor and worker were killed together. (Out of its reach is
 only a descendant that has both a session of its own and an environment emptied on purpose.)
+
+With ``apart`` it is a child of the process that was started, which waits for it: where a supervisor that ends takes its
+own children with it (Ray's processes do), it is none of them.
 
 Started as a file, without site-packages, so that it costs a few MiB and milliseconds.
 """
@@ -82,6 +85,9 @@ def sweep(tokens: set[bytes]) -> None:
 def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
+    if sys.argv[2:] == ["apart"] and (child := os.fork()):
+        os.waitpid(child, 0)
+        return
     partial = b""
     ended: set[bytes] = set()
     sweep_at = 0.0

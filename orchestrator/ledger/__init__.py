@@ -24,21 +24,26 @@ from orchestrator.policy import Ending
 
 __all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = """
-CREATE TABLE jobs (
+-- What is declared is large and stays as it is; what happens changes all the time. Apart, a page of the file holds
+-- some thirty jobs of the second kind, and a change writes a page.
+CREATE TABLE declared (
     job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
     spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,
-    fingerprint TEXT NOT NULL, robot_hash TEXT, point TEXT NOT NULL,
-    state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
+    fingerprint TEXT NOT NULL, robot_hash TEXT, point TEXT NOT NULL
+);
+CREATE INDEX in_order ON declared (position, job_id);
+CREATE TABLE jobs (
+    job_id TEXT PRIMARY KEY, state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
     env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
     env_steps_per_s REAL, learner TEXT, learner_reason TEXT
-);
+) WITHOUT ROWID;
 CREATE TABLE attempts (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
-    pid INTEGER, pid_start REAL, queue_s REAL NOT NULL, started_at REAL NOT NULL, ended_at REAL, wall_s REAL,
+    node TEXT, pid INTEGER, pid_start REAL, queue_s REAL NOT NULL, started_at REAL NOT NULL, ended_at REAL, wall_s REAL,
     returncode INTEGER, cause TEXT, message TEXT, max_rss_mib REAL, record TEXT,
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
@@ -112,17 +117,21 @@ class Ledger:
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
         """Insert or replace declared jobs as ``(position, job, robot hash)``: PENDING, no attempts."""
         with translated(self._path):
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO jobs (job_id, position, where_, name, spec, resources, max_retries, xml_source,"
-                " fingerprint, robot_hash, point, state) VALUES (:job_id, :position, :where_, :name, :spec, :resources,"
-                " :max_retries, :xml_source, :fingerprint, :robot_hash, :point, 'PENDING')",
-                (rows.job_values(position, job, robot_hash) for position, job, robot_hash in jobs),
-            )
+            for position, job, robot_hash in jobs:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO declared (job_id, position, where_, name, spec, resources, max_retries,"
+                    " xml_source, fingerprint, robot_hash, point) VALUES (:job_id, :position, :where_, :name, :spec,"
+                    " :resources, :max_retries, :xml_source, :fingerprint, :robot_hash, :point)",
+                    rows.job_values(position, job, robot_hash),
+                )
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,)
+                )
 
     def update_limits(self, position: int, job: Job) -> None:
         """Take over what does not decide the result: limits, retries, place in the file."""
         self._execute(
-            "UPDATE jobs SET position = :position, where_ = :where_, name = :name, spec = :spec,"
+            "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec,"
             " resources = :resources, max_retries = :max_retries, point = :point WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
@@ -130,12 +139,14 @@ class Ledger:
     def delete_job(self, job_id: str) -> None:
         self._execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
         self._execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+        self._execute("DELETE FROM declared WHERE job_id = ?", (job_id,))
 
     def jobs(self) -> list[JobRow]:
         """Every job, in the order of the job file. A RUNNING one comes with its last attempt."""
         found = []
         with translated(self._path), decoding(self._path):
-            for row in self._connection.execute("SELECT * FROM jobs ORDER BY position, job_id"):
+            everything = "SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id"
+            for row in self._connection.execute(everything):
                 running = row["state"] == "RUNNING"
                 found.append(rows.job_row(row, self.last_attempt(row["job_id"]) if running else None))
         return found
@@ -162,13 +173,14 @@ class Ledger:
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
         self._execute(
-            "INSERT INTO attempts (job_id, number, cpus, gpus, pid, pid_start, queue_s, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempts (job_id, number, cpus, gpus, node, pid, pid_start, queue_s, started_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 attempt.job_id,
                 attempt.number,
                 json.dumps(attempt.cpus),
                 json.dumps(attempt.gpus),
+                attempt.node,
                 attempt.pid,
                 attempt.pid_start,
                 queue_s,
@@ -176,6 +188,23 @@ class Ledger:
             ),
         )
         self._execute("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
+
+    def place_attempt(self, attempt: Attempt) -> None:
+        """Where an attempt that was started before has come to run, and since when."""
+        self._execute(
+            "UPDATE attempts SET cpus = ?, gpus = ?, node = ?, pid = ?, pid_start = ?, started_at = ?"
+            " WHERE job_id = ? AND number = ?",
+            (
+                json.dumps(attempt.cpus),
+                json.dumps(attempt.gpus),
+                attempt.node,
+                attempt.pid,
+                attempt.pid_start,
+                attempt.started_at,
+                attempt.job_id,
+                attempt.number,
+            ),
+        )
 
     def end_attempt(
         self,
@@ -255,30 +284,41 @@ class Ledger:
 
     def summary(self) -> list[dict[str, Any]]:
         """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
-        return list(self.summaries())
+        return [row for page in self.summaries(page_rows=-1) for row in page]
 
-    def summaries(self) -> Iterator[dict[str, Any]]:
-        """:meth:`summary`, one by one."""
+    def summaries(self, *, page_rows: int) -> Iterator[list[dict[str, Any]]]:
+        """:meth:`summary`, page by page, each as of the moment when it is asked for."""
         with translated(self._path), decoding(self._path):
-            found = self._connection.execute(
-                "SELECT j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,"
-                " a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,"
-                " (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s"
-                " FROM jobs j LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
-                " ORDER BY j.position, j.job_id"
-            )
             varied = self._varied()
-            yield from (rows.summary_row(row, varied) for row in found)
+        last = (-1, "")
+        while True:
+            with translated(self._path), decoding(self._path):
+                found = self._connection.execute(
+                    "SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at,"
+                    " a.ended_at AS ended_at, a.node AS node, a.pid AS pid, a.record AS record,"
+                    " a.max_rss_mib AS max_rss_mib,"
+                    " (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s"
+                    " FROM declared d JOIN jobs j ON j.job_id = d.job_id"
+                    " LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
+                    " WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?",
+                    (*last, page_rows),
+                ).fetchall()
+                page = [rows.summary_row(row, varied) for row in found]
+            if page:
+                yield page
+            if len(found) != page_rows:
+                return
+            last = found[-1]["position"], found[-1]["job_id"]
 
     def attempts(self) -> list[dict[str, Any]]:
         """Every launch of every job, the jobs in their order, as in :func:`rows.attempt_facts`."""
         with translated(self._path), decoding(self._path):
             found = self._connection.execute(
-                "SELECT a.* FROM attempts a JOIN jobs j USING (job_id) ORDER BY j.position, j.job_id, a.number"
+                "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
             return [rows.attempt_facts(row) for row in found]
 
     def _varied(self) -> list[str]:
         """Every key that a matrix varies, in the order of the job file."""
-        points = self._connection.execute("SELECT point FROM jobs WHERE point != '{}' ORDER BY position, job_id")
+        points = self._connection.execute("SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id")
         return list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))

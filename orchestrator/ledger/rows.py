@@ -94,6 +94,7 @@ def attempt_row(row: sqlite3.Row) -> Attempt:
         pid=row["pid"],
         pid_start=row["pid_start"],
         started_at=row["started_at"],
+        node=row["node"],
     )
 
 
@@ -103,6 +104,7 @@ def attempt_facts(row: sqlite3.Row) -> dict[str, Any]:
     return {
         "job_id": row["job_id"],
         "number": row["number"],
+        "node": row["node"],
         "cpus": json.loads(row["cpus"]),
         "queue_s": row["queue_s"],
         "started_at": row["started_at"],
@@ -154,6 +156,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],
         "ranks": spec.get("ranks", 1),
+        "node": row["node"],
         "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if running else None,
         "robot_hash": row["robot_hash"],

@@ -1,0 +1,79 @@
+"""Where the time of a program goes: calls are booked on named parts, each without what lies within it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+Result = TypeVar("Result")
+
+
+class Parts:
+    """Seconds of wall time, of CPU time, and calls, by part. One thread."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.cpu_s: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self._inside: list[str] = []
+        self._since = time.perf_counter(), time.process_time()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for booked in (self.seconds, self.cpu_s, self.calls):
+            booked.clear()
+
+    def enter(self, part: str) -> None:
+        self._book()
+        self._inside.append(part)
+        self.calls[part] += 1
+
+    def leave(self) -> None:
+        self._book()
+        self._inside.pop()
+
+    def _book(self) -> None:
+        now = time.perf_counter(), time.process_time()
+        if self._inside:
+            self.seconds[self._inside[-1]] += now[0] - self._since[0]
+            self.cpu_s[self._inside[-1]] += now[1] - self._since[1]
+        self._since = now
+
+    def timed(self, part: str, call: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(call)
+        def wrapped(*values: Any, **named: Any) -> Result:
+            self.enter(part)
+            try:
+                return call(*values, **named)
+            finally:
+                self.leave()
+
+        return wrapped
+
+    def stepped(self, part: str, steps: Iterator[Result]) -> Iterator[Result]:
+        """``steps``, each of them timed."""
+        advance = self.timed(part, next)
+        nothing = object()
+        while (step := advance(steps, nothing)) is not nothing:
+            yield step
+
+
+class _Timed:
+    def __init__(self, parts: Parts, part: str, it: object) -> None:
+        self._parts, self._part, self._it = parts, part, it
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._it, name)
+        if not callable(found):
+            return found
+        wrapped = self._parts.timed(self._part, found)
+        setattr(self, name, wrapped)  # found directly from now on
+        return wrapped
+
+
+def timed(parts: Parts, part: str, it: Result) -> Result:
+    """Stands in for ``it``: calls of its methods are booked on ``part``."""
+    return cast("Result", _Timed(parts, part, it))

@@ -1,0 +1,228 @@
+"""A cluster that is not there: nodes that are lost and come back, jobs with work to do, and their fates.
+
+All times are simulated seconds. Where a figure comes from stands beside it; docs/scale.md names the sources.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.executors.base import Launch
+from orchestrator.executors.fake import NEVER, Fate
+from orchestrator.executors.ray.pool import ClusterPool
+from orchestrator.job import Job, Resources
+from orchestrator.slots import Place, Slot
+
+DAY_S = 86_400.0
+MIB_A_CORE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often what goes wrong."""
+
+    losses_a_node_day: float = 6.5e-3
+    """Nodes lost, for each node and day: the worse of two clusters in Kokolis et al. 2025. The training of Llama 3
+    was interrupted 419 times in 54 days on 2,048 nodes: 3.8e-3."""
+    weibull_shape: float = 0.75
+    """Of the time between losses of a node: below 1, as Schroeder and Gibson 2006 found (decreasing hazard)."""
+    repair_mean_s: float = 6 * 3600.0
+    repair_sigma: float = 1.0
+    """Of its logarithm: repairs are lognormal, with means from under an hour to over a day (same study)."""
+    notice_s: float = 15.0
+    """Until a lost node is known to be lost. What is launched on it meanwhile is lost with it."""
+    killed: float = 5e-3
+    """Share of the jobs that are killed once, say for want of memory. This and the next two are our own guesses."""
+    hung: float = 1e-3
+    """Share of the jobs that hang once."""
+    faulty: float = 2e-3
+    """Share of the jobs that fail by an error of their own, as they would again."""
+
+    def worse(self, times: float) -> Rates:
+        """Everything ``times`` as often; every tenth job at most is struck in each way."""
+        return Rates(
+            losses_a_node_day=self.losses_a_node_day * times,
+            killed=min(0.1, self.killed * times),
+            hung=min(0.1, self.hung * times),
+            faulty=min(0.1, self.faulty * times),
+        )
+
+
+class Nodes(ClusterPool):
+    """The room on a simulated cluster whose nodes are lost and, once they are mended, come back."""
+
+    def __init__(self, count: int, cores: int, rates: Rates, now: Callable[[], float], chance: random.Random) -> None:
+        super().__init__()
+        self.losses = 0
+        """Nodes lost so far, as far as it is known."""
+        self._cores_each, self._rates, self._now, self._chance = cores, rates, now, chance
+        for node in range(count):
+            self._join(node)
+        mean_s = DAY_S / rates.losses_a_node_day
+        self._scale_s = mean_s / math.gamma(1 + 1 / rates.weibull_shape)
+        self._lost_at = [self._first_loss() for _ in range(count)]
+        self._agenda = [(when + rates.notice_s, node) for node, when in enumerate(self._lost_at)]
+        heapq.heapify(self._agenda)
+
+    def _join(self, node: int) -> None:
+        self.add(str(node), cores=self._cores_each, gpus=0, memory_mib=MIB_A_CORE * self._cores_each)
+
+    def _first_loss(self) -> float:
+        """Of a cluster that has been running for long: what is left of an interval that the start falls into.
+
+        Long intervals are hit more often: such a one is distributed as ``scale * gamma(1 + 1/shape) ** (1/shape)``.
+        """
+        shape = self._rates.weibull_shape
+        interval = self._scale_s * self._chance.gammavariate(1 + 1 / shape, 1.0) ** (1 / shape)
+        return interval * self._chance.random()
+
+    def lost_at(self, place: Place) -> float:
+        """When the node of ``place`` is lost, as nobody knows yet."""
+        return self._lost_at[int(place.node)]
+
+    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+        self._catch_up()
+        return super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
+
+    def _catch_up(self) -> None:
+        """What has become known of nodes lost and mended since the last look."""
+        while self._agenda[0][0] <= self._now():
+            when, node = self._agenda[0]
+            if str(node) in self:
+                self.remove(str(node))
+                self.losses += 1
+                sigma = self._rates.repair_sigma
+                median_s = self._rates.repair_mean_s / math.exp(sigma**2 / 2)
+                then = when + 60.0 + self._chance.lognormvariate(math.log(median_s), sigma)
+            else:
+                self._join(node)
+                self._lost_at[node] = when + self._chance.weibullvariate(self._scale_s, self._rates.weibull_shape)
+                then = self._lost_at[node] + self._rates.notice_s
+            heapq.heapreplace(self._agenda, (then, node))
+
+
+STEPS_PER_S = 1000.0
+HYPERPARAMETERS = {"n_steps": 512, "batch_size": 256, "learning_rate": "linear(3e-4, 0)", "gamma": 0.99, "n_epochs": 10}
+
+
+def make_jobs(count: int, chance: random.Random, *, max_retries: int, stall_timeout_s: float) -> Iterator[Job]:
+    """Trainings of 10 to 40 minutes (lognormal, cut off); half of them of one core, others of two or four."""
+    for number in range(count):
+        cores = chance.choices((1, 2, 4), (50, 30, 20))[0]
+        work_s = min(max(chance.lognormvariate(math.log(1200.0), 0.4), 600.0), 2400.0)
+        job_id = f"robot-{number:06}-s0"
+        yield Job(
+            job_id=job_id,
+            where=f"jobs[{number}]",
+            spec=WorkerSpec(
+                job_id=job_id,
+                name=f"robot-{number:06}",
+                seed=0,
+                algo="ppo",
+                learner="auto",
+                total_timesteps=int(STEPS_PER_S * work_s),
+                n_envs=8,
+                normalize=True,
+                checkpoint_every=int(STEPS_PER_S * CHECKPOINT_EVERY_S),
+                eval_episodes=10,
+                xml="robot/robot.xml",
+                task="forward",
+                hyperparameters=HYPERPARAMETERS,
+                threads=cores,
+            ),
+            resources=Resources(
+                cores=cores,
+                threads=cores,
+                memory_mib=2048,
+                gpus=0,
+                timeout_s=7 * DAY_S,
+                stall_timeout_s=stall_timeout_s,
+            ),
+            max_retries=max_retries,
+            xml_source=None,
+        )
+
+
+PLACING_S = 1.0
+"""Until the node of an attempt has started it."""
+START_S = 10.0
+"""Until a worker trains: imports, compilation, its checkpoint."""
+CHECKPOINT_EVERY_S = 300.0
+
+
+class Work:
+    """What the jobs have to do and have done. :meth:`behave` is for a :class:`FakeExecutor`."""
+
+    def __init__(
+        self, jobs: Sequence[Job], rates: Rates, nodes: Nodes, now: Callable[[], float], *, progress_every_s: float
+    ) -> None:
+        self._whole_s = {job.job_id: job.spec.total_timesteps / STEPS_PER_S for job in jobs}
+        self._left_s = dict(self._whole_s)
+        self._rates, self._nodes, self._now, self._progress_every_s = rates, nodes, now, progress_every_s
+        self.redone_s = 0.0
+        """Trained in vain: since the last checkpoint before an attempt was lost."""
+
+    def is_faulty(self, job_id: str) -> bool:
+        return self._lot(job_id) < self._rates.faulty
+
+    def _lot(self, job_id: str) -> float:
+        return random.Random(job_id).random()
+
+    def behave(self, launch: Launch) -> Fate:
+        left_s, lost_s = self._left_s[launch.job_id], self._nodes.lost_at(launch.places[0]) - self._now()
+        own = self._own_fate(launch, left_s)
+        if lost_s < min(own.after_s, own.hangs_after_s):
+            self._lose(launch.job_id, lost_s)
+            return self._fate(launch.job_id, max(0.0, lost_s + self._rates.notice_s), None, hangs_after_s=lost_s)
+        if own.returncode != ExitCode.SUCCEEDED:
+            self._lose(launch.job_id, min(own.after_s, own.hangs_after_s))
+        return own
+
+    def _own_fate(self, launch: Launch, left_s: float) -> Fate:
+        """What becomes of the attempt if its node lives on. Strokes of fate come in the middle."""
+        rates, lot, middle_s = self._rates, self._lot(launch.job_id), START_S + left_s / 2
+        if lot < rates.faulty:
+            return self._fate(launch.job_id, middle_s, int(ExitCode.ERROR))
+        if launch.number == 0 and lot < rates.faulty + rates.killed:
+            return self._fate(launch.job_id, middle_s, -9)
+        if launch.number == 0 and lot < rates.faulty + rates.killed + rates.hung:
+            return self._fate(launch.job_id, NEVER, None, hangs_after_s=middle_s)
+        return self._fate(launch.job_id, START_S + left_s, int(ExitCode.SUCCEEDED))
+
+    def _fate(self, job_id: str, after_s: float, returncode: int | None, hangs_after_s: float = NEVER) -> Fate:
+        before_s = self._whole_s[job_id] - self._left_s[job_id]
+
+        def progress(since_s: float) -> Progress:
+            steps = int(STEPS_PER_S * (before_s + max(0.0, since_s - START_S)))
+            return Progress(
+                phase="training",
+                env_steps=steps,
+                iteration=steps // 4096,
+                ep_rew_mean=float(steps),
+                env_steps_per_s=STEPS_PER_S,
+                cpu_share=0.99,
+                run_delay_share=0.0,
+                learner="fast",
+            )
+
+        return Fate(
+            after_s=after_s,
+            returncode=returncode,
+            placed_after_s=PLACING_S,
+            hangs_after_s=hangs_after_s,
+            progress_every_s=self._progress_every_s,
+            progress=progress,
+            rss_mib=((START_S, 400.0),),
+            leaves_within_s=2.0,
+        )
+
+    def _lose(self, job_id: str, ran_s: float) -> None:
+        trained_s = min(max(0.0, ran_s - START_S), self._left_s[job_id])
+        kept_s = trained_s // CHECKPOINT_EVERY_S * CHECKPOINT_EVERY_S
+        self._left_s[job_id] -= kept_s
+        self.redone_s += trained_s - kept_s

@@ -1,0 +1,204 @@
+"""What comes from many nodes at once, through all that the driver does with it but Ray.
+
+Batches are unpickled, their pieces become files of the run directory, their events go through supervisor, recorder and
+ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.parts import Parts, timed
+from benchmarks.simulated import DAY_S, make_jobs
+from benchmarks.simulation import booked
+from orchestrator.contract import JobPaths, Progress, RunPaths
+from orchestrator.display import SilentReporter
+from orchestrator.executors.base import Event, Handle, Launch, Progressed
+from orchestrator.executors.ray.attempt import Batch
+from orchestrator.executors.ray.pool import ClusterPool
+from orchestrator.job import Resources
+from orchestrator.ledger import Ledger
+from orchestrator.mirror import Home, Source
+from orchestrator.reporting import View
+from orchestrator.supervisor import Supervisor
+
+TICK_S = 0.25
+ITERATION_EVERY_S = 2.0
+CHECKPOINT_EVERY_S = 60.0
+CHECKPOINT_BYTES = 200_000
+"""Of two networks of 64 × 64 with their optimiser, compressed: nothing is left to compress."""
+ONE_CORE = Resources(cores=1, threads=1, memory_mib=2048, gpus=0, timeout_s=DAY_S, stall_timeout_s=DAY_S)
+ROW = "1234.5678,99.25,0.00123,512,17.5,0.0042,0.18,-0.011,0.92,4096,1000.0,12.5,0.75,0.125,3.5,0.25,1,0,0.0,412.5\n"
+
+
+@dataclass(slots=True)
+class Training:
+    """Files of one training away, as they grow, and what it says of itself."""
+
+    root: Path
+    report_every_s: float
+    _at_s: float = 0.0
+    _source: Source = field(init=False)
+
+    def __post_init__(self) -> None:
+        JobPaths(self.root).checkpoints.mkdir(parents=True)
+        self._source = Source.of_copy(self.root)
+
+    def batches(self) -> Iterator[bytes]:
+        """One for each report: the pieces of what has changed and the latest progress, pickled as they are sent."""
+        while True:
+            before, self._at_s = self._at_s, self._at_s + self.report_every_s
+            paths = JobPaths(self.root)
+            rows = ROW * (_times(self._at_s, ITERATION_EVERY_S) - _times(before, ITERATION_EVERY_S))
+            for table in (paths.progress_csv, paths.timings_csv):
+                with table.open("a", encoding="utf-8") as file:
+                    file.write(rows)
+            if _times(before, CHECKPOINT_EVERY_S) < _times(self._at_s, CHECKPOINT_EVERY_S):
+                (paths.checkpoints / "latest.pt").write_bytes(os.urandom(CHECKPOINT_BYTES))
+            steps = int(1000 * self._at_s)
+            said = Progress(phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0)
+            event = Progressed(Handle("away", 0), said)
+            yield pickle.dumps(Batch(events=(event,), pieces=tuple(self._source.scan())))
+
+
+def _times(at_s: float, every_s: float) -> int:
+    return int(at_s // every_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class Streams:
+    """An :class:`orchestrator.executors.base.Executor` of endless trainings that all say the same.
+
+    :param parts: what unpickling and files are booked on.
+    """
+
+    batches: Sequence[bytes]
+    report_every_s: float
+    parts: Parts
+    time_s: float = 0.0
+    heard: int = 0
+    """Batches."""
+    _attempts: list[tuple[Handle, Home, Iterator[bytes]]] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.time_s
+
+    def submit(self, launch: Launch) -> Handle:
+        handle = Handle(launch.job_id, launch.number)
+        self._attempts.append((handle, Home(launch.job_dir), iter(self.batches)))
+        return handle
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        """The next tick: the attempts that report in it. They take turns, so that each tick has as many."""
+        turns = round(self.report_every_s / TICK_S)
+        turn = round(self.time_s / TICK_S) % turns
+        self.time_s += TICK_S
+        return [event for one in self._attempts[turn::turns] for event in self._read(*one)]
+
+    def _read(self, handle: Handle, home: Home, batches: Iterator[bytes]) -> list[Event]:
+        batch: Batch = self.parts.timed("unpickling", pickle.loads)(next(batches))
+        self.heard += 1
+        self.parts.timed("files", _apply)(home.apply, batch)
+        return [replace(event, handle=handle) for event in batch.events]
+
+    def cancel(self, handle: Handle, *, kill: bool) -> None:
+        """They end with the measurement."""
+
+    def close(self) -> None:
+        for _, home, _ in self._attempts:
+            home.close()
+
+
+def _apply(apply: Callable[..., None], batch: Batch) -> None:
+    for piece in batch.pieces:
+        apply(piece)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the streams of some nodes ask of the driver."""
+
+    nodes: int
+    jobs: int
+    report_every_s: float
+    batches_a_s: float
+    """For each second of the cluster."""
+    cpu_s: Mapping[str, float]
+    """CPU seconds for each second of the cluster, by part."""
+    wall_s: float
+    """Likewise, with the time that the disk takes."""
+    microseconds: float
+    """CPU time for each batch."""
+
+
+def measure(root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, seconds: float) -> Load:
+    """``seconds`` of a cluster all of whose jobs are training, after one report of each."""
+    count, parts = nodes * jobs_a_node, Parts()
+    source = Training(root / "away", report_every_s).batches()
+    batches = [next(source) for _ in range(math.ceil(seconds / report_every_s) + 2)]
+    paths = RunPaths(root / "run")
+    paths.root.mkdir()
+    ledger = Ledger.create(paths.ledger)
+    chance = random.Random(0)
+    jobs = make_jobs(count, chance, max_retries=0, stall_timeout_s=DAY_S)
+    ledger.put_jobs((place, dataclasses.replace(job, resources=ONE_CORE), None) for place, job in enumerate(jobs))
+    streams = Streams(batches=batches, report_every_s=report_every_s, parts=parts)
+    pool = ClusterPool()
+    for node in range(nodes):
+        pool.add(str(node), cores=jobs_a_node, gpus=0, memory_mib=1 << 20)
+    supervisor = Supervisor(
+        paths=paths,
+        rows=ledger.jobs(),
+        ledger=timed(parts, "ledger", ledger),
+        executor=timed(parts, "streams", streams),
+        slots=pool,
+        reporter=SilentReporter(),
+        now=streams.now,
+        available_memory_mib=lambda: 1 << 40,
+    )
+    begun: list[float] = []
+
+    def each_turn() -> None:
+        if not begun and streams.time_s > report_every_s:
+            begun.extend((time.perf_counter(), streams.time_s))
+            parts.clear()
+            streams.heard = 0
+        if begun and streams.time_s >= begun[1] + seconds:
+            raise _Over
+
+    supervisor.reporter = _EachTurn(each_turn)
+    with contextlib.suppress(_Over), booked(parts):
+        supervisor.run()
+    wall_s, cluster_s = time.perf_counter() - begun[0], streams.time_s - begun[1]
+    ledger.abandon()
+    cpu_s = {part: one / cluster_s for part, one in parts.cpu_s.items()}
+    return Load(
+        nodes=nodes,
+        jobs=count,
+        report_every_s=report_every_s,
+        batches_a_s=streams.heard / cluster_s,
+        cpu_s=cpu_s,
+        wall_s=wall_s / cluster_s,
+        microseconds=1e6 * sum(cpu_s.values()) * cluster_s / streams.heard,
+    )
+
+
+class _Over(Exception):
+    """The measurement is."""
+
+
+class _EachTurn(SilentReporter):
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def tick(self, view: Callable[[], View]) -> None:
+        self._action()

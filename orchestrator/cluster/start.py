@@ -1,0 +1,271 @@
+"""``cluster up`` and ``cluster join``: a node of a cluster on this machine, by ``ray start``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestrator import machine
+from orchestrator.claims import shared_directory
+from orchestrator.cluster import access, address, question, settings, state
+from orchestrator.cluster.end import end
+from orchestrator.cluster.settings import Offer
+from orchestrator.cluster.state import Node
+from orchestrator.contract import TOKEN_VARIABLE
+from orchestrator.errors import OrchestratorError, UsageError
+from orchestrator.executors.process import package_path
+from orchestrator.wording import count
+
+START_S = 120.0
+PASSED = (access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE)
+"""Of the variables that are Ray's, those that we pass on; the others would change what we set."""
+LONGEST_DIRECTORY = 43
+"""Below it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
+
+_RAY = """
+import resource
+from ray._private import services
+from ray.scripts.scripts import main
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+services.resolve_ip_for_localhost = lambda host: host
+main()
+"""
+"""Ray's own command, as its ``ray`` program runs it. Two things are different: as many open files as this user may have
+(each node and worker is a connection); and 127.0.0.1 stays what it is. Ray puts the machine's outward address in its
+place, and then listens on all interfaces although it was told not to."""
+
+
+def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: bool = False) -> list[str]:
+    """Start the head of a new cluster here. Returns what to tell the user.
+
+    :param host: this machine's address for the others; None: the one on its way to everywhere else.
+    :raises UsageError: something runs here already, the address is not ours or taken, or there is no good token.
+    """
+    access.require_ray()
+    with state.alone():
+        _nothing_runs()
+        own = address.lookup(host) if host is not None else address.outward() or access.LOOPBACK[0]
+        address.check_own(own, port)
+        _check_mode(insecure)
+        if not insecure and not access.has_token():
+            access.create_token()
+        offer = settings.offer(machine.detect(with_gpus=True))
+        cluster = address.joined(own, port)
+        options = ["--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats", "--no-monitor"]
+        node = _start("head", cluster, own, offer, options, insecure=insecure)
+    return _told_of_head(node, offer, own)
+
+
+def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[str]:
+    """Make this machine a node of the cluster whose head is at ``head`` (``HOST:PORT``). Returns what to tell the user.
+
+    :raises UsageError: there is no such cluster, it does not take our token, its versions differ, or something runs
+        here already.
+    """
+    version = access.require_ray()
+    with state.alone():
+        _nothing_runs()
+        there, port = address.parse(head, address.DEFAULT_PORT)
+        cluster = address.joined(there, port)
+        own = address.lookup(host) if host is not None else address.own(there)
+        address.check_own(own)
+        _check_mode(insecure)
+        if why := address.answers(there, port):
+            raise UsageError(
+                f"{cluster}: no head of a cluster answers ({why}); is `cluster up` running there, and the port open?"
+            )
+        _check_cluster(cluster, version, insecure=insecure)
+        offer = settings.offer(machine.detect(with_gpus=True))
+        _start("node", cluster, own, offer, [f"--address={cluster}"], insecure=insecure)
+    return [f"joined the cluster at {cluster} as {own}: {_brings(offer)}"]
+
+
+def _nothing_runs() -> None:
+    node = state.load()
+    if node is None:
+        return
+    living = node.living()
+    if not living:
+        _remove(node)
+        return
+    what = "the head of a cluster" if node.role == "head" else f"a node of the cluster at {node.cluster}"
+    broken = "" if node.is_whole() else "what is left of "
+    raise UsageError(
+        f"this machine runs {broken}{what} already ({node.address}, since {node.started}, "
+        f"{count(len(living), 'process', 'processes')}); `cluster status` shows it, `cluster down` ends it"
+    )
+
+
+def _check_mode(insecure: bool) -> None:
+    mode = os.environ.get(access.MODE_VARIABLE, "token").lower()
+    if mode != "token" and not insecure:
+        raise UsageError(
+            f"{access.MODE_VARIABLE}={mode} in the environment turns authentication off: everyone who reaches this "
+            "machine could run code on it. Unset it; or say --insecure"
+        )
+
+
+def _check_cluster(cluster: str, version: str, *, insecure: bool) -> None:
+    """:raises UsageError: the cluster does not take us, or we should not take it."""
+    open_to_all = question.metadata(cluster, insecure=True)
+    if insecure and isinstance(open_to_all, question.Refused):
+        raise UsageError(f"{cluster}: this cluster wants a token; join without --insecure")
+    if not insecure and not isinstance(open_to_all, question.Refused | question.Silent):
+        raise UsageError(
+            f"{cluster}: this cluster takes everyone, without a token: whoever reaches it can run code on its nodes. "
+            "Start it anew without --insecure; or join it with --insecure"
+        )
+    answer = open_to_all if insecure else question.metadata(cluster, insecure=False)
+    if isinstance(answer, question.Refused):
+        where = (
+            f"the environment's {access.TOKEN_VARIABLE}"
+            if os.environ.get(access.TOKEN_VARIABLE)
+            else access.token_file()
+        )
+        raise UsageError(
+            f"{cluster}: this cluster has another token than {where}; copy the file from the machine of its head"
+        )
+    if isinstance(answer, question.Silent):
+        raise UsageError(f"{cluster}: what listens there is no head of a cluster, or not a working one ({answer.why})")
+    here = {"ray": version, "python": ".".join(map(str, sys.version_info[:3]))}
+    if answer.ray != here["ray"] or answer.python.split(".")[:2] != here["python"].split(".")[:2]:
+        raise UsageError(
+            f"{cluster}: its head has Ray {answer.ray} on Python {answer.python}, this machine Ray {here['ray']} on "
+            f"Python {here['python']}; all nodes need the same Ray, and the same Python up to the second number"
+        )
+
+
+def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequence[str], *, insecure: bool) -> Node:
+    """Run ``ray start``, and record what runs since. :raises OrchestratorError: it failed; nothing of it is left."""
+    mark = secrets.token_hex(16)
+    directory = _directory(mark)
+    node = Node(
+        role=role,
+        cluster=cluster,
+        address=own,
+        insecure=insecure,
+        mark=mark,
+        directory=str(directory),
+        started=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        boot=state.boot(),
+    )
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in PASSED},
+        **settings.process_variables(),
+        **package_path(),
+        **access.environment(insecure=insecure),
+        TOKEN_VARIABLE: mark,
+    }
+    command = [
+        *(sys.executable, "-c", _RAY, "start", *options, f"--node-ip-address={own}", f"--temp-dir={directory}"),
+        *("--include-log-monitor=false", *offer.arguments()),
+    ]
+    state.save(node)  # before anything runs: whatever happens now, `down` finds it
+    try:
+        _run(command, variables, directory / "start.log")
+        node = _recorded(node)
+        if not node.is_whole():
+            raise OrchestratorError(f"Ray has ended again at once; its own words are below {directory}")
+    except BaseException:
+        end(node)
+        state.forget()
+        raise
+    return node
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+    """In a session of its own: the terminal's Ctrl-C and hang-up are not for a cluster."""
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            env=variables,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(START_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    if code != 0:
+        said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        how = f"did not end within {START_S:g} s" if code is None else f"failed with exit code {code}"
+        raise OrchestratorError("\n  ".join([f"`ray start` {how}; its last words:", *said[-8:]]))
+
+
+def _recorded(node: Node) -> Node:
+    node = dataclasses.replace(node, processes=state.marked(node.mark))
+    state.save(node)
+    return node
+
+
+def _directory(mark: str) -> Path:
+    """Ray makes its own directories open to everyone; so it gets one that only we can enter."""
+    ours = shared_directory()
+    if ours is None:
+        raise UsageError(
+            "the directory for temporary files has no place for us that others cannot write to; set TMPDIR to one of "
+            "your own"
+        )
+    path = ours / f"ray-{mark[:6]}"
+    if len(str(path)) > LONGEST_DIRECTORY:
+        raise UsageError(
+            f"{ours}: too long a path for Ray's sockets (at most {LONGEST_DIRECTORY - 11} characters); set TMPDIR to a "
+            "shorter one"
+        )
+    path.mkdir(mode=0o700)
+    return path
+
+
+def _remove(node: Node) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(node.directory)
+    state.forget()
+
+
+def _brings(offer: Offer) -> str:
+    gpus = f", {count(offer.gpus, 'GPU')}" if offer.gpus else ""
+    return f"{count(offer.cores, 'core')}{gpus}, {offer.memory_mib:,} MiB for jobs"
+
+
+def _told_of_head(node: Node, offer: Offer, own: str) -> list[str]:
+    lines = [f"the head of a cluster is up at {node.cluster}: {_brings(offer)}"]
+    command = f"python -m orchestrator cluster join {node.cluster}"
+    if node.insecure:
+        lines.append("WARNING: without authentication; whoever reaches this machine can run code on it")
+        lines.append(f"to add a machine, say there:  {command} --insecure")
+    elif address.is_loopback(own):
+        lines.append("only this machine can reach it; for others, `cluster down`, then `cluster up --address ADDRESS`")
+    elif os.environ.get(access.TOKEN_VARIABLE):
+        lines.append(
+            f"to add a machine, say there, with the same {access.TOKEN_VARIABLE} in its environment:  {command}"
+        )
+    else:
+        file = access.token_file()
+        there = _below_home(file)
+        lines.append(
+            f"to add a machine, say there:  mkdir -p {Path(there).parent} && scp {own}:{file} {there} && {command}"
+        )
+    lines.append(
+        f"to train on it, say here:  python -m orchestrator run JOBS.toml --executor ray --ray-address {node.cluster}"
+    )
+    return lines
+
+
+def _below_home(path: Path) -> str:
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

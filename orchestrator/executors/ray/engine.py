@@ -1,0 +1,114 @@
+"""A Ray cluster as the place where attempts run: everything of this package, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.claims import CpuClaims
+from orchestrator.errors import Problem
+from orchestrator.executors.ray import connection
+from orchestrator.executors.ray.executor import RayExecutor
+from orchestrator.executors.ray.fleet import Fleet, Tell
+from orchestrator.executors.ray.keeper import Home
+from orchestrator.executors.ray.nodes import Nodes
+from orchestrator.executors.ray.pool import ClusterPool
+from orchestrator.executors.ray.transport import Transport
+from orchestrator.job import Job
+from orchestrator.machine import Machine
+from orchestrator.slots import SlotPool
+from orchestrator.wording import count
+
+
+class RayEngine:
+    """See :class:`orchestrator.engine.Engine`.
+
+    :param home: the run directory, absolute.
+    :param search_paths: folders that jobs import code from.
+    :raises UsageError: there is no Ray, or no cluster that lets us in.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        max_parallel: int | None,
+        claims_directory: Path | None,
+        *,
+        home: Path,
+        search_paths: Sequence[str],
+        address: str,
+        storage: str,
+    ) -> None:
+        self._stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            transport = stack.enter_context(contextlib.closing(Transport.chosen(storage, home)))
+            connected = stack.enter_context(contextlib.closing(connection.connect(address, machine)))
+            here = stack.enter_context(_left(Home.at(home)))
+            self.slots = ClusterPool(max_parallel)
+            nodes = Nodes(connected, here, search_paths)
+            self.fleet = stack.enter_context(contextlib.closing(Fleet(nodes, self.slots, transport)))
+            self.executor = RayExecutor(fleet=self.fleet)
+            claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
+            self.here = SlotPool(machine, None, claims)
+            stack.callback(self.here.close)
+            self._stack = stack.pop_all()
+        self._where = address
+
+    def ready(self) -> list[str]:
+        return [*self.fleet.assemble(), *self.slots.warnings()]
+
+    def problems(self, job: Job) -> list[Problem]:
+        wanted = job.resources
+        if self.slots.fits_ever(
+            wanted.all_cores, wanted.all_gpus, memory_mib=wanted.all_memory_mib, ranks=wanted.ranks
+        ):
+            return []
+        each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
+        asked = f"{count(wanted.cores, 'core')}, {count(wanted.gpus, 'GPU')} and {wanted.memory_mib} MiB{each}"
+        largest = max(self.slots.nodes, key=lambda room: (room.gpus, room.cores, room.memory_mib), default=None)
+        there = "it has no nodes"
+        if largest is not None:
+            has = f"{count(largest.cores, 'core')}, {count(largest.gpus, 'GPU')} and {largest.memory_mib} MiB"
+            there = f"its largest of {count(len(self.slots.nodes), 'node')} has {has} for jobs"
+        text = f"asks for {asked}, which the cluster can never give: {there}"
+        return [Problem(where=f"{job.where}.resources", message=text)]
+
+    def facts(self) -> dict[str, Any]:
+        nodes = self.fleet.nodes
+        return {
+            "executor": "ray",
+            "ray_address": self._where,
+            "nodes": [
+                {
+                    "name": node.name,
+                    "cores": node.cores,
+                    "gpus": node.gpus,
+                    "memory_mib": node.memory_mib,
+                    "cpu_model": node.facts.cpu_model,
+                    "storage": self.fleet.way_to(node),
+                    "versions": dict(node.facts.versions),
+                }
+                for node in nodes
+            ],
+        }
+
+    def available_memory_mib(self) -> int:
+        """Each node's memory is part of the room it has."""
+        return sys.maxsize
+
+    def report_to(self, tell: Tell) -> None:
+        self.fleet.tell = tell
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def _left(home: Home) -> Any:
+    try:
+        yield home
+    finally:
+        home.leave()

@@ -1,0 +1,212 @@
+"""The nodes of a cluster as they come and go, each with its keeper, looked after in a thread of its own.
+
+What asks Ray's head for something may wait as long as the head is out of reach: so the supervisor's thread never does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orchestrator.executors.ray import versions
+from orchestrator.executors.ray.connection import Connection, HeadWatch
+from orchestrator.executors.ray.keeper import NAME_PREFIX, NAMESPACE, Home, Keeper, NodeFacts
+
+LOOK_EVERY_S = 2.0
+PING_EVERY_S = 20.0
+"""Whether a keeper still lives. (Not left to Ray: where memory runs out it ends first what it can restart.)"""
+CLOSE_S = 5.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node that jobs may run on, or that differs too much for it."""
+
+    node_id: str
+    name: str
+    """Of the machine; with a part of ``node_id`` where it has several nodes."""
+    cores: int
+    gpus: int
+    memory_mib: int
+    """As Ray counts them: what it lets in at once."""
+    facts: NodeFacts
+    keeper: Any
+    differences: versions.Differences
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A node whose keeper could not start or answer."""
+
+    node_id: str
+    name: str
+    why: str
+
+
+Change: TypeAlias = Joined | Left | Failed
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    row: Mapping[str, Any]
+    keeper: Any
+    asked: Any
+    """Reference to the answer; None once it was had."""
+    ask_at: float = 0.0
+    """When it is asked again."""
+    is_in: bool = False
+    """Whether others know of the node."""
+
+
+class Nodes:
+    """Of the cluster that ``connection`` leads to.
+
+    :param search_paths: folders that jobs import code from, which every node is asked about.
+    """
+
+    def __init__(self, connection: Connection, home: Home, search_paths: Sequence[str] = ()) -> None:
+        self.home = home
+        self.session = secrets.token_hex(6)
+        self.head = HeadWatch(connection.head)
+        self._search_paths = tuple(search_paths)
+        self.here = connection.node
+        """The node that this process is on."""
+        self._known: dict[str, _Known] = {}
+        self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
+        self._settled = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
+        self._thread.start()
+
+    def changes(self) -> list[Change]:
+        """Since the last call."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._changes.get_nowait())
+        return found
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until every node that was there at the beginning has answered. False: one has not."""
+        return self._settled.wait(timeout_s)
+
+    def close(self) -> None:
+        """Keepers go, with what they have on their nodes."""
+        self._over.set()
+        self.head.close()
+        if self.head.answers:
+            self._thread.join()
+            _closed([known.keeper for known in self._known.values()])
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            if self.head.answers:
+                with contextlib.suppress(*_unreachable()):  # asked again next time
+                    self._look()
+            if not any(known.asked is not None for known in self._known.values()):
+                self._settled.set()
+            self._over.wait(LOOK_EVERY_S if self._settled.is_set() else 0.05)
+
+    def _look(self) -> None:
+        import ray
+
+        rows = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
+        for node_id in [known for known in self._known if known not in rows]:
+            del self._known[node_id]
+            self._changes.put(Left(node_id))
+        for node_id, row in rows.items():
+            if node_id not in self._known:
+                keeper = self._started_keeper(node_id, row)
+                self._known[node_id] = _Known(row=row, keeper=keeper, asked=keeper.facts.remote())
+        for node_id, known in self._known.items():
+            if known.asked is not None and ray.wait([known.asked], timeout=0)[0]:
+                self._hear(node_id, known)
+            elif known.asked is None and time.monotonic() >= known.ask_at:
+                known.asked = known.keeper.facts.remote()
+
+    def _hear(self, node_id: str, known: _Known) -> None:
+        """The answer of a keeper. One that has died is replaced once."""
+        change = self._answered(known)
+        known.asked, known.ask_at = None, time.monotonic() + PING_EVERY_S
+        match change:
+            case Failed() if known.is_in:
+                known.keeper, known.is_in = self._started_keeper(node_id, known.row), False
+                known.asked = known.keeper.facts.remote()
+            case Failed():
+                known.ask_at = math.inf
+                self._changes.put(change)
+            case Joined() if not known.is_in:
+                known.is_in = True
+                self._changes.put(change)
+
+    def _started_keeper(self, node_id: str, row: Mapping[str, Any]) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        options = {
+            "num_cpus": 0,
+            "name": f"{NAME_PREFIX}/{self.session}/{node_id}",
+            "namespace": NAMESPACE,
+            "scheduling_strategy": strategy,
+        }
+        cpus = int(row["Resources"].get("CPU", 0))
+        return ray.remote(Keeper).options(**options).remote(self.session, node_id, cpus, self.home, self._search_paths)
+
+    def _answered(self, known: _Known) -> Change:
+        import ray
+
+        row = known.row
+        host = str(row["NodeManagerHostname"])
+        try:
+            facts: NodeFacts = ray.get(known.asked)
+        except (ray.exceptions.RayError, ImportError, AttributeError) as error:
+            return Failed(row["NodeID"], host, " ".join(str(error).split())[-300:])
+        hosts = [str(other.row["NodeManagerHostname"]) for other in self._known.values()]
+        resources = row["Resources"]
+        return Joined(
+            Node(
+                node_id=row["NodeID"],
+                name=host if hosts.count(host) == 1 else f"{host}/{row['NodeID'][:6]}",
+                cores=int(resources.get("CPU", 0)),
+                gpus=int(resources.get("GPU", 0)),
+                memory_mib=int(resources.get("memory", 0)) // MIB,
+                facts=facts,
+                keeper=known.keeper,
+                differences=versions.differences(versions.found(), facts.versions),
+            )
+        )
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    """What Ray raises when its head has gone between two calls."""
+    import ray
+
+    return ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError
+
+
+def _closed(keepers: Sequence[Any]) -> None:
+    import ray
+
+    if keepers:
+        ray.wait([keeper.close.remote() for keeper in keepers], num_returns=len(keepers), timeout=CLOSE_S)
+    for keeper in keepers:
+        ray.kill(keeper)

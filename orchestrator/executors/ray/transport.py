@@ -1,0 +1,57 @@
+"""How files travel between the run directory and the nodes, as ``--storage`` says."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator.errors import UsageError
+from orchestrator.mirror import Storage
+
+Way: TypeAlias = Literal["shared", "stream"]
+"""``shared``: workers train in the run directory itself, which their node sees; ``stream``: in a copy, which is kept
+the same as the run directory while they do."""
+CHOICES = "auto, shared, stream, or a URI such as s3://bucket/folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """``way`` is None where each node's own view decides."""
+
+    way: Way | None
+    storage: Storage | None = None
+    """Through which whole files go, in the place of Ray."""
+
+    @classmethod
+    def chosen(cls, option: str, home: Path) -> Transport:
+        """As the option says, for the run directory ``home``, which is ours alone.
+
+        :raises UsageError: no such way, or the storage does not do what one should.
+        """
+        match option:
+            case "auto":
+                return cls(None)
+            case "shared" | "stream":
+                return cls(option)
+        if ":" not in option:
+            raise UsageError(f"--storage {option}: unknown; valid: {CHOICES}")
+        whose = hashlib.sha256(f"{socket.gethostname()}:{home}".encode()).hexdigest()
+        storage = Storage(option, f"orchestrator-{whose[:16]}")
+        try:
+            storage.check()
+            storage.clear()
+        except OSError as error:
+            raise UsageError(f"--storage {option}: {error}") from error
+        return cls("stream", storage)
+
+    def of(self, *, sees_home: bool) -> Way:
+        """For a node."""
+        return self.way or ("shared" if sees_home else "stream")
+
+    def close(self) -> None:
+        """Nothing is on its way any more."""
+        if self.storage is not None:
+            self.storage.clear()

@@ -1,0 +1,113 @@
+"""Machines for tests of clusters: each with a home and a temporary directory of its own, perhaps an address too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import command_helpers as commands
+
+PATIENCE_S = 180.0
+TOKEN = ".config/orchestrator/cluster-token"
+
+
+class Machine:
+    """A user's home on a machine, and what is needed to give commands there."""
+
+    def __init__(self, temporary: Path, within: Sequence[str] = ()) -> None:
+        """:param within: put before every command."""
+        self.temporary = temporary
+        self.home = temporary / "home"
+        self.home.mkdir()
+        self._within = list(within)
+
+    @property
+    def token(self) -> Path:
+        return self.home / TOKEN
+
+    @property
+    def record(self) -> Path | None:
+        """What the machine remembers of its node."""
+        return next(iter(self.home.glob(".local/state/orchestrator/cluster-*.json")), None)
+
+    def environment(self, **added: str) -> dict[str, str]:
+        ours = ("RAY_", "XDG_", "ORCHESTRATOR_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+        places = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PATH": path}
+        return {**kept, **places, "PYTHONPATH": str(commands.REPOSITORY), **added}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [*self._within, sys.executable, *arguments]
+
+    def run(self, command: Sequence[str], cwd: Path | None = None, **added: str) -> subprocess.CompletedProcess[str]:
+        """Give any command there and wait for its end."""
+        return subprocess.run(
+            [*self._within, *command],
+            cwd=cwd or self.home,
+            env=self.environment(**added),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def cluster(self, *arguments: str, **added: str) -> subprocess.CompletedProcess[str]:
+        """Give a ``cluster`` command. Whatever happens: never a traceback."""
+        done = self.run([sys.executable, "-m", "orchestrator", "cluster", *arguments], **added)
+        assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done
+
+    def done(self, *arguments: str, **added: str) -> str:
+        """Give a ``cluster`` command that succeeds; what it says."""
+        done = self.cluster(*arguments, **added)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def refused(self, *arguments: str, **added: str) -> str:
+        """Give a ``cluster`` command that cannot be done; the one message."""
+        done = self.cluster(*arguments, **added)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1, f"one message of one line: {done.stderr}"
+        assert done.stderr.startswith("error: ")
+        return done.stderr
+
+    def take_token_of(self, other: Machine) -> None:
+        self.token.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(other.token, self.token)
+
+
+@contextmanager
+def machines(*within: Sequence[str]) -> Iterator[list[Machine]]:
+    """One for each of ``within``. What they have started is ended with the block.
+
+    Their directories have short names: the path of a socket holds 107 characters.
+    """
+    with ExitStack() as stack:
+        made = []
+        for before in within:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="o", dir="/tmp"))
+            made.append(Machine(Path(folder), before))
+            stack.callback(made[-1].cluster, "down")
+        yield made
+
+
+def environments(mark: str) -> Mapping[int, str]:
+    """Processes that carry ``mark`` in their environment, with their names."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "comm").read_text().strip()
+            except OSError:  # gone meanwhile
+                continue
+    return found

@@ -1,0 +1,77 @@
+"""Machines that are none: network namespaces with an address and a host name each, on one switch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+
+class Network:
+    """A switch, and a namespace for each of ``addresses`` with a cable to it; the way to everywhere else leads nowhere.
+
+    :raises OSError: they cannot be made here.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.addresses = tuple(addresses)
+        self._stem = f"oc{os.getpid()}"
+        self.names = [f"{self._stem}-{number}" for number in range(len(addresses))]
+        self._switch = f"{self._stem}-switch"
+        try:
+            for name in (*self.names, self._switch):
+                self._ip("netns", "add", name)
+            self._ip("-n", self._switch, "link", "add", "bridge0", "type", "bridge")
+            self._ip("-n", self._switch, "link", "set", "bridge0", "up")
+            for number, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
+                ours, theirs = f"{self._stem}e{number}", f"{self._stem}s{number}"
+                cable = ("link", "add", ours, "netns", name, "type", "veth", "peer", "name", theirs)
+                self._ip(*cable, "netns", self._switch)
+                self._ip("-n", self._switch, "link", "set", theirs, "master", "bridge0", "up")
+                self._ip("-n", name, "address", "add", f"{address}/24", "dev", ours)
+                for device in ("lo", ours):
+                    self._ip("-n", name, "link", "set", device, "up")
+                self._ip("-n", name, "route", "add", "default", "via", f"{address.rpartition('.')[0]}.254")
+        except OSError:
+            self.remove()
+            raise
+
+    def _ip(self, *arguments: str) -> None:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    def within(self, number: int, host: str) -> list[str]:
+        """What to put before a command that is to run on that machine."""
+        # Not `ip netns exec`, which hides the control groups.
+        enter = ["nsenter", f"--net=/run/netns/{self.names[number]}", "unshare", "--uts"]
+        return [*enter, "sh", "-c", f'hostname {host} && exec "$@"', "sh"]
+
+    def stall(self, number: int, *, up: bool) -> None:
+        """Pull that machine's cable, or put it back; nobody is told."""
+        state = "up" if up else "down"
+        self._ip("-n", self._switch, "link", "set", f"{self._stem}s{number}", state)
+
+    def remove(self) -> None:
+        for name in (*self.names, self._switch):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@contextmanager
+def network(*addresses: str) -> Iterator[Network]:
+    """The machines, as long as the block lasts; skips the test where they cannot be had."""
+    for program in ("ip", "nsenter", "unshare"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no `{program}` here (packages iproute2 and util-linux)")
+    try:
+        made = Network(addresses)
+    except OSError as error:
+        pytest.skip(f"no right to make network namespaces here: {error}")
+    try:
+        yield made
+    finally:
+        made.remove()

@@ -1,0 +1,358 @@
+"""What a cluster's commands decide, without Ray: tokens, addresses, offers, records, what is slow."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster import access, address, end, settings, start, state
+from orchestrator.cluster.state import Node, Process
+from orchestrator.cluster.status import ClusterNode, RunningJob, from_facts, hot_spots, version_lines
+from orchestrator.errors import UsageError
+from orchestrator.machine import Cpu, Machine, process_start
+
+TOKEN = "0123456789abcdef" * 4
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home."""
+    for name in (access.MODE_VARIABLE, access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE, "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+# -- the token
+
+
+def test_a_token_is_made_once_and_for_its_owner_alone(place: Path, no_umask: None) -> None:
+    path = access.create_token()
+    assert path == place / ".config/orchestrator/cluster-token"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    made = path.read_text()
+    assert len(made) == 64
+    assert access.create_token().read_text() == made
+    access.check_token()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
+    path = access.create_token()
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=f"others can read this token .mode 0{mode:o}.*chmod 600 {path}"):
+        access.check_token()
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words that are long enough", "a" * 20 + "\n" + "b" * 20])
+def test_what_is_no_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = access.create_token()
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"{path}: this is no token"):
+        access.check_token()
+    if text:
+        monkeypatch.setenv(access.TOKEN_VARIABLE, text)
+        with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: this is no token"):
+            access.check_token()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_another_users_token_is_refused() -> None:
+    path = access.create_token()
+    os.chown(path, 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        access.check_token()
+
+
+def test_where_the_token_is_looked_for(place: Path) -> None:
+    assert access.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
+    assert access.token_file({access.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
+    assert access.has_token({access.TOKEN_VARIABLE: TOKEN})
+    assert not access.has_token({access.TOKEN_FILE_VARIABLE: "~/mine"})
+
+
+def test_rays_processes_are_told_of_the_token_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="there is no token"):
+        access.environment()
+    assert access.environment(insecure=True)[access.MODE_VARIABLE] == "disabled"
+    assert access.client_environment("10.0.0.1:6379")[access.MODE_VARIABLE] == "disabled"
+    path = access.create_token()
+    told = access.client_environment("10.0.0.1:6379")
+    assert (told[access.MODE_VARIABLE], told[access.TOKEN_FILE_VARIABLE]) == ("token", str(path))
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in told
+    assert access.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    monkeypatch.setenv(access.TOKEN_VARIABLE, TOKEN)
+    assert access.TOKEN_FILE_VARIABLE not in access.environment()
+
+
+@pytest.mark.parametrize(("version", "fits"), [("2.51.2", False), ("2.52.0", True), ("2.60.0", True), ("3.0.0", False)])
+def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    if fits:
+        assert access.require_ray() == version
+    else:
+        with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.52 on, below 3: pip install .*\[ray\]"):
+            access.require_ray()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(UsageError, match=r'^Ray is not installed here: pip install "mujoco-orchestrator\[ray\]"$'):
+        start.up()
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10.0.0.1:6379", ("10.0.0.1", 6379)),
+        ("10.0.0.1", ("10.0.0.1", 99)),
+        ("localhost:1", ("127.0.0.1", 1)),
+        ("[::1]:6379", ("::1", 6379)),
+        ("[::1]", ("::1", 99)),
+        ("::1", ("::1", 99)),
+    ],
+)
+def test_addresses_are_understood(text: str, found: tuple[str, int]) -> None:
+    assert address.parse(text, 99) == found
+    assert address.parse(address.joined(*found)) == found
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:", ":6379", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536", ""])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"expected HOST:PORT, such as 10\.0\.0\.1:6379"):
+        address.parse(text)
+
+
+def test_an_address_must_be_ours_and_free() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        with pytest.raises(UsageError, match="another program listens there; give another --port"):
+            address.check_own("127.0.0.1", port)
+        assert address.answers("127.0.0.1", port) is None
+    assert address.answers("127.0.0.1", port) == "Connection refused"
+    address.check_own("127.0.0.1", port)
+    with pytest.raises(UsageError, match=r"203\.0\.113\.7 is no address of this machine"):
+        address.check_own("203.0.113.7")
+    assert address.own("127.0.0.1") == "127.0.0.1"
+
+
+# -- what a machine offers
+
+
+def machine(cores: int = 8, siblings: int = 2, quota: float | None = None, memory_mib: int = 64_000) -> Machine:
+    cpus = [Cpu(index=index, core=index % cores, package=0, numa_node=0) for index in range(cores * siblings)]
+    return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=memory_mib)
+
+
+def test_cores_are_counted_as_doctor_counts_them() -> None:
+    assert settings.offer(machine()).cores == 8, "not 16: siblings share a core"
+    assert settings.offer(machine(quota=2.5)).cores == 2
+    assert "--num-cpus=2" in settings.offer(machine(quota=2.5)).arguments()
+
+
+@pytest.mark.parametrize("memory_mib", [1_000, 4_000, 64_000, 2_000_000])
+@pytest.mark.parametrize("shared_memory_mib", [None, 64, 500, 1_000_000])
+def test_memory_is_left_for_ray_and_the_system(memory_mib: int, shared_memory_mib: int | None) -> None:
+    offer = settings.offer(machine(memory_mib=memory_mib), shared_memory_mib)
+    assert 75 < offer.store_mib <= 2048, "Ray wants 75 MiB at least"
+    assert memory_mib // 2 <= offer.memory_mib < memory_mib
+    if memory_mib >= 4_000:
+        assert offer.memory_mib + offer.store_mib <= memory_mib - 700
+
+
+# -- records, and the end
+
+
+def node(**changes: object) -> Node:
+    made = Node(
+        role="node",
+        cluster="10.0.0.1:6379",
+        address="10.0.0.2",
+        insecure=False,
+        mark=f"mark-{os.getpid()}-{id(changes)}",
+        directory="/nonexistent",
+        started="2026-11-20 12:00:00 UTC",
+        boot=state.boot(),
+        processes=(),
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def recorded(process: subprocess.Popen[bytes], *, later: float = 0.0) -> Process:
+    begun = process_start(process.pid)
+    assert begun is not None
+    return Process(name="raylet", pid=process.pid, start=begun + later)
+
+
+def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> None:
+    assert state.load() is None
+    assert state.cluster_here() is None
+    kept = node(processes=(recorded(bystander),))
+    state.save(kept)
+    assert state.load() == kept
+    assert state.cluster_here() == "10.0.0.1:6379"
+    state.forget()
+    assert state.load() is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"processes": [{}]}', '{"processes": 1}'])
+def test_a_damaged_record_is_told_of(text: str) -> None:
+    state.save(node())
+    state.path().write_text(text)
+    with pytest.raises(UsageError, match="this is no record of a cluster's node"):
+        state.load()
+
+
+def test_a_pid_that_another_has_now_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
+    state.save(node(processes=(recorded(bystander, later=1.0),)))
+    assert state.cluster_here() is None
+    assert end.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had ended already"]
+    assert bystander.poll() is None
+    assert state.load() is None
+
+
+def test_after_a_reboot_nothing_of_the_record_is_ours(bystander: subprocess.Popen[bytes]) -> None:
+    state.save(node(processes=(recorded(bystander),), boot="another"))
+    assert end.down()[0].startswith("nothing to end: ")
+    assert bystander.poll() is None
+
+
+def test_what_carries_the_mark_is_ended_even_if_it_does_not_want_to() -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
+    marked = node()
+    process = subprocess.Popen(
+        [sys.executable, "-c", stubborn],
+        env={**os.environ, "ORCHESTRATOR_TOKEN": marked.mark},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    state.save(marked)
+    (said,) = end.down()
+    assert said.startswith("ended 10.0.0.2, a node of the cluster at 10.0.0.1:6379: ")
+    assert process.wait() == -9
+    process.stdout.close()
+
+
+def test_one_command_at_a_time() -> None:
+    with state.alone(), pytest.raises(UsageError, match="another `cluster` command is at work"):
+        end.down()
+    assert end.down()[0].startswith("nothing to end")
+
+
+# -- what is slow
+
+
+def job(key: str, speed: float | None = None, waits: float | None = None, cores: int = 1) -> RunningJob:
+    return RunningJob(key=key, cores=cores, env_steps_per_s=speed, run_delay_share=waits)
+
+
+def member(name: str, *jobs: RunningJob, versions: dict[str, str | None] | None = None) -> ClusterNode:
+    return ClusterNode(
+        name=name,
+        address="10.0.0.1",
+        is_head=False,
+        cores=4,
+        cores_used=len(jobs),
+        memory_mib=1000,
+        memory_used_mib=0,
+        gpus=0,
+        gpus_used=0,
+        versions=versions,
+        jobs=jobs,
+    )
+
+
+def test_a_node_whose_jobs_wait_is_a_hot_spot() -> None:
+    calm = member("calm", job("a-s0/0", 100, 0.01), job("a-s1/0", 100, 0.02), job("a-s2/0", 100, 0.9))
+    busy = member("busy", job("a-s3/0", 100, 0.4), job("a-s4/0", 100, 0.2))
+    (line,) = hot_spots([calm, busy])
+    assert line.startswith("busy: its jobs wait 30% of the time for a CPU")
+
+
+def test_a_node_that_is_slower_for_each_core_is_a_hot_spot() -> None:
+    fast = member("fast", job("a-s0/0", 100), job("b-s0/0", 10))
+    also = member("also", job("a-s1/0", 200, cores=2), job("a-s2/0", 98))
+    slow = member("slow", job("a-s3/1", 50), job("b-s1/0", 5))
+    (line,) = hot_spots([fast, also, slow])
+    assert line == "slow: its jobs run at 50% of the speed per core that the same jobs have elsewhere"
+
+
+def test_jobs_of_other_names_are_no_yardstick() -> None:
+    assert hot_spots([member("one", job("ant-s0/0", 100)), member("two", job("humanoid-s0/0", 5))]) == []
+    assert hot_spots([member("one", job("a-s0/0", None)), member("two", job("a-s1/0", 5))]) == []
+    assert hot_spots([]) == []
+
+
+def test_versions_are_told_once_and_then_where_they_differ() -> None:
+    usual: dict[str, str | None] = {"torch": "2.13", "numpy": "2.4", "psutil": None}
+    nodes = [
+        member("one", versions=usual),
+        member("two", versions=usual),
+        member("three", versions={**usual, "numpy": None}),
+        member("four"),
+    ]
+    assert version_lines(nodes) == [
+        "versions: torch 2.13, numpy 2.4",
+        "three: numpy missing",
+        "four: has not told its versions in time",
+    ]
+
+
+def test_status_is_made_of_what_the_cluster_says() -> None:
+    progress = {"env_steps_per_s": 100.0, "run_delay_share": 0.5}
+    rows = [
+        {
+            "node_id": number * 8,
+            "address": f"10.0.0.{number}",
+            "host": host,
+            "is_head": number == "2",
+            "total": {"CPU": 4.0, "memory": 8.0 * 2**30, "GPU": 2.0},
+            "free": {"CPU": 3.0, "memory": 6.0 * 2**30},
+            "versions": {},
+            "jobs": [{"key": "a-s0/0", "cpus": [0, 1], "progress": progress if number == "1" else None}],
+        }
+        for number, host in (("1", "same"), ("2", "same"), ("3", "other"))
+    ]
+    found = from_facts({"cluster": "10.0.0.2:6379", "ray": "2.60.0", "nodes": rows})
+    assert [member.name for member in found.nodes] == ["same/222222", "other", "same/111111"]
+    last = found.nodes[2]
+    assert (last.cores, last.cores_used, last.memory_mib, last.memory_used_mib) == (4, 1.0, 8192, 2048)
+    assert (last.gpus, last.gpus_used) == (2, 2.0)
+    assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2),)
+    assert found.nodes[0].jobs == (job("a-s0/0", cores=2),)
+    assert len(found.hot_spots) == 1

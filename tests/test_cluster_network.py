@@ -1,0 +1,176 @@
+"""A cluster of three machines with addresses of their own, and a stranger on the same network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import cluster_helpers as helpers
+import grpc_probe
+import pytest
+from cluster_helpers import Machine
+from command_helpers import REPOSITORY, wait_until
+from network_helpers import Network, network
+
+from orchestrator.contract import ExitRecord, RunPaths
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+HEAD = f"{ADDRESSES[0]}:6379"
+STALL_S = 20.0
+DRIVER = """
+import itertools, os, sys
+from orchestrator.cluster import access
+os.environ.update(access.client_environment(sys.argv[1]))
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+ray.init(address=sys.argv[1], log_to_driver=False)
+
+@ray.remote(num_cpus=0)
+class Sitting:
+    def answer(self):
+        return ray.get_runtime_context().get_node_id()
+
+nodes = [row["NodeID"] for row in ray.nodes() if row["Alive"]]
+places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+actors = [Sitting.options(scheduling_strategy=place).remote() for place in places]
+for line in itertools.chain([""], sys.stdin):
+    assert ray.get([actor.answer.remote() for actor in actors]) == nodes
+    print(len(nodes), flush=True)
+"""
+"""A driver with an actor on every node; they answer once at the beginning, and for each line that it is given."""
+
+
+@dataclass(frozen=True)
+class Site:
+    network: Network
+    head: Machine
+    nodes: tuple[Machine, Machine]
+    stranger: Machine
+
+    @property
+    def mine(self) -> tuple[Machine, ...]:
+        return self.head, *self.nodes
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with network(*ADDRESSES, "10.0.0.66") as made:
+        names = ("head", "node1", "node2", "stranger")
+        with helpers.machines(*(made.within(number, name) for number, name in enumerate(names))) as machines:
+            head, *nodes, stranger = machines
+            assert f"the head of a cluster is up at {HEAD}" in head.done("up")
+            for node, address in zip(nodes, ADDRESSES[1:], strict=True):
+                node.take_token_of(head)
+                assert node.done("join", HEAD).startswith(f"joined the cluster at {HEAD} as {address}: ")
+            yield Site(made, head, (nodes[0], nodes[1]), stranger)
+
+
+@pytest.fixture
+def driver(site: Site) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        site.head.command("-c", DRIVER, HEAD),
+        env=site.head.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "3\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ids(machine: Machine) -> list[str]:
+    answer = [sys.executable, "-c", "import sys; from orchestrator.cluster import question; "]
+    answer[-1] += f"print(*sorted(node['node_id'] for node in question.facts({HEAD!r})['nodes']))"
+    done = machine.run(answer)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_who_has_not_the_token_does_not_join(site: Site) -> None:
+    assert "there is no token. Copy the file" in site.stranger.refused("join", HEAD)
+    said = site.stranger.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
+    assert f"{HEAD}: this cluster has another token than the environment's RAY_AUTH_TOKEN" in said
+    assert len(json.loads(site.head.done("status", "--json"))["nodes"]) == 3
+
+
+def hashes(run_dir: Path) -> Mapping[str, str | None]:
+    paths = RunPaths(run_dir)
+    records = {
+        folder.name: ExitRecord.from_json(paths.job(folder.name).attempt(0).exit.read_text())
+        for folder in paths.jobs.iterdir()
+    }
+    return {job_id: record.weights_sha256 for job_id, record in records.items()}
+
+
+def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "run",
+        str(REPOSITORY / "jobs/smoke.toml"),
+        "--set",
+        "seeds=[0,1,2]",
+    ]
+    over = ["--executor", "ray", "--ray-address", HEAD, "--storage", "stream", "--json"]
+    done = site.head.run([*command, "--run-dir", "far", *over])
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    nodes = {event["node"] for event in events if event.get("node")}
+    assert nodes == {"head", "node1", "node2"}
+    done = site.head.run([*command, "--run-dir", "near"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    near = hashes(site.head.home / "near")
+    assert len(near) == 6
+    assert None not in near.values()
+    assert hashes(site.head.home / "far") == near
+
+
+def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
+    before = ids(site.head)
+    done = site.stranger.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for address in ADDRESSES:
+        ports = found[address]
+        # Raylet, its object manager, its agent and an actor's process; on the head Ray's control service too.
+        assert len(ports) >= 4 + (address == ADDRESSES[0])
+        for port, answers in ports.items():
+            where = f"{address}:{port}"
+            if answers["http"] is not None:
+                assert answers["http"] == 401, where
+                continue
+            told = {method: status for method, status in answers["grpc"].items() if status != grpc_probe.UNIMPLEMENTED}
+            assert told, f"{where}: neither Ray's gRPC nor HTTP; what is it?"
+            assert set(told.values()) == {grpc_probe.UNAUTHENTICATED}, f"{where}: {told}"
+    assert ids(site.head) == before
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    print(file=driver.stdin, flush=True)
+    assert driver.stdout.readline() == "3\n", "all still work"
+
+
+def test_a_network_that_stalls_for_20_s_loses_no_node(site: Site, driver: subprocess.Popen[str]) -> None:
+    before = ids(site.head)
+    site.network.stall(2, up=False)
+    try:
+        waiting = subprocess.Popen(["sleep", str(STALL_S)])
+        waiting.wait()
+    finally:
+        site.network.stall(2, up=True)
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    print(file=driver.stdin, flush=True)
+    assert driver.stdout.readline() == "3\n"
+    wait_until(lambda: ids(site.head) == before, "the same nodes as before")

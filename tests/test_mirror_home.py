@@ -1,0 +1,142 @@
+"""What becomes of pieces where they arrive."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirror_helpers import (
+    MIB,
+    ROWS_0,
+    part,
+    tail,
+    tree,
+    write,
+)
+
+from orchestrator.contract import JobPaths
+from orchestrator.mirror import Home, MirrorError, Piece, Removed, Stored
+
+LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]
+
+
+@pytest.mark.parametrize("path", LEAVING)
+@pytest.mark.parametrize(
+    "make", [part, lambda path: tail(path, 0, b"x"), Removed, lambda path: Stored(path, "name", 1)]
+)
+def test_no_piece_leaves_the_directory(tmp_path: Path, path: str, make: Any) -> None:
+    (tmp_path / "out").write_text("mine")
+    home = Home(tmp_path / "home")
+    with pytest.raises(MirrorError, match="is no path inside a job directory"):
+        home.apply(make(path))
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["link", "link/file", "folder/link/file"])
+@pytest.mark.parametrize("make", [part, lambda path: tail(path, 4, b"x"), Removed])
+def test_no_piece_goes_over_a_link(tmp_path: Path, path: str, make: Any) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    write(elsewhere, {"file": "mine"})
+    home = Home(tmp_path / "home")
+    link = tmp_path / "home" / re.sub("link.*", "link", path)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere if path.endswith("file") else elsewhere / "file")
+    with pytest.raises(MirrorError, match="is a link; nothing is written where it leads"):
+        home.apply(make(path))
+    assert tree(elsewhere) == {"file": b"mine"}
+
+
+def test_a_run_directory_may_itself_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "large")
+    Home(tmp_path / "runs/job").apply(part("eval.json"))
+    assert tree(tmp_path / "large") == {"job/eval.json": b"x"}
+
+
+def test_a_file_appears_when_it_is_whole_and_one_cut_short_is_cleared_away(tmp_path: Path) -> None:
+    write(tmp_path, {"model.zip": "before"})
+    home = Home(tmp_path)
+    home.apply(part("model.zip", b"aft", is_last=False))
+    assert (tmp_path / "model.zip").read_bytes() == b"before"
+    del home  # killed
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".arriving.tmp"]
+    home = Home(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
+    with pytest.raises(MirrorError, match=r"model.zip: its bytes from 3 on came, after None"):
+        home.apply(part("model.zip", b"er", offset=3))
+    assert (tmp_path / "model.zip").read_bytes() == b"before"
+
+
+def test_homes_of_several_sources_do_not_disturb_each_other(tmp_path: Path) -> None:
+    one, other = Home(tmp_path, name="-0"), Home(tmp_path, name="-1")
+    one.apply(part("model.zip", b"wh", is_last=False))
+    other.apply(part("attempts/0/rank-1.exit.json"))
+    one.apply(part("model.zip", b"ole", offset=2))
+    assert (tmp_path / "model.zip").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        (tail("progress.csv", 9, b"x"), "has 2 bytes, and came to grow from 9"),
+        (part("model.zip", b"x", offset=9), "its bytes from 9 on came, after"),
+    ],
+)
+def test_a_piece_that_got_lost_is_noticed(tmp_path: Path, lost: Piece, message: str) -> None:
+    write(tmp_path, {"progress.csv": "a\n"})
+    home = Home(tmp_path)
+    home.apply(part("model.zip", b"x", is_last=False))
+    with pytest.raises(MirrorError, match=message):
+        home.apply(lost)
+
+
+def test_emptied_folders_go_too(tmp_path: Path) -> None:
+    write(tmp_path, {"checkpoints/checkpoint-000000001024.pt": "last", ROWS_0: "rows"})
+    home = Home(tmp_path)
+    home.apply(Removed(ROWS_0))
+    home.apply(Removed(ROWS_0))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-000000001024.pt"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small disk")
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_at_home_is_told_with_the_path_and_spoils_nothing(small_disk: Path) -> None:
+    paths = JobPaths(small_disk / "job")
+    home = Home(paths.root)
+    home.apply(part("progress.csv", b"a\n"))
+    home.apply(part("model.zip", os.urandom(MIB), is_last=False))
+    with pytest.raises(OSError, match=re.escape(str(paths.model))) as told:
+        home.apply(part("model.zip", os.urandom(MIB), offset=MIB))
+    assert told.value.errno == errno.ENOSPC
+    assert tree(paths.root) == {"progress.csv": b"a\n"}
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(int(1.9 * MIB)))
+    growth = tail("progress.csv", 2, b"1\n" * (MIB // 4))
+    with pytest.raises(OSError, match=re.escape(str(paths.progress_csv))) as told:
+        home.apply(growth)
+    assert told.value.errno == errno.ENOSPC
+    assert tree(paths.root) == {"progress.csv": b"a\n"}
+    ballast.unlink()
+    home.apply(growth)
+    assert paths.progress_csv.stat().st_size == 2 + MIB // 2
+    home.close()
+    assert [path.name for path in paths.root.iterdir()] == ["progress.csv"]

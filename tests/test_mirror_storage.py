@@ -1,0 +1,159 @@
+"""Whole files through a file system that both sides see."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mirror_helpers import bring, tree
+
+from orchestrator.errors import UsageError
+from orchestrator.mirror import Home, MirrorError, Part, Source, Storage, Stored, outgoing
+from orchestrator.mirror import storage as storages
+
+LARGE = os.urandom(3 * 2**20 + 5)
+
+
+@pytest.fixture(params=["memory", "file"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    uri = f"memory://mirror-{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/storage"
+    made = Storage(uri, "run-1")
+    yield made
+    made.clear()
+
+
+def lying(storage: Storage) -> list[str]:
+    filesystem, folder = storages._opened(storage.uri)
+    return [str(name) for name in filesystem.find(folder)]
+
+
+def away(tmp_path: Path) -> Path:
+    root = tmp_path / "away"
+    (root / "checkpoints").mkdir(parents=True)
+    (root / "checkpoints/checkpoint-000000000512.pt").write_bytes(LARGE)
+    (root / "eval.json").write_text("{}")
+    (root / "progress.csv").write_text("row\n" * 50_000)
+    return root
+
+
+def test_large_whole_files_go_through_the_storage_and_leave_nothing_there(storage: Storage, tmp_path: Path) -> None:
+    root = away(tmp_path)
+    home = Home(tmp_path / "home", storage=pickle.loads(pickle.dumps(storage)))
+    kinds = {}
+    for piece in Source(root, storage=storage).scan():
+        kinds[piece.path] = type(piece)
+        if isinstance(piece, Stored):
+            assert len(lying(storage)) == 1
+        home.apply(piece)
+    assert kinds == {"progress.csv": Part, "eval.json": Part, "checkpoints/checkpoint-000000000512.pt": Stored}
+    assert tree(tmp_path / "home") == tree(root)
+    assert lying(storage) == []
+
+
+def test_what_goes_out_can_go_that_way_too(storage: Storage, tmp_path: Path) -> None:
+    root = away(tmp_path)
+    copy = Home(tmp_path / "copy", storage=storage)
+    for piece in outgoing(root, storage=storage):
+        copy.apply(piece)
+    assert (tmp_path / "copy/checkpoints/checkpoint-000000000512.pt").read_bytes() == LARGE
+    assert lying(storage) == []
+
+
+def test_a_file_that_changes_while_it_is_copied_is_not_taken(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = away(tmp_path)
+    put = Storage.put
+
+    def changed_meanwhile(self: Storage, file: io.BufferedReader) -> str:
+        name = put(self, file)
+        with (root / "checkpoints/checkpoint-000000000512.pt").open("ab") as checkpoint:
+            checkpoint.write(b"more")
+        return name
+
+    monkeypatch.setattr(Storage, "put", changed_meanwhile)
+    source, home = Source(root, storage=storage), Home(tmp_path / "home", storage=storage)
+    assert not any(isinstance(piece, Stored) for piece in bring(source, home))
+    assert source.is_behind
+    assert lying(storage) == []
+    monkeypatch.undo()
+    bring(source, home)
+    assert tree(tmp_path / "home") == tree(root)
+
+
+def test_what_was_left_on_its_way_is_cleared_away_and_no_neighbours(storage: Storage) -> None:
+    neighbour = Storage(storage.uri, "run-2")
+    kept = neighbour.put(io.BytesIO(b"theirs"))
+    storage.put(io.BytesIO(b"ours"))
+    storage.clear()
+    storage.clear()
+    assert [name.rpartition("/")[2] for name in lying(storage)] == [kept]
+    neighbour.clear()
+
+
+def test_a_storage_that_is_another_on_each_machine_is_told(tmp_path: Path) -> None:
+    there, here = (Storage(f"file://{tmp_path}/{machine}", "run") for machine in ("there", "here"))
+    root = away(tmp_path)
+    home = Home(tmp_path / "home", storage=here)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/here.* every machine must see the same place there"):
+        bring(Source(root, storage=there), home)
+    assert "checkpoints/checkpoint-000000000512.pt" not in tree(tmp_path / "home")
+
+
+def test_a_file_of_another_size_is_refused(storage: Storage, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home", storage=storage)
+    with pytest.raises(MirrorError, match=r"model.zip: 4 bytes of it are in --storage .*, not 5"):
+        home.apply(Stored("model.zip", storage.put(io.BytesIO(b"four")), 5))
+    assert tree(tmp_path / "home") == {}
+
+
+def test_a_stored_file_needs_a_storage_here(tmp_path: Path) -> None:
+    with pytest.raises(MirrorError, match="none was named here"):
+        Home(tmp_path).apply(Stored("model.zip", "name", 5))
+
+
+def test_a_storage_is_checked_by_writing_to_it(storage: Storage) -> None:
+    storage.check()
+    assert lying(storage) == []
+
+
+def test_a_storage_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    uri = f"file://{tmp_path}/file/folder"
+    with pytest.raises(OSError, match=f"checking --storage {uri}: Not a directory"):
+        Storage(uri, "run").check()
+
+
+def test_errors_of_the_file_systems_own_are_told_as_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage("memory://mirror-errors", "run")
+    filesystem, _ = storages._opened(storage.uri)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("token expired")
+
+    monkeypatch.setattr(type(filesystem), "open", fail)
+    with pytest.raises(OSError, match="writing to --storage memory://mirror-errors: RuntimeError: token expired"):
+        storage.put(io.BytesIO(b"x"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "missing", "message"),
+    [
+        ("stram", None, r"--storage stram: expected auto, shared, stream or a URI such as s3://"),
+        ("nosuch://x", None, r"--storage nosuch://x: fsspec does not know it \(Protocol not known: nosuch\)"),
+        ("s3://bucket/x", "s3fs", r"s3:// needs a package that is not installed here \(Install s3fs to access S3\)"),
+        ("file:///x", "fsspec.core", r"needs the package fsspec.* pip install \"mujoco-orchestrator\[ray\]\""),
+    ],
+)
+def test_what_is_missing_for_a_uri_is_named(
+    monkeypatch: pytest.MonkeyPatch, uri: str, missing: str | None, message: str
+) -> None:
+    if missing is not None:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(UsageError, match=message):
+        Storage(uri, "run").check()
