@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
@@ -15,8 +15,8 @@ class Parts:
     """Seconds of wall time, of CPU time, and calls, by part. One thread."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self.cpu_s: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.cpu_s: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
         self._inside: list[str] = []
         self._since = time.perf_counter(), time.process_time()

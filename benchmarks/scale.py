@@ -1,7 +1,7 @@
 """What the driver can take: experiments on simulated clusters, streams from many nodes, and jobs that wait.
 
 Supervisor, waiting line, pool, recorder, ledger and run directory are the real ones; nodes, workers and the clock are
-simulated. Figures are CPU time of one core, except where they say otherwise.
+simulated, and only the part ``ray`` needs Ray. Figures are CPU time of one core, except where they say otherwise.
 
     python -m benchmarks.scale                                     # everything: 10 to 10,000 nodes
     python -m benchmarks.scale --only clusters --nodes 1000 --worse 20
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ray_streams
 from benchmarks.harness import ROOT
 from benchmarks.simulated import Rates
 from benchmarks.simulation import CORES, Outcome, resident_mib, simulate
@@ -74,12 +76,21 @@ def pending(root: Path, count: int) -> dict[str, Any]:
     from benchmarks.waiting import supervise
 
     with contextlib.suppress(ImportError):
-        import ray  # noqa: F401 - for the memory that it takes
+        importlib.import_module("ray")  # for the memory that it takes
     before = resident_mib()
     return {"jobs": count, "before_mib": before, "mib": supervise(root, count)}
 
 
-MEASURED: Mapping[str, Callable[..., dict[str, Any]]] = {"clusters": cluster, "streams": stream, "pending": pending}
+def ray(_: Path, streams: int) -> dict[str, Any]:
+    return ray_streams.measure(streams)
+
+
+MEASURED: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "clusters": cluster,
+    "streams": stream,
+    "ray": ray,
+    "pending": pending,
+}
 
 
 def in_a_process(what: str, *numbers: float, folder: Path | None) -> dict[str, Any]:
@@ -143,6 +154,18 @@ STREAM_HEAD = (
 )
 
 
+def ray_row(found: Mapping[str, Any]) -> Sequence[str]:
+    return (
+        f"{found['streams']:,}",
+        f"{found['batch_cpu_us']:.0f} µs",
+        f"{found['look_cpu_us'] / 1000:.2f} ms",
+        f"{found['mib']:.0f}",
+    )
+
+
+RAY_HEAD = ("streams open", "CPU of a batch read", "CPU of a look at all", "MiB of a connected driver")
+
+
 def print_rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
     print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
     for row in rows:
@@ -181,6 +204,8 @@ def main() -> None:
     if "streams" in chosen:
         pairs = ((10, 1.0), (100, 1.0), (100, 3.0), (1000, 32.0))
         print_rows(STREAM_HEAD, (stream_row(found("streams", *pair)) for pair in pairs))
+    if "ray" in chosen:
+        print_rows(RAY_HEAD, (ray_row(found("ray", streams)) for streams in (100, 1000, 4000)))
     if "pending" in chosen:
         rows = (found("pending", count) for count in PENDING)
         told = ((f"{row['jobs']:,}", f"{row['before_mib']:.0f}", f"{row['mib']:.0f}") for row in rows)

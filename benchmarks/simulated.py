@@ -78,8 +78,8 @@ class Nodes(ClusterPool):
         Long intervals are hit more often: such a one is distributed as ``scale * gamma(1 + 1/shape) ** (1/shape)``.
         """
         shape = self._rates.weibull_shape
-        interval = self._scale_s * self._chance.gammavariate(1 + 1 / shape, 1.0) ** (1 / shape)
-        return interval * self._chance.random()
+        interval_s = self._scale_s * math.pow(self._chance.gammavariate(1 + 1 / shape, 1.0), 1 / shape)
+        return interval_s * self._chance.random()
 
     def lost_at(self, place: Place) -> float:
         """When the node of ``place`` is lost, as nobody knows yet."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 REFRESH_EVERY_S = 1.0
 DRAWING_SHARE = 0.005
 """Of our time at most, for drawing: with large tables, more would be felt by the workers."""
+LINES_SHARE = 0.05
+"""Of our time at most, for the lines above the table: it is drawn anew below them each time."""
 EVENT_STYLE = {
     "failed": "red",
     "warning": "yellow",
@@ -62,7 +64,7 @@ class JsonReporter(SilentReporter):
 
 
 class LiveReporter(SilentReporter):
-    """A table that is redrawn in place, with events scrolling by above it."""
+    """A table that is redrawn in place, with events scrolling by above it: many at a time where they come so fast."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as RichLive
@@ -70,22 +72,37 @@ class LiveReporter(SilentReporter):
         self._console = console
         self._live = RichLive(console=console, auto_refresh=False, transient=True)
         self._live.start()
-        self._next = 0.0
+        self._lines: list[Text] = []
+        """To be printed."""
+        self._next_lines = self._next = 0.0
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         from rich.text import Text
 
-        text = Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, EVENT_STYLE.get(kind, "")))
-        self._console.print(text)
+        self._lines.append(Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, EVENT_STYLE.get(kind, ""))))
 
     def tick(self, view: Callable[[], View]) -> None:
+        now = time.monotonic()
+        if self._lines and now >= self._next_lines:
+            self._print_lines()
+            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
         now = time.monotonic()
         if now >= self._next:
             self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
+    def _print_lines(self) -> None:
+        from rich.text import Text
+
+        lines, self._lines = self._lines, []
+        self._console.print(Text("\n").join(lines))
+
     def close(self) -> None:
-        self._live.stop()
+        try:
+            if self._lines:
+                self._print_lines()
+        finally:
+            self._live.stop()
 
 
 @contextlib.contextmanager

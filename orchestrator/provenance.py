@@ -78,9 +78,7 @@ class Repository:
                 child.communicate()
 
 
-def record(
-    paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, engine: Mapping[str, Any]
-) -> None:
+def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, engine: Mapping[str, Any]) -> None:
     """Add this session to ``provenance.json``: a list, the newest last.
 
     :param engine: what attempts run on, where it is more than this machine.

@@ -26,6 +26,16 @@ from orchestrator.machine import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "include_dashboard": False}
 
+QUICK_HEALTH = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "6",
+}
+"""A node that does not answer is given up after seconds: here the network never stalls."""
+
+TOKEN = secrets.token_hex(32)
+"""Of all clusters of this process: Ray reads it once. It must not have been imported before the first one."""
+
 
 class Cluster:
     """Nodes that were started for tests, on the loopback interface, with a token of their own."""
@@ -34,10 +44,10 @@ class Cluster:
         self.folder = folder
         """Of Ray's own files; short, as sockets have paths of at most 107 characters."""
         token = folder / "token"
-        token.write_text(secrets.token_hex(32))
+        token.write_text(TOKEN)
         token.chmod(0o600)
         os.environ[access.TOKEN_FILE_VARIABLE] = str(token)
-        os.environ.update(access.environment(loopback=True) | settings.HEALTH, RAY_TMPDIR=str(folder))
+        os.environ.update(access.environment(loopback=True) | settings.HEALTH | QUICK_HEALTH, RAY_TMPDIR=str(folder))
         (folder / "ray").mkdir()  # a file with the latest cluster's address goes there
         from ray.cluster_utils import Cluster as RayCluster
 
@@ -55,28 +65,43 @@ class Cluster:
 
     def add(self, **changes: Any) -> Any:
         """A further node; the first one is the head."""
-        return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
+        with pytest.MonkeyPatch.context() as patch:
+            # Of its own, as machines have: there supervisors keep out of each other's way.
+            patch.setenv("TMPDIR", tempfile.mkdtemp(dir=self.folder))
+            return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
 
     def kill(self, node: Any) -> None:
         """As if its machine lost power."""
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def kill_head(self) -> None:
+        """Its control service alone: a raylet that is left would end by itself in time."""
+        (head,) = self._cluster.head_node.all_processes["gcs_server"]
+        head.process.kill()
+
     def close(self) -> None:
-        self._cluster.shutdown()
+        for node in self._cluster.list_all_nodes():
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Cluster]:
     """Three nodes. Its processes are children of this one; who wants to be its driver connects by himself."""
+    with cluster() as shared:
+        yield shared
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
     if importlib.util.find_spec("ray") is None:  # not imported yet: it looks at the environment then
         pytest.skip("Ray is an extra: pip install 'mujoco-orchestrator[ray]'")
     before = dict(os.environ)
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
+    made = Cluster(Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
     try:
-        yield cluster
+        yield made
     finally:
-        cluster.close()
+        made.close()
         os.environ.clear()
         os.environ.update(before)
 

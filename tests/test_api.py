@@ -147,7 +147,7 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "instant.py"
     program.write_text(INSTANT)
     instant = (sys.executable, "-I", "-S", str(program))
-    monkeypatch.setattr("orchestrator.session._executor", lambda _: LocalExecutor(worker_command=instant))
+    monkeypatch.setattr("orchestrator.engine.LocalExecutor", lambda: LocalExecutor(worker_command=instant))
     monkeypatch.setattr("orchestrator.preflight.examine", no_examination)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 

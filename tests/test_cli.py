@@ -481,6 +481,7 @@ ROWS: list[dict[str, Any]] = [
         "wall_s": 3725.0,
         "attempts": 1,
         "ranks": 1,
+        "node": None,
     }
     for job_id, state in [("hopper-s0", "SUCCEEDED"), ("a-name-" * 9 + "s0", "RUNNING"), ("脚-s0", "FAILED")]
 ]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cluster_helpers as helpers
+import grpc_probe
 import pytest
 from cluster_helpers import Machine
 from command_helpers import wait_until
@@ -22,6 +23,7 @@ from orchestrator.errors import UsageError
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 OTHER_TOKEN = "0123456789abcdef" * 4
+ANY_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 
 
 def free_port() -> int:
@@ -108,6 +110,14 @@ def test_a_second_one_says_what_runs_already(both: tuple[Machine, Machine, str])
     assert f"this machine runs a node of the cluster at {address} already" in node.refused("join", address)
 
 
+def test_only_who_has_the_token_is_answered(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    host, _, port = address.partition(":")
+    assert grpc_probe.call(host, int(port), ANY_METHOD) == grpc_probe.UNAUTHENTICATED
+    for token, status in ((OTHER_TOKEN, grpc_probe.UNAUTHENTICATED), (head.token.read_text(), "0")):
+        assert grpc_probe.call(host, int(port), ANY_METHOD, ("authorization", f"Bearer {token}")) == status
+
+
 def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,):
@@ -147,6 +157,7 @@ def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> Non
         assert other.done("down").startswith("nothing to end: ")
 
 
+@pytest.mark.slow
 def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     bystander = subprocess.Popen(["sleep", "1000"])
@@ -169,6 +180,7 @@ def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) 
         bystander.wait()
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_broken_node_is_ended() -> None:
     with helpers.machines(()) as (machine,):
         machine.done("up", "--address", "127.0.0.1", "--port", str(free_port()))
@@ -182,12 +194,14 @@ def test_what_is_left_of_a_broken_node_is_ended() -> None:
         assert not helpers.environments(facts["mark"])
 
 
+@pytest.mark.slow
 def test_without_a_token_only_if_that_is_said() -> None:
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
         said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
         assert "WARNING: without authentication" in said
         assert not head.token.exists()
+        assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
         node.token.parent.mkdir(parents=True)
         node.token.write_text(OTHER_TOKEN)
         node.token.chmod(0o600)

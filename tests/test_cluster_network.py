@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 import cluster_helpers as helpers
 import grpc_probe
 import pytest
-from cluster_helpers import Machine
+from cluster_helpers import PATIENCE_S, Machine
 from command_helpers import REPOSITORY, wait_until
 from network_helpers import Network, network
 
@@ -135,6 +136,46 @@ def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
     assert len(near) == 6
     assert None not in near.values()
     assert hashes(site.head.home / "far") == near
+
+
+def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
+    command = site.nodes[0].command(
+        "-m", "orchestrator", "run", str(REPOSITORY / "jobs/smoke.toml"), "--run-dir", "long"
+    )
+    over = [
+        "--executor",
+        "ray",
+        "--ray-address",
+        "auto",
+        "--set",
+        "total_timesteps=100_000_000",
+        "--set",
+        "seeds=[0,1,2]",
+    ]
+    process = subprocess.Popen(
+        [*command, *over, "--set", "checkpoint_every=10_000_000"],
+        cwd=site.nodes[0].home,
+        env=site.nodes[0].environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+    def all_are_told_of() -> bool:
+        nodes = json.loads(site.head.done("status", "--json"))["nodes"]
+        jobs = [job for node in nodes for job in node["jobs"]]
+        assert {node["cores_used"] for node in nodes} <= {0.0, 1.0, 2.0}
+        return len(jobs) == 6 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
+
+    try:
+        wait_until(all_are_told_of, "jobs and their speed on all three nodes")
+        assert "6 jobs of ours" in site.head.done("status")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+    assert code == 130, "stopped, resumable"
 
 
 def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:

@@ -38,7 +38,6 @@ mirror
 cluster.access cluster.address cluster.settings cluster.state
 executors.ray
 engine
-cluster
 reconcile recorded
 session
 checks checking
@@ -48,7 +47,7 @@ views
 display check_view
 statistics
 bench
-verify report compare
+verify report compare cluster
 api
 cli
 __init__

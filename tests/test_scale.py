@@ -6,25 +6,29 @@ Counted, not timed: a busy machine changes none of it.
 from __future__ import annotations
 
 import cProfile
+import io
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from benchmarks.simulated import Rates
 from benchmarks.simulation import Outcome, simulate
 from orchestrator import recorder
 from orchestrator.contract import Progress, RunPaths
-from orchestrator.display import SilentReporter
+from orchestrator.display import LiveReporter, SilentReporter
 from orchestrator.executors.base import Handle
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.ledger import Ledger
-from orchestrator.reporting import Live
+from orchestrator.reporting import Live, View
 from orchestrator.running import RunningAttempts
 from orchestrator.slots import Slot
 from orchestrator.supervisor import Supervisor
@@ -239,3 +243,32 @@ def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_
 
     experiment = Experiment(tmp_path, [make_job("large", memory_mib=9000)], available_memory_mib=lambda: 10)
     assert experiment.run() == {"large": "SUCCEEDED"}  # waiting would not make room
+
+
+def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the table is drawn anew below them, which takes longer than a line."""
+    monkeypatch.setenv("TERM", "xterm")
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, height=30)
+    live_reporter = LiveReporter(console)
+    prints: list[tuple[object, ...]] = []
+    really = console.print
+    monkeypatch.setattr(console, "print", lambda *what: (prints.append(what), really(*what)))
+    view = View(
+        elapsed_s=1.0,
+        counts=Counter(RUNNING=1),
+        live=[live("only")],
+        ended=[],
+        next_up=[],
+        steps_to_go=1,
+        env_steps_per_s=0.0,
+        cores_busy=0.0,
+    )
+    for number in range(500):
+        live_reporter.event("launched", f"job number {number}")
+    live_reporter.tick(lambda: view)
+    live_reporter.event("succeeded", "the very last")
+    live_reporter.close()
+    assert sum(isinstance(what[0], Text) for what in prints) == 2
+    assert all(f"job number {number}" in out.getvalue() for number in range(500))
+    assert "the very last" in out.getvalue()

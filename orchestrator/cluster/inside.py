@@ -20,6 +20,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.cluster.state import address_in
 from orchestrator.executors.ray.keeper import NAME_PREFIX, NAMESPACE
 
 ANSWER_S = 5.0
@@ -39,7 +40,7 @@ def metadata(cluster: str) -> dict[str, Any]:
 def facts(cluster: str) -> dict[str, Any]:
     """Every node that lives, with its resources, its versions, and the attempts that its keepers know of."""
     version = metadata(cluster).get("ray")  # asked first: what refuses us here says so, in ``init`` it does not
-    ray.init(address=cluster, log_to_driver=False, logging_level=logging.CRITICAL)
+    ray.init(address=cluster, _node_ip_address=address_in(cluster), log_to_driver=False, logging_level=logging.CRITICAL)
     free = ray._private.state.available_resources_per_node()
     rows = [row for row in ray.nodes() if row["Alive"]]
     asked = {row["NodeID"]: _software(row["NodeID"]) for row in rows}

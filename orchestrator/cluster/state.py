@@ -143,6 +143,15 @@ def alone() -> Iterator[None]:
         os.close(descriptor)
 
 
+def address_in(cluster: str) -> str | None:
+    """The address of this machine in ``cluster``, by which a driver finds its node; None where we have started none.
+
+    Ray would look for raylets among all processes that it sees, and take any that the cluster knows.
+    """
+    node = load()
+    return node.address if node is not None and node.cluster == cluster and node.is_whole() else None
+
+
 def cluster_here() -> str | None:
     """``HOST:PORT`` of the cluster that this machine is a node of; None where we have started none."""
     node = load()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from orchestrator.contract import ExitCode
 from orchestrator.executors import process
@@ -22,10 +23,13 @@ class End:
     rank: int
     returncode: int | None
     oom_killed: bool = False
+    lost: str | None = None
 
     @property
     def weight(self) -> int:
         """How much it says about why the attempt ended. From :data:`FAILED` on the others are not waited for."""
+        if self.lost is not None:
+            return FAILED + 1
         match self.returncode:
             case ExitCode.SUCCEEDED:
                 return 0
@@ -40,13 +44,24 @@ class End:
 FAILED = 2
 
 
+class Member(Protocol):
+    """A rank, or some that share a fate, that runs."""
+
+    def ask_to_leave(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Rank = TypeVar("Rank", bound=Member)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
-class Gang:
+class Gang(Generic[Rank]):
     """The ranks of an attempt that still run, and the end that the attempt will have."""
 
     handle: Handle
     ranks: int
-    running: list[WorkerProcess]
+    running: list[Rank]
     _end: End | None = None
     """Of those so far the one that says most; of equals the first."""
     rest_killed: bool = False
@@ -59,9 +74,6 @@ class Gang:
     def kill(self) -> None:
         for worker in self.running:
             worker.kill()
-
-    def resident_mib(self) -> float:
-        return sum(process.resident_mib(worker.pid) for worker in self.running)
 
     def note(self, end: End) -> None:
         """Take account of a rank that is over. What we killed ourselves because of another's end says nothing."""
@@ -89,10 +101,10 @@ class Gang:
             return Exited(self.handle, ExitCode.SUCCEEDED)
         # Where exit codes cannot be had the records speak, and that of rank 0 says whether it was done.
         rank = 0 if end.returncode is None else end.rank
-        return Exited(self.handle, end.returncode, end.oom_killed, rank if self.ranks > 1 else None)
+        return Exited(self.handle, end.returncode, end.oom_killed, rank if self.ranks > 1 else None, end.lost)
 
 
-def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str]) -> Gang:
+def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str]) -> Gang[WorkerProcess]:
     """Start every rank of an attempt.
 
     :param token: of the attempt; of several ranks each has one of its own below it.

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator import machine
-from orchestrator.executors import gang, sentinel
+from orchestrator.executors import gang, process, sentinel
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.gang import End, Gang
 from orchestrator.executors.process import WorkerProcess
@@ -86,7 +86,7 @@ class LocalExecutor:
     environment: Mapping[str, str] = field(default_factory=dict)
     sentinel_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
-    _gangs: dict[Handle, Gang] = field(default_factory=dict, init=False)
+    _gangs: dict[Handle, Gang[WorkerProcess]] = field(default_factory=dict, init=False)
     _ends: selectors.BaseSelector | None = field(default=None, init=False)
     """Of pidfds: becomes ready when a rank ends."""
     _channels: selectors.BaseSelector | None = field(default=None, init=False)
@@ -159,7 +159,7 @@ class LocalExecutor:
             self._sentinel = None
             self._sentinel = Sentinel(self._token, apart=self.sentinel_apart)
 
-    def _wait_for_ends(self, timeout_s: float) -> list[tuple[Gang, WorkerProcess]]:
+    def _wait_for_ends(self, timeout_s: float) -> list[tuple[Gang[WorkerProcess], WorkerProcess]]:
         """Ranks that have ended; waits for the first, but not longer than it takes to have something to read."""
         if self._ends is None or not self._gangs:
             select.select([], [], [], timeout_s)
@@ -180,7 +180,7 @@ class LocalExecutor:
                 self._channels.unregister(worker.channel)
         return events
 
-    def _reap(self, one: Gang, worker: WorkerProcess) -> list[Event]:
+    def _reap(self, one: Gang[WorkerProcess], worker: WorkerProcess) -> list[Event]:
         """Take a rank that has ended out of its gang. Returns the last things it said."""
         said, _ = _heard(one, worker)
         for selector, file in ((self._channels, worker.channel), (self._ends, worker.pidfd)):
@@ -194,7 +194,7 @@ class LocalExecutor:
         one.note(End(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
         return said
 
-    def _settle(self, gangs: Iterable[Gang]) -> list[Event]:
+    def _settle(self, gangs: Iterable[Gang[WorkerProcess]]) -> list[Event]:
         """The ends of attempts that have lost ranks."""
         ends = [end for one in gangs if (end := one.settle()) is not None]
         for end in ends:
@@ -219,10 +219,14 @@ class LocalExecutor:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
         self._oom_kills = machine.oom_kills()
-        return [Sampled(one.handle, one.resident_mib()) for one in self._gangs.values()]
+        return [Sampled(one.handle, _resident_mib(one)) for one in self._gangs.values()]
 
 
-def _heard(one: Gang, worker: WorkerProcess) -> tuple[list[Event], bool]:
+def _resident_mib(one: Gang[WorkerProcess]) -> float:
+    return sum(process.resident_mib(worker.pid) for worker in one.running)
+
+
+def _heard(one: Gang[WorkerProcess], worker: WorkerProcess) -> tuple[list[Event], bool]:
     """What a rank has said meanwhile, and whether it may say more. Rank 0 speaks for all."""
     said, goes_on = worker.read()
     return [Progressed(one.handle, progress) for progress in said if worker.rank == 0], goes_on

@@ -120,7 +120,7 @@ def start(
     ours, theirs = socket.socketpair()
     popen: subprocess.Popen[bytes] | None = None
     try:
-        with theirs, JobPaths(launch.job_dir).attempt(launch.number).log_of(rank).open("ab") as log:
+        with theirs, JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank).open("ab") as log:
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from orchestrator.statistics import estimate, location
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason"),
     *("attempts", "env_steps", "total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "queue_s"),
-    *("import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "cpus"),
+    *("import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
 PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")

@@ -110,11 +110,14 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None], width: 
 
 
 def lanes_of(attempts: Sequence[Facts]) -> dict[str, list[int]]:
-    """CPU, or slot where attempts are not bound to CPUs → places of its attempts in ``attempts``."""
+    """CPU, or slot where attempts are not bound to CPUs of one machine → places of its attempts in ``attempts``."""
     lanes: dict[str, list[int]] = {}
-    if all(attempt["cpus"] for attempt in attempts):
-        for cpu in sorted({cpu for attempt in attempts for cpu in attempt["cpus"]}):
-            lanes[f"CPU {cpu}"] = [place for place, attempt in enumerate(attempts) if cpu in attempt["cpus"]]
+    if all(attempt["cpus"] and ", " not in (attempt.get("node") or "") for attempt in attempts):
+        held = [
+            (attempt.get("node") or "", cpu, place) for place, attempt in enumerate(attempts) for cpu in attempt["cpus"]
+        ]
+        for node, cpu, place in sorted(held):
+            lanes.setdefault(f"{node} CPU {cpu}".strip(), []).append(place)
         return lanes
     free_at: list[float] = []
     for place, attempt in sorted(enumerate(attempts), key=lambda pair: pair[1]["started_at"]):

@@ -19,6 +19,9 @@ NAMES = {
     "memory_total_mib": "memory (MiB)",
     "gpus": "GPUs",
     "jobs_at_once": "jobs at once",
+    "executor": "executor",
+    "ray_address": "Ray cluster",
+    "nodes": "nodes",
     "versions": "versions",
     "git": "revision",
     "thread_variables": "thread variables",
@@ -43,6 +46,8 @@ def machine_section(facts: Mapping[str, Any]) -> Section:
 def _shown(key: str, value: Any) -> str:
     if key == "cpus" and isinstance(value, list):
         return str(len(value))
+    if key == "nodes" and isinstance(value, list):
+        return plain(", ".join(f"{node['name']} ({node['cores']} cores)" for node in value), 400)
     if key == "git" and isinstance(value, Mapping) and value.get("commit"):
         return plain(value["commit"]) + (" with changes that are not committed" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):

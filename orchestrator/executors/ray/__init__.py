@@ -8,8 +8,14 @@ versions   what every node must have in common with the driver
 keeper     one small actor a node: CPU sets, orders to attempts, what the node is
 nodes      the nodes of the cluster as they come and go, each with its keeper
 pool       the room that they have, handed out as slots
+fleet      nodes and pool together: who is used, and what the user is told
+transport  how files travel: ``--storage``
 attempt    what runs as one Ray task for each attempt
+task       such a task, as the driver knows it
+groups     room for ranks on several nodes
+remote     an attempt, of one task or of one a rank
 executor   the executor
+engine     all of it put together, for ``run --executor ray``
 ========== =========================================================================================
 
 Nothing here imports Ray when it is imported itself.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cluster import access, address, settings
-from orchestrator.cluster.state import cluster_here
+from orchestrator.cluster.state import address_in, cluster_here
 from orchestrator.errors import UsageError
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray.keeper import NAMESPACE
@@ -69,7 +69,8 @@ def connect(where: str, machine: Machine) -> Connection:
             "include_dashboard": False,
         }
     else:
-        wanted = {"address": _found(where)}
+        found = _found(where)
+        wanted = {"address": found, "_node_ip_address": address_in(found)}
     _initialise(where, wanted)
     import ray
 

@@ -1,4 +1,4 @@
-"""Attempts as Ray tasks: submitted to the node that the pool chose, followed through what they tell, ended by order."""
+"""Attempts as Ray tasks: submitted where the pool has room, followed through what they tell, ended by order."""
 
 from __future__ import annotations
 
@@ -9,41 +9,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator import mirror
-from orchestrator.contract import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.contract import (
+    DISK_FULL_ERRNOS,
+    LOCAL_RANK_VARIABLE,
+    RANK_VARIABLE,
+    WORLD_SIZE_VARIABLE,
+    ExitCode,
+)
 from orchestrator.errors import ClusterLostError, DiskFullError
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed
-from orchestrator.executors.ray import attempt
-from orchestrator.executors.ray.attempt import Assignment, Batch
+from orchestrator.executors.base import Event, Exited, Handle, Launch
+from orchestrator.executors.gang import Gang
+from orchestrator.executors.ray import attempt, groups
+from orchestrator.executors.ray.attempt import Assignment
 from orchestrator.executors.ray.connection import HEAD_PATIENCE_S
 from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.mirror import MirrorError
+from orchestrator.executors.ray.groups import Groups, Refused, Reserved
+from orchestrator.executors.ray.nodes import Node
+from orchestrator.executors.ray.remote import Remote
+from orchestrator.executors.ray.task import Task
+from orchestrator.mirror import MirrorError, Piece
 from orchestrator.slots import Place
 
 WAIT_S = 0.25
 """At a time for the next batch: signals are noticed at least so often."""
-FORCE_AFTER_S = 10.0
-"""An order to kill that has had no effect for so long is followed by the end of the task's process."""
 BATCHES_AHEAD = 64
 """That an attempt may be ahead of us: more, and it waits (its training does not)."""
-ENDS_PER_S = 500
-"""About as many batches as we want to hear of a second, whatever the number of attempts."""
+BATCHES_PER_S = 500
+"""About as many as we want to hear of, whatever the number of attempts."""
 MIB = 1 << 20
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Task:
-    """A Ray task, as the driver knows it."""
-
-    handle: Handle
-    place: Place
-    key: str
-    stream: Any
-    is_placed: bool = False
-    asked: ExitCode | None = None
-    """What it was asked for before it began."""
-    killed_at: float | None = None
-    home: mirror.Home | None = None
-    """The job directory, where its files come from elsewhere."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,63 +51,137 @@ class RayExecutor:
     fleet: Fleet
     worker_command: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    _tasks: dict[Handle, _Task] = field(default_factory=dict, init=False)
-    _of_stream: dict[Any, _Task] = field(default_factory=dict, init=False)
-    _remote: Any = field(default=None, init=False)
+    _attempts: dict[Handle, Remote] = field(default_factory=dict, init=False)
+    _tasks: dict[Any, tuple[Remote, Task]] = field(default_factory=dict, init=False)
+    """By stream."""
+    _ended: list[Event] = field(default_factory=list, init=False)
+    """Without a task's doing, not told yet."""
+    _groups: Groups = field(init=False)
+    _run: Any = field(default=None, init=False)
     _home_is_full: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self._groups = Groups(self._keeper)
+
+    def _keeper(self, node_id: str) -> Any:
+        node = self.fleet.node(node_id)
+        return None if node is None else node.keeper
+
+    # -- submit
+
     def submit(self, launch: Launch) -> Handle:
-        (place,) = launch.places
-        node = self.fleet.node(place.node)
         handle = Handle(launch.job_id, launch.number)
-        if node is None:
-            raise OSError("the node it was meant for has left the cluster")
-        assignment = Assignment(
-            launch=replace(launch, job_dir=launch.job_dir.absolute()),
-            cores=place.cores,
-            has_gpus=place.gpus > 0,
-            node=node.name,
-            report_every_s=max(1.0, len(self._tasks) / ENDS_PER_S),
-            way=self.fleet.way_to(node),
-            storage=self.fleet.transport.storage,
-            home_node=self.fleet.home_node,
-            worker_command=self.worker_command,
-            environment=self.environment,
-        )
-        stream = self._task_on(place, assignment).remote(assignment, node.keeper)
-        home = None
-        if assignment.way == "stream":
-            home = mirror.Home(assignment.launch.job_dir, storage=assignment.storage)
-        task = _Task(handle=handle, place=place, key=assignment.key, stream=stream, home=home)
-        self._tasks[handle] = self._of_stream[stream] = task
+        whole = replace(launch, job_dir=launch.job_dir.absolute())
+        one = Remote(handle=handle, launch=whole, gang=Gang(handle=handle, ranks=launch.ranks, running=[]))
+        if one.is_one_task:
+            self._start(one, whole, whole.places[0], _pinned_to(whole.places[0].node))
+        else:
+            self._groups.ask(handle, launch.ranks, groups.each_of(launch.places, launch.ranks))
+        self._attempts[handle] = one
         return handle
 
-    def _task_on(self, place: Place, assignment: Assignment) -> Any:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def _start(
+        self,
+        one: Remote,
+        launch: Launch,
+        place: Place,
+        strategy: Any,
+        added: Mapping[str, str] | None = None,
+    ) -> None:
+        """A task for ``launch`` at ``place``. :raises OSError: its node is gone."""
+        node = self.fleet.node(place.node)
+        if node is None:
+            raise OSError("the node it was meant for has left the cluster")
+        assignment = self._assignment(launch, place, node, added)
+        if self._run is None:
+            import ray
 
-        if self._remote is None:
-            self._remote = ray.remote(attempt.run)
-        return self._remote.options(
+            self._run = ray.remote(attempt.run)
+        task = self._run.options(
             num_returns="streaming",
             max_retries=0,
             num_cpus=place.cores,
             num_gpus=place.gpus,
             memory=place.memory_mib * MIB or None,
             name=assignment.key,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(place.node, soft=False),
+            scheduling_strategy=strategy,
             _generator_backpressure_num_objects=BATCHES_AHEAD,
         )
+        home = None
+        if assignment.way == "stream":
+            name = f"-{launch.first_rank}" if launch.first_rank else ""
+            home = mirror.Home(launch.job_dir, storage=assignment.storage, name=name)
+        stream = task.remote(assignment, node.keeper)
+        started = Task(
+            handle=one.handle, assignment=assignment, node=place.node, fleet=self.fleet, stream=stream, home=home
+        )
+        self._tasks[stream] = one, started
+        one.gang.running.append(started)
+
+    def _assignment(self, launch: Launch, place: Place, node: Node, added: Mapping[str, str] | None) -> Assignment:
+        return Assignment(
+            launch=launch,
+            cores=place.cores,
+            has_gpus=place.gpus > 0,
+            node=node.name,
+            report_every_s=max(1.0, len(self._tasks) / BATCHES_PER_S),
+            way=self.fleet.way_to(node),
+            storage=self.fleet.transport.storage,
+            home_node=self.fleet.home_node,
+            ranks=None if added is None else (launch.first_rank,),
+            worker_command=self.worker_command,
+            environment={**self.environment, **(added or {})},
+        )
+
+    def _start_ranks(self, one: Remote, reserved: Reserved) -> None:
+        """A task for every rank, all of them or none."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        launch = one.launch
+        each = groups.each_of(launch.places, launch.ranks)
+        self.fleet.pool.moved(launch.places, groups.places_of(reserved.nodes, each))
+        one.group = reserved.group
+        try:
+            for rank, node in enumerate(reserved.nodes):
+                added = {
+                    "MASTER_ADDR": reserved.address,
+                    "MASTER_PORT": str(reserved.port),
+                    RANK_VARIABLE: str(rank),
+                    WORLD_SIZE_VARIABLE: str(launch.ranks),
+                    LOCAL_RANK_VARIABLE: "0",
+                }
+                strategy = PlacementGroupSchedulingStrategy(reserved.group, placement_group_bundle_index=rank)
+                its_own = replace(launch, ranks=1, first_rank=rank, places=())
+                self._start(one, its_own, replace(each, node=node), strategy, added)
+        except OSError as error:
+            one.gang.kill()
+            self._end(one, Exited(one.handle, None, lost=str(error)))
+
+    # -- poll
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
         while True:
             self.fleet.update()
+            self._place()
             left_s = max(0.0, deadline - time.monotonic())
-            events = self._heard(min(left_s, WAIT_S))
-            self._enforce()
+            events = self._heard(0.0 if self._ended else min(left_s, WAIT_S))
+            events += self._ended
+            self._ended = []
             if events or left_s == 0.0:
                 return events
+
+    def _place(self) -> None:
+        """Start the ranks that have got their room."""
+        for answer in self._groups.answers():
+            one = self._attempts.get(answer.handle)
+            match answer:
+                case Reserved() if one is None:
+                    self._groups.give_back(answer.group)
+                case Reserved() if one is not None:
+                    self._start_ranks(one, answer)
+                case Refused(why=why) if one is not None:
+                    self._end(one, Exited(one.handle, None, lost=why))
 
     def _heard(self, timeout_s: float) -> list[Event]:
         import ray
@@ -125,128 +192,78 @@ class RayExecutor:
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s; its jobs end with it. Once the"
                 " cluster is there again the same command goes on from the last checkpoints"
             )
-        if not self._of_stream:
+        if not self._tasks:
             select.select([], [], [], timeout_s)
             return []
-        streams = list(self._of_stream)
+        streams = list(self._tasks)
         ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s)
         if ready and len(streams) > 1:
             ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
-        return [event for stream in ready for event in self._read(self._of_stream[stream])]
-
-    def _read(self, task: _Task) -> list[Event]:
-        """The next batch of a task that has one, or its end."""
-        import ray
-
-        try:
-            batch: Batch = ray.get(next(task.stream))
-        except StopIteration:
-            return self._over(task, Exited(task.handle, None, lost="its task ended without a word"))
-        except (ray.exceptions.RayError, OSError) as error:
-            return self._over(task, self._died(task, error))
-        try:
-            self._apply(task, batch)
-        except MirrorError as error:
-            self._end(task)
-            return self._over(task, Exited(task.handle, None, lost=f"its files could not be brought home: {error}"))
         events: list[Event] = []
-        for event in batch.events:
-            ours = replace(event, handle=task.handle)
-            task.is_placed = task.is_placed or isinstance(ours, Placed)
-            events += self._over(task, self._explained(task, ours)) if isinstance(ours, Exited) else [ours]
+        ending: dict[Remote, None] = {}
+        for stream in ready:
+            one, task = self._tasks[stream]
+            for event in task.read(self._bring):
+                events += one.hear(task, event)
+                if isinstance(event, Exited):
+                    del self._tasks[stream]
+                    ending[one] = None
+        for one in ending:
+            end = one.settle()
+            if end is not None:
+                self._end(one, end)
+        for _, task in self._tasks.values():
+            task.enforce()
         return events
 
-    def _apply(self, task: _Task, batch: Batch) -> None:
-        """Bring what has changed away to the job directory.
+    def _bring(self, home: mirror.Home, piece: Piece) -> None:
+        """Do to the job directory what ``piece`` says.
 
-        :raises DiskFullError: the first time that it finds no space. From then on nothing is brought.
+        :raises DiskFullError: the first time that there is no space for it. From then on nothing is brought.
         """
-        if task.home is None or self._home_is_full:
+        if self._home_is_full:
             return
         try:
-            for piece in batch.pieces:
-                task.home.apply(piece)
+            home.apply(piece)
         except OSError as error:
             if error.errno not in DISK_FULL_ERRNOS:
                 raise MirrorError(str(error)) from error
             self._home_is_full = True
             raise DiskFullError(f"{error.filename}: no space left on the disk") from error
 
-    def _explained(self, task: _Task, end: Exited) -> Exited:
-        """A full disk that is not the run directory's is the end of its node, not of all."""
-        if end.returncode != ExitCode.DISK_FULL or task.home is None:
-            return end
-        return self._without_space(task)
+    def _end(self, one: Remote, end: Exited) -> None:
+        del self._attempts[one.handle]
+        self._groups.forget(one.handle)
+        for task in one.gang.running:
+            self._tasks.pop(task.stream, None)
+        if one.group is not None:
+            self._groups.give_back(one.group)
+        self._ended.append(end)
 
-    def _without_space(self, task: _Task) -> Exited:
-        name = self.fleet.name(task.place.node)
-        self.fleet.give_up(task.place.node, "its disk is full")
-        return Exited(task.handle, None, lost=f"no space left on the disk of {name}")
-
-    def _over(self, task: _Task, end: Exited) -> list[Event]:
-        del self._of_stream[task.stream], self._tasks[task.handle]
-        if task.home is not None:
-            task.home.close()
-        return [end]
-
-    def _died(self, task: _Task, error: Exception) -> Exited:
-        """What the end of a task that could not tell of its own end means."""
-        import ray
-
-        name = self.fleet.name(task.place.node)
-        match error:
-            case ray.exceptions.OutOfMemoryError():
-                return Exited(task.handle, -9, oom_killed=True)
-            case ray.exceptions.TaskCancelledError():
-                return Exited(task.handle, -9 if task.asked is None else int(task.asked))
-            case ray.exceptions.WorkerCrashedError() if task.killed_at is not None:
-                return Exited(task.handle, -9)
-            case ray.exceptions.WorkerCrashedError():
-                why = f"the process that ran it on {name} was killed"
-            case OSError(errno=number) if number in DISK_FULL_ERRNOS and task.home is not None:
-                return self._without_space(task)
-            case ray.exceptions.RayTaskError():
-                why = f"it could not be run on {name}: {_last_line(error)}"
-            case _:
-                why = f"its node {name} was lost"
-        return Exited(task.handle, None, lost=why)
+    # -- cancel
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        task = self._tasks.get(handle)
-        if task is None:
+        one = self._attempts.get(handle)
+        if one is None:
             return
-        if not task.is_placed:  # nothing of it has been trained: there is nothing to save
-            task.asked = None if kill else ExitCode.INTERRUPTED
-            self._end(task)
-        elif kill and task.killed_at is None:
-            task.killed_at = time.monotonic()
-            self._order(task, "kill")
-        elif not kill:
-            self._order(task, "leave")
-
-    def _order(self, task: _Task, order: str) -> None:
-        node = self.fleet.node(task.place.node)
-        if node is not None:  # else its end is on the way
-            node.keeper.order.remote(task.key, order)
-
-    def _enforce(self) -> None:
-        for task in self._tasks.values():
-            if task.killed_at is not None and time.monotonic() - task.killed_at > FORCE_AFTER_S:
-                task.killed_at = time.monotonic()
-                self._end(task)
-
-    def _end(self, task: _Task) -> None:
-        import ray
-
-        ray.cancel(task.stream, force=True)
+        if not one.gang.running:  # it waits for room
+            self._end(one, Exited(handle, -9 if kill else int(ExitCode.INTERRUPTED), rank=0))
+        elif kill:
+            one.gang.kill()
+        else:
+            one.gang.ask_to_leave()
 
     def close(self) -> None:
         """End whatever still runs; the fleet stays."""
-        for task in self._tasks.values():
-            self._end(task)
+        for _, task in self._tasks.values():
+            task.end()
+        for one in list(self._attempts.values()):
+            self._end(one, Exited(one.handle, None))
         self._tasks.clear()
-        self._of_stream.clear()
+        self._ended.clear()
 
 
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+def _pinned_to(node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -94,7 +94,7 @@ class Fleet:
             for line in node.differences.others:
                 others.setdefault(line, []).append(node.name)
         warnings += [f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in others.items()]
-        return [*warnings, *_about_cores(joined), *_about_models(joined)]
+        return [*warnings, *_about_cores(joined), *_about_models(joined), *_about_code(joined)]
 
     def update(self) -> None:
         """Follow the nodes that have come and gone. One that differs too much is told of and left alone."""
@@ -148,4 +148,18 @@ def _about_models(nodes: Sequence[Node]) -> list[str]:
     return [
         f"the nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may change"
         " the last bits of its results."
+    ]
+
+
+def _about_code(nodes: Sequence[Node]) -> list[str]:
+    """Of the user's own: it does not travel."""
+    missing: dict[str, list[str]] = {}
+    for node in nodes:
+        for folder, is_there in node.facts.searches.items():
+            if not is_there:
+                missing.setdefault(folder, []).append(node.name)
+    return [
+        f"jobs import code from {folder}, which {listed(names, SHOWN)} cannot see: put it there, or install it as a"
+        " package."
+        for folder, names in missing.items()
     ]

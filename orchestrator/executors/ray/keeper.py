@@ -46,7 +46,9 @@ class Home:
 
     @classmethod
     def at(cls, root: Path) -> Home:
-        """With a file in ``root`` that holds a random word; :meth:`leave` takes it away."""
+        """With a file in ``root``, which is ours alone, that holds a random word; :meth:`leave` takes it away."""
+        for left in root.glob(".driver-*"):  # by one that was killed
+            left.unlink(missing_ok=True)
         nonce = secrets.token_hex(16)
         path = root / f".driver-{nonce[:8]}"
         path.write_text(nonce)

@@ -105,11 +105,14 @@ class ClusterPool:
             self._take(place, -1)
         self._unused.append(slot.index)
 
-    def moved(self, slot: Slot, places: tuple[Place, ...]) -> None:
-        """What ``slot`` stands for came to be at ``places`` instead."""
-        for place in self._held[slot.index]:
+    def moved(self, meant: tuple[Place, ...], places: tuple[Place, ...]) -> None:
+        """What a slot stands for came to be at ``places`` instead."""
+        index = next((index for index, held in self._held.items() if held is meant), None)
+        if index is None:  # given back meanwhile
+            return
+        for place in meant:
             self._take(place, -1)
-        self._held[slot.index] = places
+        self._held[index] = places
         for place in places:
             self._take(place)
 

@@ -1,0 +1,153 @@
+"""What a cluster costs: the same jobs on this machine by the local executor, by Ray's, and by Ray Tune.
+
+    python -m benchmarks.executors [--repeats 3] [--only makespan,driver]
+
+Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan* is from the first
+launch to the last end; the cluster, of this machine alone, is up before. Tune trains the same with PPO in functions of
+its own, one core and one thread each; its line is left out where ``ray[tune]`` is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
+from orchestrator import machine
+from orchestrator.contract import worker_thread_settings
+
+JOBS, STEPS = 8, 10_240
+MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8
+PENDING, MOST_DRIVER_MIB = 1000, 300
+MIB = 1 << 20
+COMMAND = [sys.executable, "-m", "orchestrator"]
+
+TUNE = """
+import sys, time
+from ray import tune
+import ray
+
+def train(config):
+    import torch
+    torch.set_num_threads(1)
+    from stable_baselines3 import PPO
+    PPO("MlpPolicy", "Ant-v5", seed=config["seed"], device="cpu").learn({steps})
+
+ray.init(num_cpus={cores}, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray.get(ray.remote(lambda: None).remote())  # the cluster is up
+began = time.monotonic()
+tune.run(train, config={{"seed": tune.grid_search(list(range({jobs})))}}, resources_per_trial={{"cpu": 1}}, verbose=0)
+print("makespan", time.monotonic() - began)
+"""
+
+
+def job_file(folder: Path, *, jobs: int = JOBS) -> Path:
+    path = folder / "ant.toml"
+    path.write_text(
+        f'name = "ant"\n[defaults]\ntotal_timesteps = {STEPS}\nlearner = "sb3"\neval_episodes = 0\nnormalize = false\n'
+        f'checkpoint_every = 1_000_000_000\n[[jobs]]\nname = "ant"\nenv = "Ant-v5"\nseeds = {list(range(jobs))}\n',
+        encoding="utf-8",
+    )
+    return path
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Ray on this machine alone; its address."""
+    import ray
+
+    from orchestrator.executors.ray.connection import LOCAL, connect
+
+    connection = connect(LOCAL, machine.detect())
+    try:
+        ray.get(ray.remote(lambda: None).remote())
+        yield connection.head
+    finally:
+        connection.close()
+
+
+def makespan_s(file: Path, *options: str) -> float:
+    """Of ``run FILE`` with ``options``: from the first launch to the last end."""
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        run_dir = Path(folder, "run")
+        command = [*COMMAND, "run", str(file), "--run-dir", str(run_dir), "--json", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        times: Mapping[str, list[float]] = {
+            kind: [event["time"] for event in events if event.get("event") == kind]
+            for kind in ("launched", "succeeded")
+        }
+        return max(times["succeeded"]) - min(times["launched"])
+
+
+def tune_s(cores: int) -> float | None:
+    """None where Tune is not installed."""
+    text = TUNE.format(steps=STEPS, jobs=JOBS, cores=cores)
+    environment = {**os.environ, **worker_thread_settings(1)}
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+    if "ray[tune]" in done.stderr:
+        return None
+    if done.returncode:
+        raise SystemExit(f"Ray Tune:\n{done.stderr[-2000:]}")
+    return float(done.stdout.split("makespan")[1].split()[0])
+
+
+def makespan(repeats: int) -> list[Line]:
+    cores = machine.detect().capacity
+    of_local, of_tune = [], []
+    found: dict[str, list[float]] = {"local": [], "ray": [], "tune": []}
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        file = job_file(Path(folder))
+
+        def by_ray() -> float:
+            with cluster() as address:
+                return makespan_s(file, "--executor", "ray", "--ray-address", address)
+
+        for number in range(repeats):
+            ways: Any = (("local", lambda: makespan_s(file)), ("ray", by_ray), ("tune", lambda: tune_s(cores)))
+            for name, way in both_ways(number, *ways):
+                if (seconds := way()) is not None:
+                    found[name].append(seconds)
+            of_local.append(found["ray"][-1] / found["local"][-1])
+            if found["tune"]:
+                of_tune.append(found["ray"][-1] / found["tune"][-1])
+    what = f"{JOBS} trainings of Ant-v5, {STEPS:,} env_steps, {cores} at once: makespan of --executor ray"
+    lines = [at_most(f"{what} / of --executor local", of_local, MOST_OF_LOCAL)]
+    if of_tune:
+        lines.append(at_most(f"{what} / of Ray Tune", of_tune, MOST_OF_TUNE))
+    lines += [at_least(f"seconds by {name}", values) for name, values in found.items() if values]
+    return lines
+
+
+def driver(_: int) -> list[Line]:
+    """Resident memory of the driver, and of the Ray inside of it, with many jobs pending."""
+    most = 0.0
+    with cluster() as address, tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        file = job_file(Path(folder), jobs=PENDING)
+        options = ["--run-dir", str(Path(folder, "run")), "--executor", "ray", "--ray-address", address]
+        command = [*COMMAND, "run", str(file), *options]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            watched, until = psutil.Process(process.pid), time.monotonic() + 40.0
+            while time.monotonic() < until and process.poll() is None:
+                most = max(most, watched.memory_info().rss / MIB)
+                time.sleep(0.5)
+            process.terminate()
+    return [at_most(f"driver resident with {PENDING:,} jobs pending, MiB", [most], MOST_DRIVER_MIB)]
+
+
+PARTS = {"makespan": makespan, "driver": driver}
+
+if __name__ == "__main__":
+    print_table(__doc__, PARTS)

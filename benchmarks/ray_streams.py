@@ -1,0 +1,62 @@
+"""What Ray takes of the driver's time: for each batch of a stream, and for waiting on many streams. For scale.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from typing import Any
+
+from benchmarks.simulation import resident_mib
+from benchmarks.streams import ROW
+from orchestrator.contract import Progress
+from orchestrator.executors.base import Handle, Progressed
+from orchestrator.executors.ray.attempt import Batch
+from orchestrator.mirror.pieces import Data, Tail
+
+READ = 2000
+"""Batches."""
+LOOKS = 20
+
+
+def _talk() -> Any:
+    said = Progressed(Handle("away", 0), Progress(phase="training", env_steps=1000, env_steps_per_s=1000.0))
+    piece = Tail(path="progress.csv", offset=0, data=Data.of(ROW.encode(), pack=True))
+    while True:
+        yield Batch(events=(said,), pieces=(piece, piece))
+
+
+def measure(streams: int) -> dict[str, Any]:
+    """On a Ray of its own. ``streams`` tasks never get to run, two talk as fast as they are listened to."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # it is there for a moment, on the loopback interface
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp") as folder:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder, logging_level=logging.ERROR)
+        try:
+            task: Any = ray.remote(_talk)
+            options = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 64}
+            talking = [task.options(num_cpus=1, **options).remote() for _ in range(2)]
+            for stream in talking:
+                ray.get(next(stream))
+            begun = time.process_time(), time.perf_counter()
+            for number in range(READ):
+                ray.get(next(talking[number % 2]))
+            read = time.process_time() - begun[0], time.perf_counter() - begun[1]
+            mib = resident_mib()
+            silent = [task.options(num_cpus=1, **options).remote() for _ in range(streams)]
+            begun = time.process_time(), time.perf_counter()
+            for _ in range(LOOKS):
+                ray.wait(silent, num_returns=len(silent), timeout=0)
+            looked = time.process_time() - begun[0], time.perf_counter() - begun[1]
+        finally:
+            ray.shutdown()
+    return {
+        "streams": streams,
+        "mib": mib,
+        "batch_cpu_us": 1e6 * read[0] / READ,
+        "batch_wall_us": 1e6 * read[1] / READ,
+        "look_cpu_us": 1e6 * looked[0] / LOOKS,
+        "look_wall_us": 1e6 * looked[1] / LOOKS,
+    }

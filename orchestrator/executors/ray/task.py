@@ -1,0 +1,143 @@
+"""One Ray task as the driver knows it: what it tells, what it is ordered, what its end means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator import mirror
+from orchestrator.contract import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.executors.base import Event, Exited, Handle, Placed
+from orchestrator.executors.ray.attempt import Assignment, Batch
+from orchestrator.executors.ray.fleet import Fleet
+from orchestrator.executors.ray.keeper import Order
+from orchestrator.mirror import MirrorError, Piece
+
+FORCE_AFTER_S = 10.0
+"""An order to kill that has had no effect for so long is followed by the end of the task's process."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Task:
+    """An attempt, or one rank of it. ``home`` is its job directory, where files come from elsewhere."""
+
+    handle: Handle
+    assignment: Assignment
+    node: str
+    fleet: Fleet
+    stream: Any
+    home: mirror.Home | None
+    is_placed: bool = False
+    asked: ExitCode | None = None
+    """What it was asked for before it began."""
+    killed_at: float | None = None
+
+    @property
+    def rank(self) -> int:
+        """The first of its ranks."""
+        return self.assignment.launch.first_rank
+
+    # -- what it tells
+
+    def read(self, bring: Callable[[mirror.Home, Piece], None]) -> list[Event]:
+        """What it has told, when there is something to read; the last is an :class:`Exited`, and then it is over.
+
+        :param bring: applies a piece to the job directory. :raises MirrorError: it does not fit.
+        """
+        import ray
+
+        try:
+            batch: Batch = ray.get(next(self.stream))
+            if self.home is not None:
+                for piece in batch.pieces:
+                    bring(self.home, piece)
+        except StopIteration:
+            return [self._over(Exited(self.handle, None, lost="its task ended without a word"))]
+        except MirrorError as error:
+            self.end()
+            return [self._over(Exited(self.handle, None, lost=f"its files could not be brought home: {error}"))]
+        except ray.exceptions.RayError as error:
+            return [self._over(self._died(error))]
+        return [self._ours(event) for event in batch.events]
+
+    def _ours(self, event: Event) -> Event:
+        self.is_placed = self.is_placed or isinstance(event, Placed)
+        if not isinstance(event, Exited):
+            return replace(event, handle=self.handle)
+        if event.returncode == ExitCode.DISK_FULL and self.home is not None:
+            return self._over(self._without_space())
+        return self._over(replace(event, handle=self.handle))
+
+    def _over(self, end: Exited) -> Exited:
+        if self.home is not None:
+            self.home.close()
+        return end
+
+    def _died(self, error: Exception) -> Exited:
+        """What the end of a task that could not tell of its own end means."""
+        import ray
+
+        name = self.fleet.name(self.node)
+        match error:
+            case ray.exceptions.OutOfMemoryError():
+                return Exited(self.handle, -9, oom_killed=True)
+            case ray.exceptions.TaskCancelledError():
+                return Exited(self.handle, -9 if self.asked is None else int(self.asked))
+            case ray.exceptions.WorkerCrashedError() if self.killed_at is not None:
+                return Exited(self.handle, -9)
+            case ray.exceptions.WorkerCrashedError():
+                why = f"the process that ran it on {name} was killed"
+            case OSError(errno=number) if number in DISK_FULL_ERRNOS and self.home is not None:
+                return self._without_space()
+            case ray.exceptions.RayTaskError():
+                why = f"it could not be run on {name}: {_last_line(error)}"
+            case _:
+                why = f"its node {name} was lost"
+        return Exited(self.handle, None, lost=why)
+
+    def _without_space(self) -> Exited:
+        """A full disk that is not the run directory's is the end of its node, not of all."""
+        name = self.fleet.name(self.node)
+        self.fleet.give_up(self.node, "its disk is full")
+        return Exited(self.handle, None, lost=f"no space left on the disk of {name}")
+
+    # -- what it is ordered
+
+    def ask_to_leave(self) -> None:
+        if self.is_placed:
+            self._order("leave")
+        else:  # nothing of it has been trained: there is nothing to save
+            self.asked = ExitCode.INTERRUPTED
+            self.end()
+
+    def kill(self) -> None:
+        """Also again: in time a task that does not obey is ended."""
+        if not self.is_placed:
+            self.asked = None
+            self.end()
+        elif self.killed_at is None:
+            self.killed_at = time.monotonic()
+            self._order("kill")
+
+    def enforce(self) -> None:
+        """End one that was to be killed and goes on."""
+        if self.killed_at is not None and time.monotonic() - self.killed_at > FORCE_AFTER_S:
+            self.killed_at = time.monotonic()
+            self.end()
+
+    def end(self) -> None:
+        """End its process, and with it all that runs below."""
+        import ray
+
+        ray.cancel(self.stream, force=True)
+
+    def _order(self, order: Order) -> None:
+        node = self.fleet.node(self.node)
+        if node is not None:  # else its end is on the way
+            node.keeper.order.remote(self.assignment.key, order)
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
