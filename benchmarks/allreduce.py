@@ -2,6 +2,8 @@
 
     python -m benchmarks.allreduce [--repeats 9] [--json FILE]
 
+Over shared memory, as ranks of one machine exchange, and over gloo, as those of several machines do.
+
 The ranks are processes that meet and exchange as those of a training do (:mod:`orchestrator.worker.ranks`), but have
 nothing else to do: in a training, waiting for a rank that is later comes on top.
 """
@@ -14,13 +16,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Line, at_most
-from orchestrator.contract import RANK_VARIABLE, WORLD_SIZE_VARIABLE, worker_thread_settings
+from orchestrator.contract import RANK_VARIABLE, WORLD_SIZE_VARIABLE, Backend, worker_thread_settings
 
 RANKS = 2
 CALLS = 500
@@ -37,13 +40,34 @@ def parameters(observations: int, actions: int, width: int = WIDTH) -> int:
     return 2 * hidden + (width + 1) * actions + (width + 1) + actions
 
 
-def collectives(repeats: int) -> list[Line]:
-    """Start the ranks and make lines of what the first one tells."""
+def shared_memory(repeats: int) -> list[Line]:
+    """``distributed.backend = "auto"``."""
+    found = measured("auto", repeats)
+    of = f"of {parameters(OBSERVATIONS, ACTIONS):,} float32 (a {WIDTH}-{WIDTH} policy) between {RANKS} ranks, µs"
+    return lines(f"over shared memory {of}", found, MOST_US)
+
+
+def gloo(repeats: int) -> list[Line]:
+    """``distributed.backend = "gloo"``."""
+    return lines("the same over gloo", measured("gloo", repeats), None)
+
+
+def lines(of: str, found: Mapping[str, Sequence[float]], most_us: float | None) -> list[Line]:
+    return [
+        at_most(f"one all-reduce {of}", found["allreduce"], most_us),
+        at_most("the mean of them, which a training feels", found["allreduce, mean"], most_us),
+        at_most(f"reduce and broadcast (parameter server) {of}", found["parameter-server"]),
+        at_most("the mean of them", found["parameter-server, mean"]),
+    ]
+
+
+def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
+    """Start the ranks → what the first one tells."""
     with tempfile.TemporaryDirectory() as folder:
         cpus = sorted(os.sched_getaffinity(0))
         ranks = []
         for rank in range(RANKS):
-            command = [sys.executable, "-m", "benchmarks.allreduce", "--as-rank", folder, str(repeats)]
+            command = [sys.executable, "-m", "benchmarks.allreduce", "--as-rank", folder, str(repeats), backend]
             place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(RANKS)}
             environment = {**os.environ, **worker_thread_settings(1), **place}
             popen = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
@@ -53,22 +77,18 @@ def collectives(repeats: int) -> list[Line]:
     if any(popen.returncode for popen in ranks):
         raise SystemExit("a rank has failed; its message stands above")
     found: dict[str, list[float]] = json.loads(answers[0])
-    of = f"of {parameters(OBSERVATIONS, ACTIONS):,} float32 (a {WIDTH}-{WIDTH} policy) between {RANKS} ranks, µs"
-    return [
-        at_most(f"one all-reduce {of}", found["allreduce"], MOST_US),
-        at_most(f"reduce and broadcast (parameter server) {of}", found["parameter-server"]),
-    ]
+    return found
 
 
-def as_rank(folder: Path, repeats: int) -> None:
-    """What a rank does; the first one prints the median microseconds of each repeat."""
+def as_rank(folder: Path, repeats: int, backend: Any) -> None:
+    """What a rank does; the first one prints median and mean microseconds of each repeat."""
     import numpy as np
     import torch
 
     from orchestrator.worker.ranks import join
 
     torch.set_num_threads(1)
-    ranks = join(RANKS, "gloo", torch.device("cpu"), folder / "rendezvous")
+    ranks = join(RANKS, backend, torch.device("cpu"), folder / "rendezvous")
     gradients = np.zeros(parameters(OBSERVATIONS, ACTIONS), np.float32)
 
     def served() -> None:
@@ -79,11 +99,12 @@ def as_rank(folder: Path, repeats: int) -> None:
         "allreduce": lambda: ranks.all_reduce(gradients),
         "parameter-server": served,
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[float]] = {f"{name}{kind}": [] for name in ways for kind in ("", ", mean")}
     for _ in range(repeats):
         for name, collective in ways.items():
             seconds = [_timed(collective) for _ in range(WARM_UP + CALLS)][WARM_UP:]
             found[name].append(statistics.median(seconds) * 1e6)
+            found[f"{name}, mean"].append(statistics.mean(seconds) * 1e6)
     ranks.close()
     if ranks.rank == 0:
         print(json.dumps(found))
@@ -97,6 +118,6 @@ def _timed(call: Callable[[], None]) -> float:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--as-rank"]:
-        as_rank(Path(sys.argv[2]), int(sys.argv[3]))
+        as_rank(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     else:
-        harness.print_table(__doc__, {"collectives": collectives})
+        harness.print_table(__doc__, {"shared_memory": shared_memory, "gloo": gloo})

@@ -34,11 +34,11 @@ def mean_std(found: Sequence[float]) -> str:
     return f"{np.mean(found):,.0f} ± {np.std(found, ddof=1):,.0f}" if len(found) > 1 else f"{found[0]:,.0f}"
 
 
-def _signed(number: float) -> str:
+def signed(number: float) -> str:
     return f"{number:+.2f}".replace("-", "−") if math.isfinite(number) else ("+∞" if number > 0 else "−∞")
 
 
-def _probability(p: float) -> str:
+def probability(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -58,15 +58,15 @@ def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[st
     for (robot, pair), p, corrected in zip(pairs.items(), tested, holm(tested), strict=True):
         lines.append(
             f"| {robot} | {mean_std(pair.a.tolist())} | {mean_std(pair.b.tolist())} | {_difference([pair])} |"
-            f" {_probability(p)} | {_probability(corrected)} |"
+            f" {probability(p)} | {probability(corrected)} |"
         )
     if len(pairs) > 1:
         everything = list(pairs.values())
         lines += [
-            f"| **all {len(pairs)}** | | | **{_difference(everything)}** | **{_probability(p_value(everything))}** | |",
+            f"| **all {len(pairs)}** | | | **{_difference(everything)}** | **{probability(p_value(everything))}** | |",
             "",
             "Any difference of the distributions (energy distance, all robots):"
-            f" p = {_probability(p_value(everything, energy_distance))}.",
+            f" p = {probability(p_value(everything, energy_distance))}.",
         ]
     return [*lines, ""]
 
@@ -79,7 +79,7 @@ def _label(a: Side, b: Side, place: int) -> str:
 def _difference(pairs: Sequence[Pair]) -> str:
     low, high = interval(pairs)
     middle = float(np.mean([pair.difference for pair in pairs]))
-    return f"{_signed(middle)} ({_signed(low)} to {_signed(high)})"
+    return f"{signed(middle)} ({signed(low)} to {signed(high)})"
 
 
 def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
@@ -231,7 +231,7 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
         lines += comparison(a, b, robots, measure)
     lines += _image(figures, "learning-returns", "Final returns: a mark a seed, a bar at their mean")
     lines += [
-        f"Final returns of equal seeds, within robots: correlation {_signed(alike_by_seed(a, b, robots))}.",
+        f"Final returns of equal seeds, within robots: correlation {signed(alike_by_seed(a, b, robots))}.",
         "",
         *seed_by_seed(a, b, robots),
         *power(seeds, len(robots)),

@@ -1,4 +1,4 @@
-"""The figures of docs/learning.md, in the style of the package's reports."""
+"""The figures of docs/learning.md and of learning over ranks, in the style of the package's reports."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ class Style(NamedTuple):
     """How a learner is drawn, so that it can be told apart in grey as well."""
 
     colour: str
-    dashes: Literal["-", "--"]
+    dashes: Literal["-", "--", ":"]
     marker: str
 
 
-STYLES = (Style(SERIES[0], "-", MARKERS[0]), Style(SERIES[1], "--", MARKERS[1]))
-"""Of the learner that is held up as the model, and of the one that is held against it."""
+STYLES = (
+    Style(SERIES[0], "-", MARKERS[0]),
+    Style(SERIES[1], "--", MARKERS[1]),
+    Style(SERIES[2], ":", MARKERS[2]),
+)
+"""Of the side that is held up as the model, and of those that are held against it."""
 OURS = STYLES[1]
 GRID_POINTS = 100
 ABOVE_IN = 0.3
@@ -48,6 +52,26 @@ def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
     ]
 
 
+def over_ranks(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
+    """Learning curves and final returns of one robot, side by side. :param labels: three at most, as of ``sides``."""
+    from matplotlib.lines import Line2D
+
+    def draw(width: float) -> Drawn:
+        drawn, (left, right) = drawing.panels(width, 2, least_in=2.6, height_in=1.7, most=2, above_all=ABOVE_IN)
+        for axes, fill in ((left, _fill_curves), (right, _fill_returns)):
+            fill(axes, [next(iter(side.values())) for side in sides], STYLES)
+            axes.set_title(next(iter(sides[0])))
+        left.set_ylabel("mean return", labelpad=1)
+        styles = STYLES[: len(labels)]
+        handles = [
+            Line2D([], [], color=one.colour, linestyle=one.dashes, marker=one.marker, markersize=4.5) for one in styles
+        ]
+        drawing.legend(drawn, handles, labels, columns=len(labels))
+        return drawn
+
+    return [_picture("learning-ranks", "Learning over ranks", draw)]
+
+
 def published_results(label: str, robots: Robots) -> list[Picture]:
     """Learning curves of the long runs, and their final returns among those that others report.
 
@@ -57,7 +81,7 @@ def published_results(label: str, robots: Robots) -> list[Picture]:
         _picture(
             "learning-published-curves",
             "Learning curves",
-            lambda width: curves([label], [robots], width, styles=STYLES[1:]),
+            lambda width: curves([label], [robots], width, styles=[OURS]),
         ),
         _picture("learning-published", "Among published results", lambda width: among(label, robots, width)),
     ]
@@ -67,26 +91,30 @@ def _picture(name: str, title: str, draw: Callable[[float], Drawn]) -> Picture:
     return name, drawing.render(Figure(name=name, title=title, caption="", draw=draw)).png
 
 
-def curves(labels: Sequence[str], sides: Sequence[Robots], width: float, styles: Sequence[Style] = STYLES) -> Drawn:
+def curves(labels: Sequence[str], sides: Sequence[Robots], width: float, styles: Sequence[Style] = STYLES[:2]) -> Drawn:
     """One panel a robot: thin lines are seeds, thick ones their means as far as all seeds reach."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
     drawn, found = drawing.panels(width, len(robots), least_in=2.6, height_in=1.45, most=3, above_all=ABOVE_IN)
     for axes, robot in zip(found, robots, strict=True):
-        for side, style in zip(sides, styles, strict=True):
-            for one in side[robot]:
-                if one.curve:
-                    axes.plot(*zip(*one.curve, strict=True), color=style.colour, linewidth=0.6, alpha=0.45)
-            _mean(axes, side[robot], style)
+        _fill_curves(axes, [side[robot] for side in sides], styles)
         axes.set_title(robot)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("env_steps", labelpad=1)
-        drawing.plain_ticks(axes, x=True, y=True)
     found[0].set_ylabel("mean return", labelpad=1)
     handles = [Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8) for style in styles]
     drawing.legend(drawn, handles, labels, columns=len(labels))
     return drawn
+
+
+def _fill_curves(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequence[Style]) -> None:
+    for trained, style in zip(sides, styles, strict=False):
+        for one in trained:
+            if one.curve:
+                axes.plot(*zip(*one.curve, strict=True), color=style.colour, linewidth=0.6, alpha=0.45)
+        _mean(axes, trained, style)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("env_steps", labelpad=1)
+    drawing.plain_ticks(axes, x=True, y=True)
 
 
 def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
@@ -108,31 +136,37 @@ def final_returns(labels: Sequence[str], sides: Sequence[Robots], width: float) 
     robots = list(sides[0])
     drawn, found = drawing.panels(width, len(robots), least_in=1.9, height_in=1.6, most=5, above_all=ABOVE_IN)
     for axes, robot in zip(found, robots, strict=True):
-        for column, measure in enumerate(MEASURES):
-            for place, (side, style) in enumerate(zip(sides, STYLES, strict=True)):
-                _strip(axes, column + 0.36 * place - 0.18, values(side[robot], measure), style)
-        axes.set_xticks(range(len(MEASURES)), ["training", "evaluation"])
-        axes.set_xlim(-0.5, len(MEASURES) - 0.5)
-        axes.grid(visible=False, axis="x")
+        _fill_returns(axes, [side[robot] for side in sides], STYLES)
         axes.set_title(robot)
-        drawing.plain_ticks(axes, y=True)
     found[0].set_ylabel("return", labelpad=1)
     handles = [
         Line2D([], [], color=style.colour, marker=style.marker, markersize=4.5, linestyle="none", alpha=0.75)
-        for style in STYLES
+        for style in STYLES[: len(labels)]
     ]
     drawing.legend(drawn, handles, labels, columns=len(labels))
     return drawn
 
 
-def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style) -> None:
+def _fill_returns(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequence[Style]) -> None:
+    step = 0.72 / len(sides)
+    for column, measure in enumerate(MEASURES):
+        for place, (trained, style) in enumerate(zip(sides, styles, strict=False)):
+            middle = column + step * (place - (len(sides) - 1) / 2)
+            _strip(axes, middle, values(trained, measure), style, reach=0.42 * step)
+    axes.set_xticks(range(len(MEASURES)), ["training", "evaluation"])
+    axes.set_xlim(-0.5, len(MEASURES) - 0.5)
+    axes.grid(visible=False, axis="x")
+    drawing.plain_ticks(axes, y=True)
+
+
+def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reach: float) -> None:
     """Marks side by side, so that equal ones do not hide each other."""
     if not found:
         return
     places = [middle + 0.04 * (place - (len(found) - 1) / 2) for place in range(len(found))]
     axes.scatter(places, found, s=20, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0)
     mean = sum(found) / len(found)
-    axes.plot([middle - 0.15, middle + 0.15], [mean, mean], color=INK, linewidth=1.4)
+    axes.plot([middle - reach, middle + reach], [mean, mean], color=INK, linewidth=1.4)
 
 
 def among(label: str, robots: Robots, width: float) -> Drawn:

@@ -17,7 +17,7 @@ from typing import Any
 
 import worker_helpers as worker
 
-from orchestrator.contract import ExitRecord, JobPaths, WorkerSpec
+from orchestrator.contract import Backend, ExitRecord, JobPaths, WorkerSpec
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
@@ -27,7 +27,9 @@ TIMEOUT_S = 120.0
 # -- functions
 
 
-def together(size: int, directory: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def together(
+    size: int, directory: Path, function: Callable[..., Any], *arguments: Any, backend: Backend = "auto"
+) -> list[Any]:
     """What ``function(ranks, *arguments)`` returns on each of ``size`` ranks, every one a process of its own.
 
     :param function: of a module beside this one.
@@ -43,7 +45,7 @@ def together(size: int, directory: Path, function: Callable[..., Any], *argument
             processes.append(
                 subprocess.Popen(
                     [sys.executable, __file__, str(directory)],
-                    env={**variables, "RANK": str(rank), "WORLD_SIZE": str(size)},
+                    env={**variables, "RANK": str(rank), "WORLD_SIZE": str(size), "BACKEND": backend},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -71,7 +73,8 @@ def _be_a_rank(directory: Path) -> None:
     torch.set_num_threads(1)
     module, name, arguments = pickle.loads((directory / "call.pkl").read_bytes())
     function = getattr(importlib.import_module(module), name)
-    ranks = join(int(os.environ["WORLD_SIZE"]), "gloo", torch.device("cpu"), directory / "rendezvous")
+    backend: Any = os.environ["BACKEND"]
+    ranks = join(int(os.environ["WORLD_SIZE"]), backend, torch.device("cpu"), directory / "rendezvous")
     returned = function(ranks, *arguments)
     (directory / f"returned-{ranks.rank}.pkl").write_bytes(pickle.dumps(returned))
     ranks.close()

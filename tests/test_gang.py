@@ -191,6 +191,15 @@ def test_ranks_that_all_lost_each_other_say_so(tmp_path: Path) -> None:
         assert until_exit(executor, handle)[handle] == Exited(handle, LOST, rank=0)
 
 
+def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_before(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_gang(tmp_path, "a", [("exit", LOST)], [("await", "go"), ("die", 9)]))
+        await_zombie(executor._gangs[handle].running[0].pid)
+        assert not [event for event in executor.poll(0.0) if isinstance(event, Exited)]
+        (tmp_path / "a/go").touch()
+        assert until_exit(executor, handle)[handle] == Exited(handle, -9, rank=1)
+
+
 def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_path: Path) -> None:
     saves: list[Order] = [("note", "saving"), ("await", "go"), ("note", "saved"), ("exit", 11)]
     with local() as executor:

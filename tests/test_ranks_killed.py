@@ -121,7 +121,8 @@ def train_killing(paths: JobPaths, kills: int, undisturbed: Trained) -> tuple[in
         for number in itertools.count():
             handle = executor.submit(launch(paths, number))
             ranks = executor._gangs[handle].running
-            pids, token = [one.pid for one in ranks], token_of(handle.pid or 0)
+            # Of the process itself it cannot be read at once: its environment may not be there yet.
+            pids, token = [one.pid for one in ranks], f"ORCHESTRATOR_TOKEN={executor._token}".encode()
             victim = dice.randrange(len(pids))
             if number < kills:
                 if number == 0:  # so that at least one strikes a training that has come to something

@@ -16,12 +16,13 @@ import ranks_helpers as helpers
 import torch
 from stable_baselines3.common.logger import Logger
 
-from orchestrator.contract import Mode, WorkerSpec
+from orchestrator.contract import Backend, Mode, WorkerSpec
 from orchestrator.worker import algorithms, envs, learners
 from orchestrator.worker.ranks import ALONE, Ranks, own_part
 
 MODES = get_args(Mode)
-SIZES = (2, 4)
+GROUPS: tuple[tuple[int, Backend], ...] = ((2, "auto"), (4, "auto"), (4, "gloo"))
+"""Of ranks: on one machine ``auto`` is over shared memory, and ``gloo`` over the network."""
 N_ENVS, N_STEPS, ROWS = 4, 32, 40
 ROUNDING = 3e-6
 """Of float32, over the steps of an update; relative to how far the update went."""
@@ -202,7 +203,7 @@ def on_ranks(ranks: Ranks, given: Mapping[Case, tuple[Any, Data]]) -> dict[tuple
 class Sides:
     """Every case, done by one process and by so many ranks."""
 
-    def __init__(self, size: int, directory: Path) -> None:
+    def __init__(self, size: int, backend: Backend, directory: Path) -> None:
         self.size = size
         self.before: dict[Case, np.ndarray] = {}
         self.alone: dict[Case, dict[str, Any]] = {}
@@ -214,12 +215,12 @@ class Sides:
             self.before[case] = parameters(model)
             give(model, data, range(N_ENVS))
             self.alone[case] = updated(model, united(spec, size), spec)
-        self.ranks = helpers.together(size, directory, on_ranks, given)
+        self.ranks = helpers.together(size, directory, on_ranks, given, backend=backend)
 
 
-@pytest.fixture(scope="module", params=SIZES, ids=[f"{size} ranks" for size in SIZES])
+@pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]} ranks {group[1]}")
 def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sides:
-    return Sides(request.param, tmp_path_factory.mktemp("ranks") / "together")
+    return Sides(*request.param, tmp_path_factory.mktemp("ranks") / "together")
 
 
 def distance(one: np.ndarray, other: np.ndarray, before: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ import torch
 import worker_helpers as worker
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.contract import JobPaths, WorkerSpec
 from orchestrator.worker import algorithms, envs, learners, pooling, ranks
 from orchestrator.worker.checkpoint import OF_EACH_RANK, CheckpointStore
 from orchestrator.worker.outcome import Facts, Interrupted
-from orchestrator.worker.pooling import SharedEpisodes, SharedStatistics
+from orchestrator.worker.pooling import SharedEpisodes, SharedLosses, SharedStatistics, pool
 from orchestrator.worker.progress import ProgressReporter
 from orchestrator.worker.ranks import Group, own_part
 from orchestrator.worker.replay import Replay
@@ -78,8 +80,14 @@ def train(group: Group, spec: WorkerSpec, directory: Path, leave_at: int | None 
     model: Any = learners.build(spec, envs.normalized(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
     trained = Training(spec, JobPaths(directory), model, Facts(started=0.0), ProgressReporter(None), group)
-    trained.train(lambda: asked and model.num_timesteps >= leave_at)
-    return {"common": common(model), "own": own(model), "updates": model._n_updates}
+    losses: dict[str, float] = {}
+
+    def leave() -> bool:
+        return asked and model.num_timesteps >= leave_at
+
+    with mock.patch.object(algorithms, "dump_logs", side_effect=lambda *_: losses.update(model.logger.name_to_value)):
+        trained.train(leave)
+    return {"common": common(model), "own": own(model), "updates": model._n_updates, "losses": losses}
 
 
 def common(model: Any) -> dict[str, Any]:
@@ -201,14 +209,14 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
 
     def merged(rank: Any) -> list[RunningMeanStd]:
         normalization: Any = SimpleNamespace(obs_rms=RunningMeanStd(shape=(4,)), ret_rms=RunningMeanStd(shape=()))
-        shared = SharedStatistics(normalization, rank)
+        shared = SharedStatistics(normalization)
         for of_round in rounds:
             ours = of_round[rank.rank]
             for batch in np.array_split(ours, 3) if len(ours) >= 3 else [ours]:
                 if len(batch):
                     normalization.obs_rms.update(batch)
                     normalization.ret_rms.update(batch[:, 0])
-            shared.merge()
+            pool(rank, [shared])
         return [normalization.obs_rms, normalization.ret_rms]
 
     first, *others = helpers.in_threads(SIZE, merged)
@@ -227,10 +235,10 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
 def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
     def merged(rank: Any) -> dict[str, RunningMeanStd]:
         parts = {name: RunningMeanStd(shape=(2,)) for name in ("arm", "leg")}
-        shared = SharedStatistics(SimpleNamespace(obs_rms=parts, ret_rms=RunningMeanStd(shape=())), rank)  # type: ignore[arg-type]
+        shared = SharedStatistics(SimpleNamespace(obs_rms=parts, ret_rms=RunningMeanStd(shape=())))  # type: ignore[arg-type]
         for number, rms in enumerate(parts.values()):
             rms.update(np.full((4, 2), 10.0 * number + rank.rank))
-        shared.merge()
+        pool(rank, [shared])
         return parts
 
     for parts in helpers.in_threads(2, merged):
@@ -243,16 +251,33 @@ def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     def pooled(rank: Any) -> Any:
         model = SimpleNamespace(ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1)
-        episodes = SharedEpisodes(model, rank)
+        episodes = SharedEpisodes(model)
         for number in range(2):
             episodes.begin()
             ended = [{"r": 100 * number + 10 * rank.rank + index} for index in range(rank.rank)]
             model.ep_info_buffer.extend(ended)
             model._episode_num += len(ended)
-            episodes.end()
+            pool(rank, [episodes])
         return [episode["r"] for episode in model.ep_info_buffer], model._episode_num, model.ep_info_buffer.maxlen
 
     assert helpers.in_threads(3, pooled) == [([21, 110, 120, 121], 7, 4)] * 3
+
+
+def test_losses_that_each_rank_knows_of_its_own_part_are_logged_as_means() -> None:
+    def shared(rank: Any) -> dict[str, float]:
+        logger = Logger(None, [])
+        logger.record("train/actor_loss", 10.0 * rank.rank)
+        logger.record("train/learning_rate", 0.1)
+        pool(rank, [SharedLosses(SimpleNamespace(logger=logger))])
+        return dict(logger.name_to_value)
+
+    assert helpers.in_threads(3, shared) == [{"train/actor_loss": 10.0, "train/learning_rate": 0.1}] * 3
+
+
+def test_what_sac_logs_in_an_iteration_is_of_all_ranks(trained: list[dict[str, dict[str, Any]]]) -> None:
+    first, *others = (rank["sac allreduce"]["losses"] for rank in trained)
+    assert {"train/actor_loss", "train/critic_loss", "train/ent_coef_loss"} <= first.keys()
+    assert others == [first] * (SIZE - 1)
 
 
 # -- checkpoints

@@ -76,6 +76,11 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "is not divisible by batch_size = 70: .* use batch_size = 60 or 72,",
         ),
         (
+            {"resources": {"ranks": 4}, "ppo": {"batch_size": 4}},
+            "jobs[0].ppo.batch_size",
+            "batch_size = 4 leaves each of 4 ranks one sample a minibatch, .*; 8 or more, or ppo.normalize_advantage",
+        ),
+        (
             {"algo": "sac", "resources": {"ranks": 4}, "sac": {"batch_size": 250}},
             "jobs[0].sac.batch_size",
             "batch_size = 250 is not divisible by .*; 248 or 252 are",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -158,6 +159,22 @@ def test_motion_agrees_with_mujocos_own_velocities_in_any_attitude() -> None:
         ahead /= np.linalg.norm(ahead)
         left = np.array([-ahead[1], ahead[0]])
         assert motion.heading_velocity[0] == pytest.approx([ahead @ world[3:5], left @ world[3:5], world[5]])
+
+
+def test_motion_follows_states_that_change_in_place_and_depends_on_them_alone() -> None:
+    simulation = Simulation.from_xml(MJCF / "biped.xml", "stand", n_envs=3, seed=0)
+    simulation.reset()
+    states, body = simulation.states, simulation.task._body
+    before = body.motion(states)
+    assert body.motion(States(states.qpos.copy(), states.qvel.copy())) is before  # asked for twice in a step
+    states.qvel[1, :3] += 1.0
+    pushed = body.motion(states)
+    assert not np.array_equal(pushed.velocity[1], before.velocity[1])
+    alone = body.motion(States(states.qpos[1:2], states.qvel[1:2]))
+    for field in dataclasses.fields(pushed):
+        both = getattr(pushed, field.name), getattr(before, field.name)
+        assert np.array_equal(both[0][[0, 2]], both[1][[0, 2]])
+        assert np.array_equal(both[0][1:2], getattr(alone, field.name))
 
 
 def test_a_planar_root_feels_like_a_free_one_that_moves_in_the_plane() -> None:

@@ -83,6 +83,11 @@ class TestJudging:
         (one,) = judge(evidence(witness("g", n_threads=9, run_delay_s=120.0)))
         assert (one.kind, one.what) == ("threads", "more threads than its 1 core (CPU 0) can run")
 
+    def test_of_several_ranks_their_network_has_the_threads(self) -> None:
+        (one,) = judge(evidence(witness("r", ranks=2, n_threads=9, run_delay_s=40.0)))
+        assert one.what == "threads of the network between its ranks share its 1 core (CPU 0) with the training"
+        assert "shared memory" in one.cure
+
     def test_a_cgroup_limit_is_named_once_for_all_it_hit(self) -> None:
         jobs = [witness(f"j{n}", cpus=frozenset({n}), throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
         (one,) = judge(evidence(*jobs, quota=1.5))

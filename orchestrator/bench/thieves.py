@@ -142,14 +142,21 @@ def _threads(jobs: Sequence[Witness], explained: frozenset[str]) -> Iterator[Fin
             parts.append(f"{job.runnable:.1f} wanted a CPU at once")
             parts.append(f"together they waited {_percent(job.share(job.run_delay_s))} of the time")
         on = f"{count(cores, 'core')} ({cpu_text(job.cpus)})"
+        if declared:
+            what = f"threads = {job.threads} on {on}"
+            cure = f"resources.threads = {cores}, or resources.cores = {job.threads}"
+        elif job.ranks > 1:
+            what = f"threads of the network between its ranks share its {on} with the training"
+            cure = 'distributed.backend = "auto": ranks of one machine exchange over shared memory'
+        else:
+            what = f"more threads than its {on} can run"
+            cure = "its code or a library starts threads of its own: give them the budget, or the job more cores"
         yield _robbed(
             "threads",
             [job],
-            what=f"threads = {job.threads} on {on}" if declared else f"more threads than its {on} can run",
+            what=what,
             evidence="; ".join(filter(None, parts)) or "as declared; nothing was measured",
-            cure=f"resources.threads = {cores}, or resources.cores = {job.threads}"
-            if declared
-            else "its code or a library starts threads of its own: give them the budget, or the job more cores",
+            cure=cure,
         )
 
 

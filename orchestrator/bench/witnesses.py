@@ -42,6 +42,7 @@ class Witness:
     """When its attempts ran, seconds since the epoch."""
     threads: int | None
     """Its thread budget."""
+    ranks: int = 1
     work: str
     """What it does, robot and hyperparameters: jobs of equal text differ in their seed alone. Empty if not known."""
     env_steps: float
@@ -147,6 +148,7 @@ def _witness(
     return Witness(
         job_id=job_id,
         cpus=frozenset(cpus[: len(cpus) // int(spec.get("ranks", 1))]),
+        ranks=int(spec.get("ranks", 1)),
         allowed=_allowed(job),
         fewest_cpus=_extreme(min, counted, "n_cpus"),
         spans=spans,

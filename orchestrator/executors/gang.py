@@ -6,6 +6,7 @@ An attempt of one process is a gang of one.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -42,6 +43,9 @@ class End:
 
 
 FAILED = 2
+CAUSE_WITHIN_S = 1.0
+"""For the rank that another has lost to be found dead by itself: what it died of says more than that it is lost. A
+killed process may give its memory back for a while, and only then be over, when others have noticed long ago."""
 
 
 class Member(Protocol):
@@ -66,6 +70,13 @@ class Gang(Generic[Rank]):
     """Of those so far the one that says most; of equals the first."""
     rest_killed: bool = False
     """Whether we have ended what still runs, because of one that had failed."""
+    _kill_at: float | None = None
+    """By the monotonic clock: when what still runs is ended, where some have lost others that may be dying."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`settle` is to be called even if no further rank ends."""
+        return self._kill_at is not None and not self.rest_killed
 
     def ask_to_leave(self) -> None:
         for worker in self.running:
@@ -91,8 +102,12 @@ class Gang(Generic[Rank]):
         if not self.running:
             return self._exited()
         if self._end is not None and self._end.weight >= FAILED:
-            self.rest_killed = True
-            self.kill()
+            now = time.monotonic()
+            if self._kill_at is None:
+                self._kill_at = now + CAUSE_WITHIN_S
+            if self._end.weight > FAILED or now >= self._kill_at:
+                self.rest_killed = True
+                self.kill()
         return None
 
     def _exited(self) -> Exited:

@@ -120,7 +120,8 @@ class LocalExecutor:
             events = self._listen()
             for one, worker in ended:
                 events += self._reap(one, worker)
-            events += self._settle(dict.fromkeys(one for one, _ in ended))
+            waiting = [one for one in self._gangs.values() if one.waits]
+            events += self._settle(dict.fromkeys([*(one for one, _ in ended), *waiting]))
             events += self._sample()
             if events or left_s == 0.0:
                 return events

@@ -143,8 +143,8 @@ class A2c(Table):
     stats_window_size: Count = key(100, _WINDOW, 100)
 
 
-class Sac(Table):
-    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
+class OffPolicy(Table):
+    """What SAC and TD3 have in common."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE, 3e-4)
     buffer_size: Count = key(1_000_000, _BUFFER_SIZE, 300_000)
@@ -156,32 +156,28 @@ class Sac(Table):
     gradient_steps: GradientSteps = key(1, _GRADIENT_STEPS, -1)
     action_noise: NoiseStd = key(None, _ACTION_NOISE, 0.1)
     n_steps: Count = key(1, _MULTI_STEP, 3)
+    stats_window_size: Count = key(100, _WINDOW, 100)
+
+
+class Sac(OffPolicy):
+    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
+
     ent_coef: EntCoef = key("auto", 'Weight of the entropy: "auto" learns it, "auto_0.1" from 0.1 on.', "auto")
     target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.", 1)
     target_entropy: TargetEntropy = key("auto", 'What a learnt ent_coef aims at; "auto": minus the actions.', "auto")
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     use_sde_at_warmup: bool = key(False, "gSDE instead of random actions before learning_starts.", True)
-    stats_window_size: Count = key(100, _WINDOW, 100)
 
 
-class Td3(Table):
+class Td3(OffPolicy):
     """Keyword arguments of stable_baselines3.TD3, under its own names and with its own defaults."""
 
     learning_rate: Schedule = key(1e-3, _LEARNING_RATE, 1e-3)
-    buffer_size: Count = key(1_000_000, _BUFFER_SIZE, 300_000)
-    learning_starts: CountFromZero = key(100, _LEARNING_STARTS, 1000)
-    batch_size: Count = key(256, _BATCH_SIZE, 256)
-    tau: Fraction = key(0.005, _TAU, 0.005)
-    gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    train_freq: TrainFreq = key(1, _TRAIN_FREQ, 1)
-    gradient_steps: GradientSteps = key(1, _GRADIENT_STEPS, -1)
     action_noise: NoiseStd = key(None, f"{_ACTION_NOISE[:-1]}: then nothing is explored after learning_starts.", 0.1)
-    n_steps: Count = key(1, _MULTI_STEP, 3)
     policy_delay: Count = key(2, "Updates of the critics for each of policy and target networks.", 2)
     target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.", 0.2)
     target_noise_clip: NotNegative = key(0.5, "Largest absolute value of that noise.", 0.5)
-    stats_window_size: Count = key(100, _WINDOW, 100)
 
 
 class PolicyKwargs(Table):

@@ -52,7 +52,8 @@ class Distributed(Table):
 
     backend: Backend = key(
         "auto",
-        "What carries sums between ranks: gloo (CPU), nccl (a GPU for each rank), or auto: by resources.gpus.",
+        "What carries sums between ranks: gloo (network), nccl (a GPU for each rank), or auto: nccl with GPUs, else "
+        "memory that ranks of one machine share, else gloo.",
         "gloo",
     )
     mode: Mode = key(

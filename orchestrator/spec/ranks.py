@@ -35,9 +35,16 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Callable[[Sequ
         # PPO's minibatches divide its rollout besides.
         rollout = values["n_steps"] * n_envs if algo == "ppo" and "n_envs" not in bad else 0
         for name in SHARED_OUT:
-            if values.get(name, 0) % ranks:
+            value, text = values.get(name, 0), ""
+            if value % ranks:
                 default = "" if name in merged[algo] else " (Stable-Baselines3's default)"
-                text = uneven(f"{name} = {values[name]}{default}", values[name], ranks, rollout)
+                text = uneven(f"{name} = {value}{default}", value, ranks, rollout)
+            elif name == "batch_size" and algo == "ppo" and value == ranks and values["normalize_advantage"]:
+                text = (
+                    f"batch_size = {value} leaves each of {ranks} ranks one sample a minibatch, and Stable-Baselines3 "
+                    f"normalises no advantage by itself; {2 * ranks} or more, or ppo.normalize_advantage = false"
+                )
+            if text:
                 report([f"{algo}.{name}", "resources.ranks"], text)
     if "distributed" not in bad and merged["distributed"]["backend"] == "nccl" and not merged["resources"]["gpus"]:
         text = 'nccl is for GPUs, and resources.gpus is 0; set resources.gpus = 1 (of each rank), or backend = "auto"'

@@ -1,10 +1,11 @@
-"""What ranks tell each other between rollout and update: normalisation statistics and ended episodes."""
+"""What ranks tell each other after an iteration: ended episodes, normalisation statistics, and losses to be logged."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.worker import weights
-from orchestrator.worker.algorithms import Model
+from orchestrator.worker.algorithms import Model, OffPolicy
 from orchestrator.worker.ranks import Ranks, require_equal
 
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
@@ -23,15 +24,31 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
 """Mean, variance (of the numbers themselves, not unbiased) and count."""
 
 
+class Shared(Protocol):
+    """Something of which each rank has a part, and all shall have the same."""
+
+    def tell(self) -> Any:
+        """What this rank has of it."""
+
+    def take(self, everyone: Sequence[Any]) -> None:
+        """:param everyone: what each rank has told, in order of rank."""
+
+
+def pool(ranks: Ranks, shared: Sequence[Shared]) -> None:
+    """Everybody tells and takes, in one exchange. :raises RankLostError: the ranks have lost each other."""
+    everyone = ranks.all_gather([one.tell() for one in shared])
+    for number, one in enumerate(shared):
+        one.take([told[number] for told in everyone])
+
+
 class SharedStatistics:
     """The moments of :class:`VecNormalize` over all ranks.
 
-    During a rollout every rank goes on from the common ones with what it sees itself. :meth:`merge` takes from each
-    what it has seen since, and makes the new common ones of all of it: the same bits on every rank.
+    During a rollout every rank goes on from the common ones with what it sees itself. What each has seen since then
+    makes the new common ones: the same bits on every rank.
     """
 
-    def __init__(self, normalization: VecNormalize, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, normalization: VecNormalize) -> None:
         self._normalization = normalization
         self._common = [one.copy() for one in self._statistics()]
 
@@ -43,10 +60,10 @@ class SharedStatistics:
             parts = [] if observations is None else [observations]
         return [*parts, self._normalization.ret_rms]
 
-    def merge(self) -> None:
-        """:raises RankLostError: the ranks have lost each other."""
-        seen = [_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
-        everyone: list[list[Moments]] = self._ranks.all_gather(seen)
+    def tell(self) -> list[Moments]:
+        return [_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
+
+    def take(self, everyone: Sequence[list[Moments]]) -> None:
         for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):
             for one in everyone:
                 if one[number][2] > 0:
@@ -68,13 +85,14 @@ def _since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
 class SharedEpisodes:
     """The last episodes of all ranks, which ``ep_rew_mean`` is the mean of.
 
-    Around each rollout: :meth:`begin` leaves the model with none, so that what it has in :meth:`end` is new.
+    :meth:`begin` comes before each rollout and leaves the model with none, so that what it has afterwards is new.
+    Those of every rank follow those known, in order of rank.
     """
 
     NAMES = ("ep_info_buffer", "ep_success_buffer")
 
-    def __init__(self, model: Any, ranks: Ranks) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: Any) -> None:
+        self._model = model
         self._all: dict[str, deque[Any]] = {}
         self._count = 0
         """Episodes before the rollout, where the algorithm counts them."""
@@ -85,15 +103,30 @@ class SharedEpisodes:
             setattr(self._model, name, deque())
         self._count = self._model._episode_num
 
-    def end(self) -> None:
-        """Those of every rank follow those known, in order of rank."""
+    def tell(self) -> tuple[dict[str, list[Any]], int]:
         new = {name: list(getattr(self._model, name)) for name in self.NAMES}
-        everyone = self._ranks.all_gather((new, self._model._episode_num - self._count))
+        return new, self._model._episode_num - self._count
+
+    def take(self, everyone: Sequence[tuple[dict[str, list[Any]], int]]) -> None:
         for name, known in self._all.items():
             for one, _ in everyone:
                 known.extend(one[name])
             setattr(self._model, name, known)
         self._model._episode_num = self._count + sum(count for _, count in everyone)
+
+
+class SharedLosses:
+    """What an algorithm has logged of its last update that each rank knows of its own part only: means over all."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def tell(self) -> dict[str, float]:
+        return {name: value for name, value in self._model.logger.name_to_value.items() if name.endswith("_loss")}
+
+    def take(self, everyone: Sequence[dict[str, float]]) -> None:
+        for name in everyone[0]:
+            self._model.logger.record(name, float(np.mean([told[name] for told in everyone])))
 
 
 class Common:
@@ -108,7 +141,8 @@ class Common:
         self._model, self._ranks, self._serving = model, ranks, serving
         self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
         self._episodes: SharedEpisodes | None = None
-        self._statistics: SharedStatistics | None = None
+        self._statistics: list[SharedStatistics] = []
+        self._losses: list[SharedLosses] = []
         if ranks.size == 1:
             return
         for tensor in model.policy.state_dict().values():
@@ -116,15 +150,16 @@ class Common:
             ranks.broadcast(values)
             tensor.copy_(torch.from_numpy(values))
         normalization = model.get_vec_normalize_env()
-        self._episodes = SharedEpisodes(model, ranks)
+        self._episodes = SharedEpisodes(model)
         if normalization is not None:
-            self._statistics = SharedStatistics(normalization, ranks)
+            self._statistics = [SharedStatistics(normalization)]
+        if isinstance(model, OffPolicy):  # updates of PPO see to it themselves
+            self._losses = [SharedLosses(model)]
 
     def start(self) -> None:
         """The environments have been reset. :raises RanksError: the ranks differ."""
-        if self._statistics is not None:
-            self._statistics.merge()
         if self._ranks.size > 1:
+            pool(self._ranks, self._statistics)
             self._compare()
 
     def begin(self) -> None:
@@ -135,9 +170,7 @@ class Common:
     def end(self, iteration: int) -> None:
         """:raises RanksError: the ranks have drifted apart; looked at in every so many iterations."""
         if self._episodes is not None:
-            self._episodes.end()
-        if self._statistics is not None:
-            self._statistics.merge()
+            pool(self._ranks, [self._episodes, *self._statistics, *self._losses])
         if self._ranks.size > 1 and iteration % self._compare_every == 0:
             self._compare()
 

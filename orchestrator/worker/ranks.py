@@ -1,61 +1,53 @@
 """The ranks of one attempt: who we are among them, and what they tell each other.
 
-Every collective is called by all ranks in the same order. Sums give the same bits on every rank: each part of an array
-is added up in one place, in a fixed order, and handed on. (Of more than two ranks that order depends on the place in
-the array: the same numbers at other places may have other last bits.) Who waits longer than :func:`patience_s` for the
-others gets an error and ends; the supervisor ends the rest.
+Every collective is called by all ranks in the same order. Sums give the same bits on every rank: each number is added
+up in a fixed order. (Over the network, of more than two ranks, that order depends on the place in the array: the same
+numbers at other places may have other last bits.) Who waits longer than :func:`patience_s` for the others gets an error
+and ends; the supervisor ends the rest.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from orchestrator.contract import Backend
 from orchestrator.errors import OrchestratorError
+from orchestrator.worker import board, exchange
+from orchestrator.worker.exchange import MEETING_S, Exchange, Network
 from orchestrator.worker.outcome import RankLostError
 
 PATIENCE_S = 30.0
 """For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
 PATIENCE_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
 """Environment variable: another patience, the same for all ranks."""
-MEETING_S = 300.0
-"""For the others to start."""
 
 
 class RanksError(OrchestratorError):
     """The ranks were started wrongly, or differ where they must not: it would happen again."""
 
 
-class Ranks(Protocol):
-    """A rank's view of all."""
+class Ranks(Exchange, Protocol):
+    """A rank's view of all.
+
+    :raises RankLostError: (every collective) the ranks have lost each other.
+    """
 
     rank: int
     size: int
     seconds: float
     """Spent in collectives so far, waiting for others included."""
-
-    def all_reduce(self, array: NDArray[Any]) -> None:
-        """Over all ranks, in place."""
-
-    def reduce(self, array: NDArray[Any]) -> None:
-        """Over all ranks, in place on rank 0; what the others are left with means nothing."""
-
-    def broadcast(self, array: NDArray[Any]) -> None:
-        """Rank 0's values, in place on every rank."""
-
-    def all_gather(self, one: Any) -> list[Any]:
-        """What each rank gives, in order of rank, on every rank. Pickled: for small things."""
 
     def any(self, flag: bool) -> bool:
         """Whether it is true on any rank."""
@@ -74,6 +66,9 @@ class Alone:
 
     reduce = broadcast = all_reduce
 
+    def side_by_side(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array[None]
+
     def all_gather(self, one: Any) -> list[Any]:
         return [one]
 
@@ -88,55 +83,79 @@ ALONE = Alone()
 
 
 class Group:
-    """Ranks in processes of their own, over ``torch.distributed``.
+    """Ranks in processes of their own, who meet at a store of ``torch.distributed``.
 
     :param backend: ``gloo`` or ``nccl``; arrays that nccl is to add up travel over ``device``.
+    :param store: of ``torch.distributed``, the same for all; nobody else uses it.
+    :param sharing: whether they exchange over shared memory where they can, rather than over gloo.
     :raises RankLostError: they did not meet, or have lost each other.
     """
 
-    def __init__(self, backend: Literal["gloo", "nccl"], meeting: Mapping[str, Any], device: torch.device) -> None:
+    shares_memory: bool
+    """Whether arrays travel over memory that all ranks share, rather than over the network."""
+
+    def __init__(
+        self,
+        backend: Literal["gloo", "nccl"],
+        store: Any,
+        rank: int,
+        size: int,
+        device: torch.device,
+        *,
+        sharing: bool = False,
+    ) -> None:
+        self.rank, self.size, self.seconds = rank, size, 0.0
+        self._store = store  # for the others, who may not have read all of it yet
+        self._patience_s = patience_s()
+        self._network: Network | None = None
+        shared = board.share(rank, size, exchange.gatherer(store, rank, size), self._patience_s) if sharing else None
+        self.shares_memory = shared is not None and backend == "gloo"
+        if shared is not None and backend == "gloo":  # gloo's threads would wake up a hundred times a second
+            self._small: Exchange = shared
+            self._large: Exchange = shared
+            return
         import torch.distributed as dist
 
-        self._dist = dist
-        self.seconds = 0.0
-        self._patience_s = patience_s()
         patience = timedelta(seconds=self._patience_s)
-        try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=MEETING_S), **meeting)
-            # Objects and flags always go over gloo: they live in main memory.
-            self._small = dist.new_group(backend="gloo", timeout=patience)
-            self._large = dist.new_group(backend=backend, timeout=patience)
-        except RuntimeError as error:
-            raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {_one_line(error)}") from error
-        except ValueError as error:
-            raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=MEETING_S))
+        # Objects and flags never go over nccl: they live in main memory.
+        self._small = shared or Network(dist.new_group(backend="gloo", timeout=patience), size)
         self._device = device if backend == "nccl" else None
+        self._network = Network(dist.new_group(backend=backend, timeout=patience), size, self._device)
+        self._large = self._network
+        exchange.let_gloo_give_way()
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        self._collective(array, lambda tensor: self._dist.all_reduce(tensor, group=self._large))
+        with self._timed():
+            self._large.all_reduce(array)
 
     def reduce(self, array: NDArray[Any]) -> None:
-        self._collective(array, lambda tensor: self._dist.reduce(tensor, 0, group=self._large))
+        with self._timed():
+            self._large.reduce(array)
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        self._collective(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self._large))
+        with self._timed():
+            self._large.broadcast(array)
+
+    def side_by_side(self, array: NDArray[Any]) -> NDArray[Any]:
+        with self._timed():
+            return self._small.side_by_side(array)
 
     def all_gather(self, one: Any) -> list[Any]:
-        everything: list[Any] = [None] * self.size
-        self._timed(lambda: self._dist.all_gather_object(everything, one, group=self._small))
-        return everything
+        with self._timed():
+            return self._small.all_gather(one)
 
     def any(self, flag: bool) -> bool:
-        count = torch.tensor([float(flag)])
-        self._timed(lambda: self._dist.all_reduce(count, group=self._small))
-        return bool(count.item())
+        return bool(self.side_by_side(np.array([flag])).any())
 
     def close(self) -> None:
-        self._dist.destroy_process_group()
+        if self._network is not None:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
 
     def parallel(self, module: nn.Module, *example: Any) -> nn.Module:
-        """``module`` in DistributedDataParallel, so that its gradients are means over all ranks after ``backward``.
+        """``module`` in DistributedDataParallel, over the network: after ``backward`` its gradients are means over all.
 
         They are united as soon as a bucket of them is complete; a small policy fits into one, so that there is nothing
         to overlap with and waiting can be measured.
@@ -149,10 +168,11 @@ class Group:
         """
         from torch.nn.parallel import DistributedDataParallel
 
+        assert self._network is not None, "over shared memory gradients travel as they are"
         devices = None if self._device is None else [self._device.index or 0]
         with self._answered():
             wrapped = DistributedDataParallel(
-                module, device_ids=devices, process_group=self._large, gradient_as_bucket_view=True
+                module, device_ids=devices, process_group=self._network.group, gradient_as_bucket_view=True
             )
             wrapped.register_comm_hook(None, lambda _, bucket: self._mean(bucket.buffer()))
             for _ in range(2):
@@ -163,24 +183,22 @@ class Group:
 
     def _mean(self, gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         gradients.div_(self.size)
-        self._timed(lambda: self._dist.all_reduce(gradients, group=self._large))
+        if gradients.device.type == "cpu":
+            self.all_reduce(gradients.numpy())
+        else:
+            assert self._network is not None
+            with self._timed():
+                self._network.all_reduce_tensor(gradients)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(gradients)
         return done
 
-    def _collective(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
-        tensor = torch.from_numpy(array)
-        if self._device is None:
-            self._timed(lambda: collective(tensor))
-            return
-        there = tensor.to(self._device)
-        self._timed(lambda: collective(there))
-        tensor.copy_(there)
-
-    def _timed(self, collective: Callable[[], object]) -> None:
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """:raises RankLostError: the others do not answer in it."""
         started = perf_counter()
         with self._answered():
-            collective()
+            yield
         self.seconds += perf_counter() - started
 
     @contextmanager
@@ -213,14 +231,16 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
             f"the job has resources.ranks = {size}, but WORLD_SIZE is {found}: start it with `run`, or with as many "
             f"processes as it has ranks (torchrun --nproc-per-node {size})"
         )
+    sharing = backend == "auto"
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
-    if "MASTER_ADDR" in os.environ:
-        return Group(backend, {"init_method": "env://"}, device)
-    import torch.distributed as dist
-
-    store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
-    return Group(backend, {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}, device)
+    try:
+        store, rank = exchange.meeting_place(size, rendezvous)
+        return Group(backend, store, rank, size, device, sharing=sharing)
+    except RuntimeError as error:
+        raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {_one_line(error)}") from error
+    except ValueError as error:
+        raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
 
 
 def patience_s() -> float:
@@ -243,6 +263,22 @@ def own_part(count: int, ranks: Ranks) -> range:
     """Which of ``count`` things, say environments, belong to this rank: as many as to every other."""
     each = count // ranks.size
     return range(ranks.rank * each, (ranks.rank + 1) * each)
+
+
+def pooled(
+    ranks: Ranks, count: NDArray[Any] | int, means: NDArray[np.float64], squares: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean, and sum of squared distances from it, over all ranks: of as many numbers as there are of both here.
+
+    In one exchange, and as exact as if the common mean had been known before: what lies between the ranks' own means is
+    added (Chan, Golub & LeVeque 1979).
+
+    :param count: numbers that each rank has of each, the same everywhere.
+    :param means: of this rank's numbers. :param squares: the sum of their squared distances from it.
+    """
+    everywhere = ranks.side_by_side(np.stack([means, squares]))
+    mean = everywhere[:, 0].mean(axis=0)
+    return mean, everywhere[:, 1].sum(axis=0) + count * np.square(everywhere[:, 0] - mean).sum(axis=0)
 
 
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:

@@ -97,8 +97,8 @@ class Phases:
         if isinstance(model, OffPolicy):
             self._watch(model.policy, "predict", "policy_s")
         else:
-            self._watch(model.policy, "forward", "policy_s")
-            self._watch(model.policy, "predict_values", "policy_s")
+            for acting in ("forward", "get_distribution", "predict_values"):
+                self._watch(model.policy, acting, "policy_s")
             self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
         self._watch_backward()
         for optimizer in algorithms.optimizers(model).values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.fast.loss import LOG_SQRT_2PI, Settings
 from orchestrator.worker.fast.network import Array
-from orchestrator.worker.ranks import Ranks
+from orchestrator.worker.ranks import Ranks, pooled
 
 
 class Samples(NamedTuple):
@@ -41,6 +41,17 @@ class Losses(NamedTuple):
     """Epochs begun: less than ``n_epochs`` where ``target_kl`` ended the update."""
 
 
+class Log(NamedTuple):
+    """Of an epoch's minibatches that were looked at, this rank's rows only."""
+
+    sums: NDArray[np.float64]
+    """``(4, minibatches)``: of the surrogate loss, squared errors of values, rows clipped, and divergence."""
+    sizes: NDArray[np.intp]
+    """``(minibatches,)`` rows of each."""
+    log_stds: NDArray[np.float64]
+    """``(minibatches,)`` sums of the logarithms of the actions' standard deviations."""
+
+
 class Epoch:
     """The samples in the order of one epoch, what is known of them beforehand, and what is to be logged."""
 
@@ -65,49 +76,53 @@ class Epoch:
         sizes = np.repeat(wholes, self._sizes)
         if normalize:
             exact = advantages.astype(np.float64)
-            centred = exact - np.repeat(self._totals(exact)[0] / wholes, self._sizes)
+            own = self._sums(exact) / self._sizes
+            squares = self._sums(np.square(exact - np.repeat(own, self._sizes)))
+            means, squares = pooled(self._ranks, self._sizes, own, squares)
             with np.errstate(invalid="ignore", divide="ignore"):
-                deviations = np.sqrt(self._totals(centred * centred)[0] / (wholes - 1))
-            normalized = centred / (np.repeat(deviations, self._sizes) + 1e-8)
+                deviations = np.sqrt(squares / (wholes - 1))
+            normalized = (exact - np.repeat(means, self._sizes)) / (np.repeat(deviations, self._sizes) + 1e-8)
             exact = np.where(sizes > 1, normalized, exact)  # a single sample is left as it is
             advantages = exact.astype(advantages.dtype)
         weights: Array = -advantages / sizes.astype(advantages.dtype)
         return weights
 
-    def _totals(self, *values: Array) -> NDArray[np.float64]:
-        """``(len(values), minibatches)``: sums over each minibatch, over all ranks."""
-        totals = np.stack([np.add.reduceat(one, self._begins, dtype=np.float64) for one in values])
-        self._ranks.all_reduce(totals)
-        return totals
+    def _sums(self, values: Array) -> NDArray[np.float64]:
+        """``(minibatches,)``: over each one's rows here."""
+        sums: NDArray[np.float64] = np.add.reduceat(values, self._begins, dtype=np.float64)
+        return sums
 
-    def logs(self, settings: Settings) -> Mapping[str, NDArray[np.float64]]:
-        """``(minibatches looked at,)`` each."""
+    def log(self, settings: Settings) -> Log:
         ratios = np.exp(self.log_ratios)
         clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
         surrogate = np.maximum(self.weights * ratios, self.weights * clipped)
-        policy, *sums = self._totals(
+        of_each_row = (
             surrogate,
             np.square(self.values - self.returns),
             np.abs(ratios - 1.0) > settings.clip_range,
             ratios - 1.0 - self.log_ratios,
         )
-        value, clipped_share, kl = (total / (self._sizes * self._ranks.size) for total in sums)
-        known = {"policy": policy, "value": value, "clipped": clipped_share, "kl": kl, "log_std": self.log_std_sums}
-        return {name: values[: self.done] for name, values in known.items()}
+        sums = np.stack([self._sums(values)[: self.done] for values in of_each_row])
+        return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done])
 
 
-def losses(logs: Sequence[Mapping[str, NDArray[np.float64]]], settings: Settings, actions: int) -> Losses:
-    """:param logs: of each epoch begun. :param actions: in how many dimensions one acts."""
-    policy, value, clipped, log_std = (
-        np.concatenate([log[name] for log in logs]) for name in ("policy", "value", "clipped", "log_std")
-    )
+def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks) -> Losses:
+    """Over all ranks.
+
+    :param logs: of each epoch begun. :param actions: in how many dimensions one acts.
+    """
+    sums = np.concatenate([log.sums for log in logs], axis=1)
+    ranks.all_reduce(sums)
+    sizes = np.concatenate([log.sizes for log in logs]) * ranks.size
+    log_std = np.concatenate([log.log_stds for log in logs])
+    policy, (value, clipped, kl) = sums[0], sums[1:] / sizes
     entropy_losses = -(log_std + actions * (0.5 + LOG_SQRT_2PI))
     last = policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]
     return Losses(
         entropy_loss=float(entropy_losses.mean()),
         policy_gradient_loss=float(policy.mean()),
         value_loss=float(value.mean()),
-        approx_kl=float(logs[-1]["kl"].mean()),
+        approx_kl=float(kl[-len(logs[-1].sizes) :].mean()),
         clip_fraction=float(clipped.mean()),
         loss=float(last),
         epochs=len(logs),

@@ -17,7 +17,7 @@ from orchestrator.worker.fast.epochs import Samples
 from orchestrator.worker.fast.loss import Settings
 from orchestrator.worker.fast.network import Array
 from orchestrator.worker.fast.policy import Network, UnsuitableError
-from orchestrator.worker.ranks import Alone, Ranks
+from orchestrator.worker.ranks import Alone, Ranks, pooled
 
 
 class FastPPO(PPO):
@@ -151,11 +151,9 @@ def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[
 def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:
     """``stable_baselines3.common.utils.explained_variance`` over all ranks: 1 - Var(true - predicted) / Var(true)."""
     numbers = np.stack([true, true - predicted]).astype(np.float64)
-    means = numbers.mean(axis=1) / ranks.size
-    ranks.all_reduce(means)
-    variances = np.square(numbers - means[:, None]).mean(axis=1)
-    ranks.all_reduce(variances)
-    return float("nan") if variances[0] == 0.0 else float(1.0 - variances[1] / variances[0])
+    means = numbers.mean(axis=1)
+    _, squares = pooled(ranks, numbers.shape[1], means, np.square(numbers - means[:, None]).sum(axis=1))
+    return float("nan") if squares[0] == 0.0 else float(1.0 - squares[1] / squares[0])
 
 
 def _nothing() -> None:

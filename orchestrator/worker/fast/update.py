@@ -122,10 +122,10 @@ class Update:
                     break
                 seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
                 each_minibatch()
-            logs.append(epoch.logs(settings))
+            logs.append(epoch.log(settings))
             if ended:
                 break
-        return losses(logs, settings, self._layout.shape.actions)
+        return losses(logs, settings, self._layout.shape.actions, self._ranks)
 
     def _minibatch(self, rows: int) -> Minibatch:
         if rows not in self._minibatches:

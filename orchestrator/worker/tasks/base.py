@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ class Task:
         self.frame_skip = options.frame_skip or control_steps(self.control_period_s, model.opt.timestep)
         self.max_episode_steps = options.max_episode_steps
 
-    @property
+    @functools.cached_property
     def step_s(self) -> float:
         """Simulated seconds per control step."""
         return float(self.frame_skip * self.model.opt.timestep)

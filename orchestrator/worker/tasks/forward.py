@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, States, Task
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
-from orchestrator.worker.tasks.structure import addresses, joints_of_robot, posed
+from orchestrator.worker.tasks.structure import addresses, as_index, joints_of_robot, posed
 
 MAX_OBSERVED_VELOCITY = 10.0
 
@@ -45,37 +45,47 @@ class Forward(Task):
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
-        positions, self._dofs = addresses(model, joints_of_robot(model, posed(model, self.pose), self.root.body))
-        self._positions = np.setdiff1d(positions, self.root.unseen)
+        positions, dofs = addresses(model, joints_of_robot(model, posed(model, self.pose), self.root.body))
+        positions = np.setdiff1d(positions, self.root.unseen)
+        self._positions, self._dofs = as_index(positions), as_index(dofs)
+        self._split, self._end = len(positions), len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
 
     def observe(self, states: States) -> NDArray[np.float32]:
-        split = len(self._positions)
-        end = split + len(self._dofs)
-        observations = np.empty((len(states.qpos), end + self.model.na), np.float32)
-        observations[:, :split] = states.qpos.take(self._positions, axis=1)
-        velocities = observations[:, split:end]
-        velocities[:] = states.qvel.take(self._dofs, axis=1)
+        end, activations = self._end, states.fields.get("act")
+        observations = np.empty((len(states.qpos), end if activations is None else end + self.model.na), np.float32)
+        observations[:, : self._split] = states.qpos[:, self._positions]
+        velocities = observations[:, self._split : end]
+        velocities[...] = states.qvel[:, self._dofs]
         np.minimum(velocities, MAX_OBSERVED_VELOCITY, out=velocities)
         np.maximum(velocities, -MAX_OBSERVED_VELOCITY, out=velocities)
-        if self.model.na:
-            observations[:, end:] = states.fields["act"]
+        if activations is not None:
+            observations[:, end:] = activations
         return observations
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        options = self.options
-        velocity = self._moved(before, after) / self.step_s
-        effort = np.square(action).sum(axis=1) / action.shape[1]
-        rewards = options.forward_reward_weight * velocity - options.ctrl_cost_weight * effort
-        healthy = self.healthy(after)
-        rewards += self.healthy.bonus * healthy
-        return rewards, ~healthy if self.healthy.terminates else np.zeros(len(healthy), bool)
+        options, health = self.options, self.healthy
+        rewards = self._moved(before, after)
+        rewards /= self.step_s
+        rewards *= options.forward_reward_weight
+        effort = np.add.reduce(np.square(action), axis=1)
+        effort /= action.shape[1]
+        effort *= options.ctrl_cost_weight
+        rewards -= effort
+        if not health.terminates and not health.bonus:
+            return rewards, np.zeros(len(rewards), bool)
+        healthy = health(after)
+        rewards += health.bonus * healthy
+        return rewards, ~healthy if health.terminates else np.zeros(len(healthy), bool)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return self._moved(before, after)[:, None]
 
     def _moved(self, before: States, after: States) -> Floats:
+        """``(n_envs,)`` metres, a new array."""
         x = self.root.x
-        return (after.qpos[:, x.address] - before.qpos[:, x.address]) * x.sign
+        moved: Floats = after.qpos[:, x.address] - before.qpos[:, x.address]
+        moved *= x.sign
+        return moved

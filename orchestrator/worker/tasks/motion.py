@@ -13,7 +13,7 @@ import numpy as np
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States
-from orchestrator.worker.tasks.root import Root
+from orchestrator.worker.tasks.root import Root, outer
 from orchestrator.worker.tasks.structure import addresses, joints_of_robot, posed
 
 GRAVITY_M_S2 = 9.81
@@ -22,17 +22,25 @@ LEAST_HEIGHT_M = 0.05
 """Taken for the height of a robot whose root lies lower: a swimmer, a snake."""
 
 
+def _rotation() -> Floats:
+    """``(9, 16)`` R with ``outer(q) · R[3 i + j]`` = entry (i, j) of q's rotation matrix."""
+    squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])  # of w x y z, on the diagonal
+    table = np.zeros((3, 3, 4, 4))
+    for i, (j, k) in enumerate(((1, 2), (2, 0), (0, 1))):
+        table[i, i] = np.diag(squares[i])
+        # 2 (q_i q_j - w q_k), 2 (q_i q_k + w q_j)
+        table[i, j, 1 + i, 1 + j], table[i, j, 0, 1 + k] = 2.0, -2.0
+        table[i, k, 1 + i, 1 + k], table[i, k, 0, 1 + j] = 2.0, 2.0
+    return table.reshape(9, 16)
+
+
+_ROTATION = _rotation()
+
+
 def rotation_matrices(quaternions: Floats) -> Floats:
     """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3, 3)``, from body to world."""
-    w, x, y, z = quaternions.T
-    matrices = np.empty((len(quaternions), 3, 3))
-    xx, yy, zz = x * x, y * y, z * z
-    xy, xz, yz = x * y, x * z, y * z
-    wx, wy, wz = w * x, w * y, w * z
-    matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 0, 2] = 1 - 2 * (yy + zz), 2 * (xy - wz), 2 * (xz + wy)
-    matrices[:, 1, 0], matrices[:, 1, 1], matrices[:, 1, 2] = 2 * (xy + wz), 1 - 2 * (xx + zz), 2 * (yz - wx)
-    matrices[:, 2, 0], matrices[:, 2, 1], matrices[:, 2, 2] = 2 * (xz - wy), 2 * (yz + wx), 1 - 2 * (xx + yy)
-    return matrices
+    matrices: Floats = np.add.reduce(outer(quaternions)[:, None, :] * _ROTATION, axis=2)
+    return matrices.reshape(-1, 3, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,16 @@ class Proprioception:
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
         """Likewise in ``qvel``."""
         self._home = pose[self.joints]
+        self._latest: tuple[bytes, bytes, Motion] | None = None
 
     def motion(self, states: States) -> Motion:
+        """A function of the states alone. That of the latest ones is kept: reward and observation both ask for it."""
+        positions, velocities = states.qpos.tobytes(), states.qvel.tobytes()
+        if self._latest is None or self._latest[:2] != (positions, velocities):
+            self._latest = positions, velocities, self._moves(states)
+        return self._latest[2]
+
+    def _moves(self, states: States) -> Motion:
         rotations = self._rotations(states)
         velocity, spin = self._world_velocity(states), self._spin(states)
         ahead = (rotations[:, :2] * self._ahead).sum(axis=2)

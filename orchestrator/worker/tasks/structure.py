@@ -43,6 +43,13 @@ def addresses(model: mujoco.MjModel, joints: Sequence[int]) -> tuple[NDArray[np.
     return np.flatnonzero(np.isin(owner, joints)), np.flatnonzero(np.isin(model.dof_jntid, joints))
 
 
+def as_index(numbers: NDArray[np.intp]) -> slice | NDArray[np.intp]:
+    """The same entries of an array; as a slice, which copies nothing, where ascending ``numbers`` have no gap."""
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return slice(int(numbers[0]), int(numbers[-1]) + 1)
+    return numbers
+
+
 def joints_of(model: mujoco.MjModel, body: int) -> range:
     """Numbers of the joints by which ``body`` moves against its parent."""
     return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])

@@ -1,0 +1,211 @@
+"""Ranks that exchange over shared memory: sums, large and small things, and those who end or never come."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ranks_helpers as helpers
+
+from orchestrator.worker import board
+from orchestrator.worker.board import Board, UnansweredError
+from orchestrator.worker.outcome import RankLostError
+from orchestrator.worker.ranks import Group
+
+SLOT_BYTES = 256
+PATIENCE_S = 60.0
+
+
+def boards(size: int, *, patience_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None) -> list[Board]:
+    """Of ranks that are threads of ours."""
+    memory = mmap.mmap(-1, board.size_bytes(size, SLOT_BYTES))
+    ends = [os.pidfd_open(os.getpid())] * size if pidfds is None else pidfds
+    settings: dict[str, Any] = {"patience_s": patience_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
+    return [Board(rank, size, memory, ends, **settings) for rank in range(size)]
+
+
+def on_each(size: int, function: Callable[[Board, int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(function, boards(size), range(size)))
+
+
+# -- what comes out
+
+LENGTHS = (0, 1, 31, 32, 33, 500)
+"""Of float64, 32 fill a slot."""
+
+
+def of_rank(rank: int, length: int, dtype: type) -> np.ndarray:
+    return (np.random.default_rng([rank, length]).normal(size=length) * 10.0 ** (8 * rank)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_sums_are_those_in_order_of_rank_to_the_bit(size: int, dtype: type) -> None:
+    def summed(shared: Board, rank: int) -> list[bytes]:
+        found = []
+        for length in LENGTHS:
+            array = of_rank(rank, length, dtype)
+            shared.all_reduce(array)
+            found.append(array.tobytes())
+            array = of_rank(rank, length, dtype)
+            shared.reduce(array)
+            shared.broadcast(array)
+            assert array.tobytes() == found[-1]
+        return found
+
+    expected = []
+    for length in LENGTHS:
+        total = of_rank(0, length, dtype)
+        for rank in range(1, size):
+            total = total + of_rank(rank, length, dtype)
+        expected.append(total.tobytes())
+    assert on_each(size, summed) == [expected] * size
+
+
+def test_arrays_and_objects_of_any_size_are_gathered_in_order_of_rank() -> None:
+    def gathered(shared: Board, rank: int) -> Any:
+        side_by_side = shared.side_by_side(np.full((3, 100), rank, np.int32))
+        return side_by_side, shared.all_gather({"rank": rank, "text": "x" * 1000 * rank}), shared.all_gather(None)
+
+    for side_by_side, objects, nothing in on_each(3, gathered):
+        assert side_by_side.shape == (3, 3, 100)
+        assert [np.unique(one).tolist() for one in side_by_side] == [[0], [1], [2]]
+        assert objects == [{"rank": rank, "text": "x" * 1000 * rank} for rank in range(3)]
+        assert nothing == [None] * 3
+
+
+def test_nobody_overwrites_what_a_slow_rank_has_not_read() -> None:
+    rounds = 300
+
+    def run(shared: Board, rank: int) -> list[float]:
+        dice, found = random.Random(rank), []
+        for number in range(rounds):
+            if dice.random() < 0.1:
+                time.sleep(dice.random() * 0.005)
+            array = np.full(20, float(number if rank == 0 else 0))
+            way = number % 3
+            if way == 0:
+                shared.all_reduce(array)
+            elif way == 1:
+                shared.broadcast(array)
+            else:
+                shared.reduce(array)
+                array[:] = shared.side_by_side(array)[0]
+            found += np.unique(array).tolist()
+        return found
+
+    assert on_each(3, run) == [[float(number) for number in range(rounds)]] * 3
+
+
+# -- who ends, and who does not come
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(stranger: subprocess.Popen[bytes]) -> None:
+    ends = [os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)]
+    first, _ = boards(2, pidfds=ends)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.all_reduce, np.zeros(3))
+        stranger.kill()
+        with pytest.raises(UnansweredError, match="rank 1 has ended"):
+            waiting.result(PATIENCE_S)
+
+
+def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Popen[bytes]) -> None:
+    first, second = boards(2, pidfds=[os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)])
+    stranger.kill()
+    stranger.wait()
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(second.all_gather, "last words")
+        assert first.all_gather("listening") == said.result(PATIENCE_S) == ["listening", "last words"]
+
+
+def test_who_waits_in_vain_gives_up() -> None:
+    first, _ = boards(2, patience_s=0.05)
+    with pytest.raises(UnansweredError, match="rank 1 did not come"):
+        first.all_reduce(np.zeros(3))
+
+
+def lost(group: Group) -> tuple[bool, str]:
+    """What the first rank hears of the second, which leaves without a word."""
+    if group.rank == 1:
+        return group.shares_memory, ""
+    with pytest.raises(RankLostError) as error:
+        group.any(False)
+    return group.shares_memory, str(error.value)
+
+
+def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path) -> None:
+    (shares, told), (also, _) = helpers.together(2, tmp_path / "ranks", lost)
+    assert shares is also is True
+    assert told.startswith("rank 0 of 2 has lost the others: one of them has ended, or has not answered for 30 s")
+    assert "rank 1 has ended" in told
+
+
+def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
+    (shares, told), _ = helpers.together(2, tmp_path / "ranks", lost, backend="gloo")
+    assert not shares
+    assert told.startswith("rank 0 of 2 has lost the others")
+
+
+# -- who can share
+
+
+def shared(size: int) -> list[Board | None]:
+    def share(rank: Any) -> Board | None:
+        return board.share(rank.rank, size, rank.all_gather, PATIENCE_S)
+
+    return helpers.in_threads(size, share)
+
+
+def test_ranks_of_one_machine_share() -> None:
+    assert None not in shared(3)
+
+
+def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
+    monkeypatch.setattr(board, "_place", lambda: next(places))
+    assert shared(3) == [None] * 3
+
+
+def test_where_processors_show_stores_in_another_order_nobody_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board.platform, "machine", lambda: "aarch64")
+    assert shared(2) == [None] * 2
+
+
+def test_where_one_may_not_open_the_memory_nobody_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    pidfd_open = os.pidfd_open
+    allowed = iter([True, True, False])
+
+    def refusing(pid: int) -> int:
+        if next(allowed):
+            return pidfd_open(pid)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refusing)
+    assert shared(2) == [None] * 2
+
+
+def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
+    path = tmp_path / "strange"
+    path.write_bytes(bytes(board.size_bytes(1, SLOT_BYTES)))
+    with path.open("r+b") as file:
+        given = {"file": file.fileno(), "slot_bytes": SLOT_BYTES}
+        assert board._opened([os.getpid()], expected=bytes(16), **given) is not None
+        assert board._opened([os.getpid()], expected=b"x" * 16, **given) is None
