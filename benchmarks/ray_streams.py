@@ -33,7 +33,9 @@ def measure(streams: int) -> dict[str, Any]:
     import ray
 
     with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp") as folder:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder, logging_level=logging.ERROR)
+        ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder, logging_level=logging.ERROR
+        )
         try:
             task: Any = ray.remote(_talk)
             options = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 64}

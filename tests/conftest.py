@@ -17,6 +17,11 @@ from ray_helpers import ray_cluster, ray_fleet
 __all__ = ["finished", "finished_once", "ray_cluster", "ray_fleet"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs Ray comes last: it stays in this process, with threads and children that others do not expect."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+
+
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """Two robots trained by the command; not to be changed."""

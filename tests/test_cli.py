@@ -516,6 +516,7 @@ def test_live_table_shows_what_is_over_and_what_is_next_where_there_is_room(heig
         ended=[(live("over0"), Failed(cause=Cause.ERROR, message="")), (live("over1"), Succeeded())],
         next_up=[make_job("next0")],
         steps_to_go=0,
+        cores_busy=1.6,
         env_steps_per_s=0.0,
     )
     console = Console(width=80, force_terminal=False)
