@@ -80,16 +80,20 @@ class LiveReporter(SilentReporter):
         from rich.text import Text
 
         self._lines.append(Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, EVENT_STYLE.get(kind, ""))))
+        self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:
-        now = time.monotonic()
-        if self._lines and now >= self._next_lines:
-            self._print_lines()
-            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
+        self._print_due()
         now = time.monotonic()
         if now >= self._next:
             self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
+
+    def _print_due(self) -> None:
+        now = time.monotonic()
+        if self._lines and now >= self._next_lines:
+            self._print_lines()
+            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
 
     def _print_lines(self) -> None:
         from rich.text import Text

@@ -139,6 +139,7 @@ def opened(
         max_parallel,
         claims_directory,
         home=home.absolute(),
+        jobs=len(jobs),
         search_paths=sorted(search_paths),
         address=address,
         storage=storage,

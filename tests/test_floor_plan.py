@@ -35,7 +35,8 @@ supervisor
 rundir
 provenance preflight pictures signals
 mirror
-cluster.access cluster.address cluster.settings cluster.state
+cluster.address cluster.settings cluster.state
+cluster.access
 executors.ray
 engine
 reconcile recorded

@@ -273,6 +273,24 @@ def test_a_stop_lets_every_node_checkpoint_and_the_same_command_goes_on(tmp_path
         left = {name: row["env_steps"] for name, row in summary(run_dir).items()}
 
 
+def test_a_job_whose_node_dies_goes_on_elsewhere_from_the_checkpoint_that_came_home(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "total_timesteps": 256_000, "checkpoint_every": 12_800})
+    assert give("run", jobs, "--run-dir", "local", cwd=tmp_path).returncode == 0
+    late = ray_cluster.add(num_cpus=8)  # the most cores: it gets the job
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+        first = run.until("launched")
+        wait_until(lambda: list((tmp_path / "stream/jobs/long-s0/checkpoints").glob("*.pt")), "a checkpoint at home")
+        ray_cluster.kill(late)
+        second = run.until("launched")
+        assert run.end() == 0
+    assert first["node"] != second["node"]
+    record = json.loads((tmp_path / "stream/jobs/long-s0/attempts/1/exit.json").read_text())
+    assert record["resumed_from"] >= 12_800
+    assert weights(tmp_path / "stream") == weights(tmp_path / "local")
+
+
 def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_on(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:

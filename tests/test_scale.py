@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import cProfile
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a 
 
 from benchmarks.simulated import Rates
 from benchmarks.simulation import Outcome, simulate
-from orchestrator import recorder
+from orchestrator import display, recorder
 from orchestrator.contract import Progress, RunPaths
 from orchestrator.display import LiveReporter, SilentReporter
 from orchestrator.executors.base import Handle
@@ -248,6 +249,8 @@ def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_
 def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time the table is drawn anew below them, which takes longer than a line."""
     monkeypatch.setenv("TERM", "xterm")
+    ticks = itertools.count(start=100)
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(ticks) / 1000)  # printing takes a millisecond, too
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=30)
     live_reporter = LiveReporter(console)
@@ -269,6 +272,6 @@ def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.Mon
     live_reporter.tick(lambda: view)
     live_reporter.event("succeeded", "the very last")
     live_reporter.close()
-    assert sum(isinstance(what[0], Text) for what in prints) == 2
+    assert sum(isinstance(what[0], Text) for what in prints) < 500 / 10
     assert all(f"job number {number}" in out.getvalue() for number in range(500))
     assert "the very last" in out.getvalue()

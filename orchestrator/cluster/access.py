@@ -6,6 +6,7 @@ token. Whoever has it can run code on every node, as the user who started the no
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import secrets
@@ -13,6 +14,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.cluster import state
 from orchestrator.errors import UsageError
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
@@ -60,15 +62,21 @@ def create_token(environment: Mapping[str, str] = os.environ) -> Path:
     :raises OSError: it cannot be written.
     """
     path = token_file(environment)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
+    if path.exists():
         return path
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
-        file.flush()
-        os.fsync(descriptor)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):  # whole at once, and the first of two that are made at a time
+            os.link(beside, path)
+    finally:
+        beside.unlink()
     return path
 
 
@@ -129,9 +137,12 @@ def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, 
 def client_environment(address: str) -> dict[str, str]:
     """The variables for a driver of the cluster at ``address`` (``HOST:PORT``), to be set before Ray is imported.
 
-    Without any token it is tried without: a cluster that wants one then says so.
+    A cluster that this machine is a node of has a token or none, as was said when it became one. Another is tried
+    without where we have none: where it wants one it says so.
 
     :raises UsageError: as :func:`check_token`, where there is a token.
     """
+    node = state.load()
+    insecure = node.insecure if node is not None and node.cluster == address else not has_token()
     host = address.rpartition(":")[0].strip("[]")
-    return environment(insecure=not has_token(), loopback=host in (*LOOPBACK, "localhost"))
+    return environment(insecure=insecure, loopback=host in (*LOOPBACK, "localhost"))

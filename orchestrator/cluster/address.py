@@ -62,6 +62,8 @@ def outward() -> str | None:
 
 def check_own(host: str, port: int = 0) -> None:
     """:raises UsageError: ``host`` is not an address of this machine, or somebody listens at ``port`` already."""
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        raise UsageError(f"{host} is every address at once; give the one that the others reach, or no --address")
     with _socket(host, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

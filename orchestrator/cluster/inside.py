@@ -5,6 +5,7 @@ QUESTION is ``metadata`` or ``facts``. Prints one line of JSON: the answer, or `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -83,8 +84,9 @@ def _running() -> Mapping[str, list[dict[str, Any]]]:
     for entry in list_named_actors(all_namespaces=True):
         prefix, _, rest = entry["name"].partition("/")
         if entry["namespace"] == NAMESPACE and prefix == NAME_PREFIX:
-            keeper = ray.get_actor(entry["name"], namespace=NAMESPACE)
-            asked[rest.rpartition("/")[2]].append(keeper.running.remote())
+            with contextlib.suppress(ValueError):  # its driver has just left
+                keeper = ray.get_actor(entry["name"], namespace=NAMESPACE)
+                asked[rest.rpartition("/")[2]].append(keeper.running.remote())
     until = time.monotonic() + NODES_S
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for node_id, references in asked.items():

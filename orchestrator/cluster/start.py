@@ -146,6 +146,7 @@ def _check_cluster(cluster: str, version: str, *, insecure: bool) -> None:
 
 def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequence[str], *, insecure: bool) -> Node:
     """Run ``ray start``, and record what runs since. :raises OrchestratorError: it failed; nothing of it is left."""
+    authentication = access.environment(insecure=insecure)
     mark = secrets.token_hex(16)
     directory = _directory(mark)
     node = Node(
@@ -162,7 +163,7 @@ def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequ
         **{name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in PASSED},
         **settings.process_variables(),
         **package_path(),
-        **access.environment(insecure=insecure),
+        **authentication,
         TOKEN_VARIABLE: mark,
     }
     command = [

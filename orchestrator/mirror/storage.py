@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from orchestrator.contract import DISK_FULL_ERRNOS
 from orchestrator.errors import UsageError
 
 CHUNK_BYTES = 2**20
@@ -96,7 +97,8 @@ class Storage:
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
             text = f"{doing} --storage {self.uri}: {error.strerror or error}"
-            raise OSError(error.errno or errno.EIO, text) from error
+            full = error.errno in DISK_FULL_ERRNOS  # not this machine's disk: that would be the end of it
+            raise OSError(errno.EIO if full else error.errno or errno.EIO, text) from error
         except Exception as error:  # each file system has errors of its own
             text = f"{doing} --storage {self.uri}: {type(error).__name__}: {error}"
             raise OSError(errno.EIO, text) from error

@@ -76,6 +76,10 @@ class Board:
         self._round = 0
         self._slots: dict[np.dtype[Any], list[list[NDArray[Any]]]] = {}
 
+    def close(self) -> None:
+        for end in self._pidfds:
+            os.close(end)
+
     def all_reduce(self, array: NDArray[Any]) -> None:
         for part in self._parts(array):
             slots = self._write(part)
@@ -204,9 +208,12 @@ def share(
     nonce = secrets.token_bytes(_NONCE_BYTES)
     file = -1
     if own is not None and rank == 0:
-        file = os.memfd_create("ranks")
-        os.truncate(file, size_bytes(size, slot_bytes))
-        os.pwrite(file, nonce, 0)
+        try:
+            file = os.memfd_create("ranks")
+            os.truncate(file, size_bytes(size, slot_bytes))
+            os.pwrite(file, nonce, 0)
+        except OSError:  # not allowed here: then nobody shares
+            own = None
     told = all_gather((own, os.getpid(), os.sched_getaffinity(0) if own is not None else set(), file, nonce))
     board: Board | None = None
     if own is not None and all(place == own for place, *_ in told):
@@ -218,6 +225,8 @@ def share(
     everywhere = all(all_gather(board is not None))
     if file >= 0:
         os.close(file)
+    if board is not None and not everywhere:
+        board.close()
     return board if everywhere else None
 
 
@@ -234,6 +243,7 @@ def _place() -> tuple[str, ...] | None:
 
 def _opened(pids: Sequence[int], file: int, expected: bytes, slot_bytes: int) -> tuple[mmap.mmap, list[int]] | None:
     """The first process' ``file``, which begins with ``expected``, and every process' end; None where we may not."""
+    ends: list[int] = []
     try:
         descriptor = os.open(f"/proc/{pids[0]}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -242,6 +252,10 @@ def _opened(pids: Sequence[int], file: int, expected: bytes, slot_bytes: int) ->
             os.close(descriptor)
         if memory[: len(expected)] != expected:  # a process of the same number elsewhere
             return None
-        return memory, [os.pidfd_open(pid) for pid in pids]
+        for pid in pids:
+            ends.append(os.pidfd_open(pid))
     except (OSError, ValueError):
+        for end in ends:
+            os.close(end)
         return None
+    return memory, ends

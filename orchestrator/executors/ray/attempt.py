@@ -32,6 +32,7 @@ NOTE_EVERY_S = 5.0
 CPUS_PATIENCE_S = 60.0
 """For CPUs of our own: whoever had them before may still be on its way out."""
 LAST_SCANS = 5
+PIECE_PATIENCE_S = 120.0
 PIECES_AHEAD = 8
 """On their way to us at a time."""
 BATCH_BYTES = 1 << 20
@@ -53,6 +54,8 @@ class Assignment:
     report_every_s: float
     way: Way
     storage: Storage | None
+    home: str
+    """The driver's run directory: :attr:`Home.identity`."""
     home_node: str
     """Where the driver is: from there files come."""
     ranks: Sequence[int] | None = None
@@ -90,9 +93,8 @@ def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
         with contextlib.ExitStack() as stack:
             if (held := lock(folder)) is not None:
                 stack.enter_context(held)
-            Holder(
-                job_dir=assignment.launch.job_dir, pid=os.getpid(), pid_start=machine.process_start(os.getpid())
-            ).write(folder)
+            pid = os.getpid()
+            Holder(home=assignment.home, pid=pid, pid_start=machine.process_start(pid)).write(folder)
             if assignment.way == "stream":
                 last = yield from _mirrored(assignment, granted, keeper, folder / assignment.launch.job_id)
             else:
@@ -150,7 +152,10 @@ def _outgoing(assignment: Assignment) -> Iterator[Piece]:
         _generator_backpressure_num_objects=PIECES_AHEAD,
     )
     for piece in sender.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks):
-        yield ray.get(piece)
+        try:
+            yield ray.get(piece, timeout=PIECE_PATIENCE_S)
+        except ray.exceptions.GetTimeoutError as error:
+            raise OrchestratorError("its files did not come from the driver's machine") from error
 
 
 def _packed(pieces: Iterable[Piece]) -> Iterator[Batch]:
@@ -234,9 +239,10 @@ class Orders:
 
     def given(self) -> Order | None:
         """A new one; of several the last, but nothing takes a ``kill`` back."""
+        taken = self._path.with_suffix(".taken")
         try:
-            text = self._path.read_text()
-            self._path.unlink()
+            self._path.rename(taken)  # what is written from now on is another
+            text = taken.read_text()
         except FileNotFoundError:
             return None
         return "kill" if text == "kill" else "leave"

@@ -152,15 +152,16 @@ class HeadWatch:
     def __init__(self, head: str) -> None:
         host, _, port = head.rpartition(":")
         self._place = host.strip("[]"), int(port)
-        self._seen = time.monotonic()
+        self._failing_since: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="head-watch", daemon=True)
         self._thread.start()
 
     @property
     def missing_s(self) -> float:
-        """Since when it has not answered."""
-        return time.monotonic() - self._seen
+        """Since when it has not answered: since a probe failed, for we may have been stopped ourselves."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def answers(self) -> bool:
@@ -171,7 +172,11 @@ class HeadWatch:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(OSError):
+            began = time.monotonic()
+            try:
                 socket.create_connection(self._place, timeout=PROBE_PATIENCE_S).close()
-                self._seen = time.monotonic()
+                self._failing_since = None
+            except OSError:
+                if self._failing_since is None:
+                    self._failing_since = began
             self._over.wait(PROBE_EVERY_S)

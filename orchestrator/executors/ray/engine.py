@@ -27,6 +27,7 @@ class RayEngine:
     """See :class:`orchestrator.engine.Engine`.
 
     :param home: the run directory, absolute.
+    :param jobs: how many there are.
     :param search_paths: folders that jobs import code from.
     :raises UsageError: there is no Ray, or no cluster that lets us in.
     """
@@ -38,6 +39,7 @@ class RayEngine:
         claims_directory: Path | None,
         *,
         home: Path,
+        jobs: int,
         search_paths: Sequence[str],
         address: str,
         storage: str,
@@ -50,7 +52,7 @@ class RayEngine:
             self.slots = ClusterPool(max_parallel)
             nodes = Nodes(connected, here, search_paths)
             self.fleet = stack.enter_context(contextlib.closing(Fleet(nodes, self.slots, transport)))
-            self.executor = RayExecutor(fleet=self.fleet)
+            self.executor = RayExecutor(fleet=self.fleet, expected=jobs)
             claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
             self.here = SlotPool(machine, None, claims)
             stack.callback(self.here.close)

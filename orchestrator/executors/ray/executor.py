@@ -34,6 +34,8 @@ WAIT_S = 0.25
 """At a time for the next batch: signals are noticed at least so often."""
 BATCHES_AHEAD = 64
 """That an attempt may be ahead of us: more, and it waits (its training does not)."""
+LOOK_SHARE = 0.1
+"""Of our time at most, for looking at all streams: that takes the longer the more there are."""
 BATCHES_PER_S = 500
 """About as many as we want to hear of, whatever the number of attempts."""
 MIB = 1 << 20
@@ -49,6 +51,8 @@ class RayExecutor:
     """
 
     fleet: Fleet
+    expected: int = 1
+    """Attempts there will be at once at most, as far as the number of jobs tells."""
     worker_command: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     _attempts: dict[Handle, Remote] = field(default_factory=dict, init=False)
@@ -59,6 +63,10 @@ class RayExecutor:
     _groups: Groups = field(init=False)
     _run: Any = field(default=None, init=False)
     _home_is_full: bool = field(default=False, init=False)
+    _look_at: float = field(default=0.0, init=False)
+    """When it is time for the next look at all streams."""
+    _waiting: dict[Remote, None] = field(default_factory=dict, init=False)
+    """Attempts with ranks that shall end though no further one does."""
 
     def __post_init__(self) -> None:
         self._groups = Groups(self._keeper)
@@ -113,7 +121,13 @@ class RayExecutor:
             home = mirror.Home(launch.job_dir, storage=assignment.storage, name=name)
         stream = task.remote(assignment, node.keeper)
         started = Task(
-            handle=one.handle, assignment=assignment, node=place.node, fleet=self.fleet, stream=stream, home=home
+            handle=one.handle,
+            assignment=assignment,
+            node=place.node,
+            fleet=self.fleet,
+            stream=stream,
+            home=home,
+            keeper=node.keeper,
         )
         self._tasks[stream] = one, started
         one.gang.running.append(started)
@@ -124,9 +138,10 @@ class RayExecutor:
             cores=place.cores,
             has_gpus=place.gpus > 0,
             node=node.name,
-            report_every_s=max(1.0, len(self._tasks) / BATCHES_PER_S),
+            report_every_s=max(1.0, min(self.fleet.pool.lanes // place.cores, self.expected) / BATCHES_PER_S),
             way=self.fleet.way_to(node),
             storage=self.fleet.transport.storage,
+            home=self.fleet.home,
             home_node=self.fleet.home_node,
             ranks=None if added is None else (launch.first_rank,),
             worker_command=self.worker_command,
@@ -196,9 +211,15 @@ class RayExecutor:
             select.select([], [], [], timeout_s)
             return []
         streams = list(self._tasks)
-        ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s)
-        if ready and len(streams) > 1:
-            ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
+        rest_s = min(timeout_s, max(0.0, self._look_at - time.monotonic()))
+        if rest_s:
+            select.select([], [], [], rest_s)
+        began = time.monotonic()
+        ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
+        ended = time.monotonic()
+        self._look_at = ended + (ended - began) * (1 / LOOK_SHARE - 1)
+        if not ready and timeout_s > rest_s:
+            ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s - rest_s)
         events: list[Event] = []
         ending: dict[Remote, None] = {}
         for stream in ready:
@@ -208,10 +229,13 @@ class RayExecutor:
                 if isinstance(event, Exited):
                     del self._tasks[stream]
                     ending[one] = None
-        for one in ending:
+        for one in dict.fromkeys((*ending, *self._waiting)):
+            self._waiting.pop(one, None)
             end = one.settle()
             if end is not None:
                 self._end(one, end)
+            elif one.gang.waits:
+                self._waiting[one] = None
         for _, task in self._tasks.values():
             task.enforce()
         return events
@@ -233,6 +257,7 @@ class RayExecutor:
 
     def _end(self, one: Remote, end: Exited) -> None:
         del self._attempts[one.handle]
+        self._waiting.pop(one, None)
         self._groups.forget(one.handle)
         for task in one.gang.running:
             self._tasks.pop(task.stream, None)

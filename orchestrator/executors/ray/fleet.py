@@ -5,6 +5,7 @@ Between the thread that looks after nodes, the pool, and the user, who is told w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from orchestrator.wording import count, listed
 
 SETTLE_S = 60.0
 """For the first answers of all nodes; their keepers are started for it."""
+FAILED_STARTS = 3
 SHOWN = 5
 
 Tell: TypeAlias = Callable[[str, str], None]
@@ -36,6 +38,8 @@ class Fleet:
         self._nodes = nodes
         self._usable: dict[str, Node] = {}
         self._names: dict[str, str] = {}
+        self._failed_starts: Counter[str] = Counter()
+        """In a row."""
 
     @property
     def head_missing_s(self) -> float:
@@ -55,6 +59,11 @@ class Fleet:
         return self._names.get(node_id, node_id[:12])
 
     @property
+    def home(self) -> str:
+        """The run directory: :attr:`Home.identity`."""
+        return self._nodes.home.identity
+
+    @property
     def home_node(self) -> str:
         """The one that this process is on."""
         return self._nodes.here
@@ -69,6 +78,15 @@ class Fleet:
             self.pool.remove(node_id)
             self.tell("warning", f"{self.name(node_id)} is not used any more: {why}")
 
+    def could_not_run(self, node_id: str, why: str) -> None:
+        """An attempt failed there before it began. What fails so again and again has the most free cores of all."""
+        self._failed_starts[node_id] += 1
+        if self._failed_starts[node_id] >= FAILED_STARTS:
+            self.give_up(node_id, why)
+
+    def could_run(self, node_id: str) -> None:
+        self._failed_starts.pop(node_id, None)
+
     def assemble(self) -> list[str]:
         """Take in every node that there is. Returns what the user should know, in whole sentences.
 
@@ -77,9 +95,17 @@ class Fleet:
         warnings = []
         if not self._nodes.settle(SETTLE_S):
             warnings.append(f"some nodes have not answered within {SETTLE_S:.0f} s; they are used once they do.")
-        changes = self._nodes.changes()
-        joined = [change.node for change in changes if isinstance(change, Joined)]
-        unfit = [f"{change.name}: {change.why}" for change in changes if isinstance(change, Failed)]
+        latest: dict[str, Joined | Failed] = {}
+        for change in self._nodes.changes():
+            match change:
+                case Joined(node=node):
+                    latest[node.node_id] = change
+                case Failed(node_id=node_id):
+                    latest[node_id] = change
+                case Left(node_id=node_id):  # meanwhile
+                    latest.pop(node_id, None)
+        joined = [change.node for change in latest.values() if isinstance(change, Joined)]
+        unfit = [f"{change.name}: {change.why}" for change in latest.values() if isinstance(change, Failed)]
         unfit += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._against(node))]
         if unfit:
             lines = "".join(f"\n  {line}" for line in unfit)

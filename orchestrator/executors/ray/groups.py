@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 from orchestrator.executors.base import Handle
 from orchestrator.slots import Place
 
-ROOM_PATIENCE_S = 60.0
+MEETING_PATIENCE_S = 60.0
 WAIT_S = 0.5
 """At a time: then it is looked at whether the room is still wanted."""
 MIB = 1 << 20
@@ -78,26 +77,28 @@ class Groups:
         from ray.util import placement_group, placement_group_table
 
         bundle = {"CPU": each.cores, "GPU": each.gpus, "memory": each.memory_mib * MIB}
+        group: Any = None
         try:
             bundles = [{name: amount for name, amount in bundle.items() if amount} for _ in range(ranks)]
             group = placement_group(bundles, strategy="PACK")
-            deadline = time.monotonic() + ROOM_PATIENCE_S
-            while not (is_there := group.wait(WAIT_S)) and handle in self._wanted and time.monotonic() < deadline:
+            while not group.wait(WAIT_S) and handle in self._wanted:  # as long as it takes, like a single task
                 continue
-            if not is_there or handle not in self._wanted:
+            if handle not in self._wanted:
                 self.give_back(group)
-                self._answers.put(Refused(handle, f"there was no room for {ranks} ranks at once"))
+                self._answers.put(Refused(handle, "its room is no longer wanted"))
                 return
             where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
             nodes = tuple(where[rank] for rank in range(ranks))
-            keeper = self._keeper(nodes[0])
-            if keeper is None:
+            keepers = [self._keeper(node) for node in nodes]
+            if None in keepers:
                 self.give_back(group)
-                self._answers.put(Refused(handle, "a node that was to run it has left the cluster"))
+                self._answers.put(Refused(handle, "a node that was to run it has left the cluster, or is not used"))
                 return
-            address, port = ray.get(keeper.meeting_point.remote(), timeout=ROOM_PATIENCE_S)
-        except (ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError) as error:
-            self._answers.put(Refused(handle, f"its ranks could not be placed: {error}"))
+            address, port = ray.get(keepers[0].meeting_point.remote(), timeout=MEETING_PATIENCE_S)
+        except Exception as error:
+            if group is not None:
+                self.give_back(group)
+            self._answers.put(Refused(handle, f"its ranks could not be placed: {type(error).__name__}: {error}"))
             return
         self._answers.put(Reserved(handle=handle, group=group, nodes=nodes, address=address, port=port))
 

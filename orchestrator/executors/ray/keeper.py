@@ -43,6 +43,12 @@ class Home:
     root: Path
     nonce_file: Path
     nonce: str
+    host: str
+    """The driver's: without a shared file system others may have a directory of the same path."""
+
+    @property
+    def identity(self) -> str:
+        return f"{self.host}:{self.root}"
 
     @classmethod
     def at(cls, root: Path) -> Home:
@@ -52,11 +58,12 @@ class Home:
         nonce = secrets.token_hex(16)
         path = root / f".driver-{nonce[:8]}"
         path.write_text(nonce)
-        return cls(root=root, nonce_file=path, nonce=nonce)
+        return cls(root=root, nonce_file=path, nonce=nonce, host=socket.gethostname())
 
     def is_visible(self) -> bool:
+        """And can be written to."""
         try:
-            return self.nonce_file.read_text() == self.nonce
+            return self.nonce_file.read_text() == self.nonce and os.access(self.root, os.W_OK | os.X_OK)
         except OSError:
             return False
 
@@ -196,25 +203,25 @@ class Keeper:
 class Holder:
     """The process of an attempt's task, as it stands in the attempt's folder."""
 
-    job_dir: Path
-    """The driver's."""
+    home: str
+    """:attr:`Home.identity` of the driver's run directory."""
     pid: int
     pid_start: float | None
 
     @classmethod
     def read(cls, folder: Path) -> Holder | None:
         try:
-            job_dir, pid, start = json.loads((folder / "holder").read_text())
-            return cls(job_dir=Path(job_dir), pid=pid, pid_start=start)
+            home, pid, start = json.loads((folder / "holder").read_text())
+            return cls(home=home, pid=pid, pid_start=start)
         except (OSError, ValueError):
             return None
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / "holder", json.dumps([str(self.job_dir), self.pid, self.pid_start]), durable=False)
+        write_whole(folder / "holder", json.dumps([self.home, self.pid, self.pid_start]), durable=False)
 
     def end_if_of(self, home: Home) -> None:
         """End what a driver before ours has left running of the same run directory: no other driver can hold it now."""
-        if home.root not in self.job_dir.parents or self.pid_start is None:
+        if self.home != home.identity or self.pid_start is None:
             return
         deadline = time.monotonic() + LEFTOVER_PATIENCE_S
         while machines.same_process(self.pid, self.pid_start) and time.monotonic() < deadline:

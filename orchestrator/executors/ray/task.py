@@ -29,6 +29,8 @@ class Task:
     fleet: Fleet
     stream: Any
     home: mirror.Home | None
+    keeper: Any
+    """Of its node."""
     is_placed: bool = False
     asked: ExitCode | None = None
     """What it was asked for before it began."""
@@ -55,15 +57,17 @@ class Task:
                     bring(self.home, piece)
         except StopIteration:
             return [self._over(Exited(self.handle, None, lost="its task ended without a word"))]
+        except ray.exceptions.RayError as error:  # also what went wrong there with files: that is a MirrorError as well
+            return [self._over(self._died(error))]
         except MirrorError as error:
             self.end()
             return [self._over(Exited(self.handle, None, lost=f"its files could not be brought home: {error}"))]
-        except ray.exceptions.RayError as error:
-            return [self._over(self._died(error))]
         return [self._ours(event) for event in batch.events]
 
     def _ours(self, event: Event) -> Event:
-        self.is_placed = self.is_placed or isinstance(event, Placed)
+        if isinstance(event, Placed):
+            self.is_placed = True
+            self.fleet.could_run(self.node)
         if not isinstance(event, Exited):
             return replace(event, handle=self.handle)
         if event.returncode == ExitCode.DISK_FULL and self.home is not None:
@@ -89,10 +93,14 @@ class Task:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():
                 why = f"the process that ran it on {name} was killed"
-            case OSError(errno=number) if number in DISK_FULL_ERRNOS and self.home is not None:
+            case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
+                if self.home is None:
+                    return Exited(self.handle, int(ExitCode.DISK_FULL))
                 return self._without_space()
             case ray.exceptions.RayTaskError():
                 why = f"it could not be run on {name}: {_last_line(error)}"
+                if not self.is_placed:
+                    self.fleet.could_not_run(self.node, why)
             case _:
                 why = f"its node {name} was lost"
         return Exited(self.handle, None, lost=why)
@@ -134,9 +142,10 @@ class Task:
         ray.cancel(self.stream, force=True)
 
     def _order(self, order: Order) -> None:
+        """Also on a node that gets no more attempts. One that is gone does not hear it: its end is on the way."""
         node = self.fleet.node(self.node)
-        if node is not None:  # else its end is on the way
-            node.keeper.order.remote(self.assignment.key, order)
+        keeper = self.keeper if node is None else node.keeper  # perhaps a new one
+        keeper.order.remote(self.assignment.key, order)
 
 
 def _last_line(error: Exception) -> str:
