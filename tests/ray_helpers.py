@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster import access, settings
+from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
 from orchestrator.executors.ray.connection import Connection
 from orchestrator.executors.ray.fleet import Fleet
@@ -48,6 +49,7 @@ class Cluster:
         token.chmod(0o600)
         os.environ[access.TOKEN_FILE_VARIABLE] = str(token)
         os.environ.update(access.environment(loopback=True) | settings.HEALTH | QUICK_HEALTH, RAY_TMPDIR=str(folder))
+        os.environ.update(package_path())
         (folder / "ray").mkdir()  # a file with the latest cluster's address goes there
         from ray.cluster_utils import Cluster as RayCluster
 

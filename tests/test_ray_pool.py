@@ -13,7 +13,7 @@ from orchestrator.errors import UsageError
 from orchestrator.executors.ray import versions
 from orchestrator.executors.ray.fleet import Fleet
 from orchestrator.executors.ray.keeper import NodeFacts
-from orchestrator.executors.ray.nodes import Change, Failed, Joined, Left, Node
+from orchestrator.executors.ray.nodes import Change, Failed, Joined, Left, Node, _why
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.executors.ray.transport import Transport, Way
 from orchestrator.executors.ray.versions import CODE, Differences, differences
@@ -201,6 +201,13 @@ def fleet(*changes: Change, way: Way | None = None) -> tuple[Fleet, FakeNodes, l
     made = Fleet(nodes, ClusterPool(), Transport(way))  # type: ignore[arg-type]
     made.tell = lambda kind, text: told.append(f"{kind}: {text}")
     return made, nodes, told
+
+
+def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
+    inside = "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module named"
+    assert _why(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
+    assert _why(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
+    assert _why("") == "it does not say why"
 
 
 def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_the_list() -> None:

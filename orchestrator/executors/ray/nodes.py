@@ -179,7 +179,7 @@ class Nodes:
         try:
             facts: NodeFacts = ray.get(known.asked)
         except (ray.exceptions.RayError, ImportError, AttributeError) as error:
-            return Failed(row["NodeID"], host, " ".join(str(error).split())[-300:])
+            return Failed(row["NodeID"], host, _why(str(error)))
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._known.values()]
         resources = row["Resources"]
         return Joined(
@@ -194,6 +194,13 @@ class Nodes:
                 differences=versions.differences(versions.found(), facts.versions),
             )
         )
+
+
+def _why(error: str) -> str:
+    """In one line, why a keeper cannot be had: of a traceback, its last one."""
+    if "No module named 'orchestrator'" in error:
+        return "this package is not installed there"
+    return ([line.strip() for line in error.splitlines() if line.strip()] or ["it does not say why"])[-1][-300:]
 
 
 def _unreachable() -> tuple[type[Exception], ...]:
