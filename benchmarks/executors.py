@@ -64,11 +64,11 @@ def job_file(folder: Path, *, jobs: int = JOBS) -> Path:
 @contextmanager
 def cluster() -> Iterator[str]:
     """Ray on this machine alone; its address."""
-    import ray
-
     from orchestrator.executors.ray.connection import LOCAL, connect
 
     connection = connect(LOCAL, machine.detect())
+    import ray  # not before: it looks at the environment then
+
     try:
         ray.get(ray.remote(lambda: None).remote())
         yield connection.head
