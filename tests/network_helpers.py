@@ -21,14 +21,16 @@ class Network:
         self.addresses = tuple(addresses)
         self._stem = f"oc{os.getpid()}"
         self.names = [f"{self._stem}-{number}" for number in range(len(addresses))]
+        self.devices = [f"{self._stem}e{number}" for number in range(len(addresses))]
         self._switch = f"{self._stem}-switch"
         try:
             for name in (*self.names, self._switch):
                 self._ip("netns", "add", name)
             self._ip("-n", self._switch, "link", "add", "bridge0", "type", "bridge")
             self._ip("-n", self._switch, "link", "set", "bridge0", "up")
-            for number, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
-                ours, theirs = f"{self._stem}e{number}", f"{self._stem}s{number}"
+            machines = zip(self.names, self.devices, self.addresses, strict=True)
+            for number, (name, ours, address) in enumerate(machines):
+                theirs = f"{self._stem}s{number}"
                 cable = ("link", "add", ours, "netns", name, "type", "veth", "peer", "name", theirs)
                 self._ip(*cable, "netns", self._switch)
                 self._ip("-n", self._switch, "link", "set", theirs, "master", "bridge0", "up")
@@ -50,6 +52,12 @@ class Network:
         # Not `ip netns exec`, which hides the control groups.
         enter = ["nsenter", f"--net=/run/netns/{self.names[number]}", "unshare", "--uts"]
         return [*enter, "sh", "-c", f'hostname {host} && exec "$@"', "sh"]
+
+    def received_bytes(self, number: int) -> int:
+        """By that machine, over its cable."""
+        file = f"/sys/class/net/{self.devices[number]}/statistics/rx_bytes"
+        command = ["ip", "netns", "exec", self.names[number], "cat", file]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def stall(self, number: int, *, up: bool) -> None:
         """Pull that machine's cable, or put it back; nobody is told."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 import ranks_helpers as helpers
 import worker_helpers as worker
 from command_helpers import wait_until
+from network_helpers import Network, network
 
 from orchestrator.contract import ExitCode, ExitRecord, JobPaths
 from orchestrator.worker.ranks import PATIENCE_VARIABLE
@@ -68,75 +68,25 @@ def test_torchrun_starts_the_same_workers(at_once: dict[str, set[str | None]], t
 # -- two machines
 
 
-class Hosts:
-    """Two network namespaces with a cable between them: to the processes in them, machines with addresses of their own.
-
-    :raises OSError: they cannot be made here.
-    """
-
-    ADDRESSES = ("10.143.7.1", "10.143.7.2")
-
-    def __init__(self) -> None:
-        self.names = [f"ranks-{os.getpid()}-{number}" for number in range(2)]
-        self.devices = [f"rk{os.getpid()}-{number}" for number in range(2)]
-        try:
-            for name in self.names:
-                self._ip("netns", "add", name)
-            ends = [(device, "netns", name) for device, name in zip(self.devices, self.names, strict=True)]
-            self._ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
-            for name, device, address in zip(self.names, self.devices, self.ADDRESSES, strict=True):
-                self._ip("-n", name, "address", "add", f"{address}/24", "dev", device)
-                for each in ("lo", device):
-                    self._ip("-n", name, "link", "set", each, "up")
-        except OSError:
-            self.remove()
-            raise
-
-    def _ip(self, *arguments: str) -> None:
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-
-    def received_bytes(self, number: int) -> int:
-        """Over the cable, by that host."""
-        file = f"/sys/class/net/{self.devices[number]}/statistics/rx_bytes"
-        command = ["ip", "netns", "exec", self.names[number], "cat", file]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    def cut(self) -> None:
-        """The cable; nobody is told."""
-        self._ip("-n", self.names[0], "link", "set", self.devices[0], "down")
-
-    def remove(self) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    if shutil.which("ip") is None:
-        pytest.skip("there is no `ip` here (package iproute2)")
-    try:
-        made = Hosts()
-    except OSError as error:
-        pytest.skip(f"no right to make network namespaces here: {error}")
-    yield made
-    made.remove()
+def hosts() -> Iterator[Network]:
+    with network("10.143.7.1", "10.143.7.2") as made:
+        yield made
 
 
-def over_the_cable(hosts: Hosts, paths: JobPaths, **environment: str) -> helpers.Attempt:
+def over_the_cable(hosts: Network, paths: JobPaths, **environment: str) -> helpers.Attempt:
     return helpers.Attempt(
         paths,
         commands=[["ip", "netns", "exec", name] for name in hosts.names],
         environments=[{"LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": device} for device in hosts.devices],
-        MASTER_ADDR=hosts.ADDRESSES[0],
+        MASTER_ADDR=hosts.addresses[0],
         MASTER_PORT="29417",
         **environment,
     )
 
 
 def test_ranks_on_two_machines_come_to_the_same_bits(
-    hosts: Hosts, at_once: dict[str, set[str | None]], tmp_path: Path
+    hosts: Network, at_once: dict[str, set[str | None]], tmp_path: Path
 ) -> None:
     with over_the_cable(hosts, worker.job(tmp_path, JOBS["fast"])) as attempt:
         assert attempt.codes() == [0, 0], attempt.log
@@ -146,11 +96,11 @@ def test_ranks_on_two_machines_come_to_the_same_bits(
         assert hosts.received_bytes(number) > 100_000, "gradients went over the cable"
 
 
-def test_when_the_cable_is_cut_both_ends_give_up(hosts: Hosts, tmp_path: Path) -> None:
+def test_when_the_cable_is_cut_both_ends_give_up(hosts: Network, tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64})
     with over_the_cable(hosts, paths, **{PATIENCE_VARIABLE: "5"}) as attempt:
         wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
-        hosts.cut()
+        hosts.stall(0, up=False)
         assert attempt.codes() == [ExitCode.RANK_LOST] * 2, attempt.log
         for rank, record in enumerate(attempt.records):
             assert f"rank {rank} of 2 has lost the others" in record.message

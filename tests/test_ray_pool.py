@@ -174,7 +174,6 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
     values = {
         "host": name,
         "cores": 2,
-        "logical_cpus": 2,
         "memory_mib": 100,
         "cpu_model": "Kx",
         "versions": {},
