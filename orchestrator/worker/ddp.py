@@ -26,8 +26,9 @@ from torch.nn.utils import parameters_to_vector
 
 from orchestrator.contract import Mode
 from orchestrator.worker import deferred
+from orchestrator.worker.fast.epochs import Losses
 from orchestrator.worker.fast.network import Array
-from orchestrator.worker.fast.ppo import explained_variance
+from orchestrator.worker.fast.ppo import explained_variance, record_update
 from orchestrator.worker.ranks import Group, Ranks, pooled
 
 Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
@@ -180,9 +181,9 @@ class DistributedPPO(PPO):
         clip_range = self.clip_range(progress)  # type: ignore[operator]
         clip_range_vf = None if self.clip_range_vf is None else self.clip_range_vf(progress)  # type: ignore[operator]
         logs: list[list[float]] = []
-        ended, in_last_epoch = False, 0
-        for _ in range(self.n_epochs):
-            in_last_epoch = 0
+        ended, epochs, in_last_epoch = False, 0, 0
+        while epochs < self.n_epochs and not ended:
+            epochs, in_last_epoch = epochs + 1, 0
             for samples in self.rollout_buffer.get(self.batch_size // ranks.size):
                 loss, known, divergence = self._loss(samples, clip_range, clip_range_vf)
                 logs.append([*known, loss.item()])
@@ -196,12 +197,14 @@ class DistributedPPO(PPO):
                     self._gradients.clear()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._step(optimizer)
-            self._n_updates += 1
-            if ended:
-                break
+        self._n_updates += epochs
         of_all = np.array(logs) / ranks.size
         ranks.all_reduce(of_all)
-        self._log(of_all, in_last_epoch, clip_range, clip_range_vf)
+        losses = _losses(of_all, in_last_epoch, epochs)
+        buffer = self.rollout_buffer
+        variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
+        std = torch.exp(self.policy.log_std).mean().item() if hasattr(self.policy, "log_std") else None
+        record_update(self, losses, variance, std, clip_range, clip_range_vf)
 
     def _loss(
         self, samples: Any, clip_range: float, clip_range_vf: float | None
@@ -264,21 +267,16 @@ class DistributedPPO(PPO):
             self._ranks.all_reduce(gradients.vector.numpy())
         step()
 
-    def _log(self, every: Array, in_last_epoch: int, clip_range: float, clip_range_vf: float | None) -> None:
-        """:param every: ``(minibatches, 6)``: what :meth:`_loss` says of each, and the loss itself."""
-        record, buffer = self.logger.record, self.rollout_buffer
-        policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(every, axis=0).tolist()
-        record("train/entropy_loss", entropy_loss)
-        record("train/policy_gradient_loss", policy_loss)
-        record("train/value_loss", value_loss)
-        record("train/approx_kl", float(np.mean(every[-in_last_epoch:, 3])))
-        record("train/clip_fraction", clip_fraction)
-        record("train/loss", float(every[-1, -1]))
-        variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), self._ranks)
-        record("train/explained_variance", variance)
-        if hasattr(self.policy, "log_std"):
-            record("train/std", torch.exp(self.policy.log_std).mean().item())
-        record("train/n_updates", self._n_updates, exclude="tensorboard")
-        record("train/clip_range", clip_range)
-        if clip_range_vf is not None:
-            record("train/clip_range_vf", clip_range_vf)
+
+def _losses(every: Array, in_last_epoch: int, epochs: int) -> Losses:
+    """:param every: ``(minibatches, 6)``: what :meth:`DistributedPPO._loss` says of each, and the loss itself."""
+    policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(every, axis=0).tolist()
+    return Losses(
+        entropy_loss=entropy_loss,
+        policy_gradient_loss=policy_loss,
+        value_loss=value_loss,
+        approx_kl=float(np.mean(every[-in_last_epoch:, 3])),
+        clip_fraction=clip_fraction,
+        loss=float(every[-1, -1]),
+        epochs=epochs,
+    )

@@ -78,7 +78,6 @@ class NodeFacts:
     host: str
     cores: int
     """As ``doctor`` counts them."""
-    logical_cpus: int
     memory_mib: int
     cpu_model: str
     versions: Versions
@@ -138,7 +137,6 @@ class Keeper:
         return NodeFacts(
             host=socket.gethostname(),
             cores=self._machine.capacity,
-            logical_cpus=len(self._machine.cpus),
             memory_mib=self._machine.memory_total_mib,
             cpu_model=_cpu_model(),
             versions=dict(found()),

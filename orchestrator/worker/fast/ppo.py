@@ -13,11 +13,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from orchestrator.contract import Mode
 from orchestrator.worker.fast import rollout
-from orchestrator.worker.fast.epochs import Samples
+from orchestrator.worker.fast.epochs import Losses, Samples
 from orchestrator.worker.fast.loss import Settings
 from orchestrator.worker.fast.network import Array
 from orchestrator.worker.fast.policy import Network, UnsuitableError
-from orchestrator.worker.ranks import Alone, Ranks, pooled
+from orchestrator.worker.ranks import ALONE, Ranks, pooled
 
 
 class FastPPO(PPO):
@@ -41,7 +41,7 @@ class FastPPO(PPO):
         super()._setup_model()
         if type(self.rollout_buffer) is not RolloutBuffer:
             raise UnsuitableError(f"its buffer is a {type(self.rollout_buffer).__name__}")
-        self.join(Alone())
+        self.join(ALONE)
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         self.each_minibatch = _nothing
 
@@ -108,19 +108,8 @@ class FastPPO(PPO):
             )
         self.network.store(self.policy)
         self._n_updates += losses.epochs
-        record = self.logger.record
-        record("train/entropy_loss", losses.entropy_loss)
-        record("train/policy_gradient_loss", losses.policy_gradient_loss)
-        record("train/value_loss", losses.value_loss)
-        record("train/approx_kl", losses.approx_kl)
-        record("train/clip_fraction", losses.clip_fraction)
-        record("train/loss", losses.loss)
-        record("train/explained_variance", explained_variance(samples.values, samples.returns, self.ranks))
-        record("train/std", float(np.exp(self.network.log_std).mean()))
-        record("train/n_updates", self._n_updates, exclude="tensorboard")
-        record("train/clip_range", clip_range)
-        if clip_range_vf is not None:
-            record("train/clip_range_vf", clip_range_vf)
+        variance = explained_variance(samples.values, samples.returns, self.ranks)
+        record_update(self, losses, variance, float(np.exp(self.network.log_std).mean()), clip_range, clip_range_vf)
 
 
 def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[np.intp]]:
@@ -146,6 +135,29 @@ def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[
     if not buffer.generator_ready:  # Stable-Baselines3 counts one environment after the other
         rows = rows.reshape(buffer.buffer_size, buffer.n_envs).T.ravel()
     return samples, rows
+
+
+def record_update(
+    model: PPO, losses: Losses, variance: float, std: float | None, clip_range: float, clip_range_vf: float | None
+) -> None:
+    """What ``PPO.train`` logs at its end.
+
+    :param variance: the explained one. :param std: of the actions, on average; None where they have none.
+    """
+    record = model.logger.record
+    record("train/entropy_loss", losses.entropy_loss)
+    record("train/policy_gradient_loss", losses.policy_gradient_loss)
+    record("train/value_loss", losses.value_loss)
+    record("train/approx_kl", losses.approx_kl)
+    record("train/clip_fraction", losses.clip_fraction)
+    record("train/loss", losses.loss)
+    record("train/explained_variance", variance)
+    if std is not None:
+        record("train/std", std)
+    record("train/n_updates", model._n_updates, exclude="tensorboard")
+    record("train/clip_range", clip_range)
+    if clip_range_vf is not None:
+        record("train/clip_range_vf", clip_range_vf)
 
 
 def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:

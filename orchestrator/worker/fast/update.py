@@ -21,6 +21,9 @@ from orchestrator.worker.fast.loss import Minibatch, Settings
 from orchestrator.worker.fast.network import Array, Layout
 from orchestrator.worker.ranks import Ranks
 
+Place = tuple[int, int, int]
+"""In an update: the epoch, the minibatch in it, and of how many; counted from 1."""
+
 
 class NonFiniteGradient(FloatingPointError):
     """The gradient has left the finite numbers; the message names tensor, epoch and minibatch."""
@@ -63,7 +66,6 @@ class Update:
 
     With several ranks each has a part of every minibatch. Every rank adds up the gradients of all and takes the same
     step; or rank 0, the parameter server, alone takes it, and sends the parameters to the others.
-
     """
 
     def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
@@ -115,9 +117,9 @@ class Update:
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
-                where = f"epoch {number + 1}, minibatch {index + 1} of {len(epoch.slices)}"
+                place = number + 1, index + 1, len(epoch.slices)
                 waited = self._ranks.seconds
-                ended = self._step(log_ratios, settings, step, where)
+                ended = self._step(log_ratios, settings, step, place)
                 if ended:
                     break
                 seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
@@ -132,7 +134,7 @@ class Update:
             self._minibatches[rows] = Minibatch(self._layout, self.parameters, self.gradients, rows)
         return self._minibatches[rows]
 
-    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], where: str) -> bool:
+    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: Place) -> bool:
         """Unite the ranks' gradients and take the step, all alike or rank 0 for all.
 
         :return: whether the update ends here instead: the policy has gone further than ``target_kl`` allows.
@@ -147,7 +149,7 @@ class Update:
         if not serving or ranks.rank == 0:
             ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
             if not ended:
-                self._clip(settings.max_grad_norm, where)
+                self._clip(settings.max_grad_norm, place)
                 step()
         if serving:
             self._parameters_and_end[-1] = ended
@@ -155,12 +157,14 @@ class Update:
             ended = bool(self._parameters_and_end[-1])
         return ended
 
-    def _clip(self, max_grad_norm: float, where: str) -> None:
+    def _clip(self, max_grad_norm: float, place: Place) -> None:
         """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient:"""
         norm = math.sqrt(np.dot(self.gradients, self.gradients))
         if not math.isfinite(norm):
             for name, gradient in self._layout.named(self.gradients).items():
                 if not np.isfinite(gradient).all():
+                    epoch, minibatch, of = place
+                    where = f"epoch {epoch}, minibatch {minibatch} of {of}"
                     raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
         factor = max_grad_norm / (norm + 1e-6)
         if factor < 1.0:
