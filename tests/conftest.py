@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import command_helpers as commands
 from command_helpers import Experiment
 from ray_helpers import ray_cluster, ray_fleet
+
+# A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 __all__ = ["finished", "finished_once", "ray_cluster", "ray_fleet"]
 
