@@ -96,9 +96,7 @@ def print_table(description: str | None, parts: Mapping[str, Callable[[int], lis
     """Measure the parts that the command line asks for."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        *("--only", "--rows"), default=",".join(parts), metavar="A,B", help=f"of the parts {','.join(parts)}"
-    )
+    parser.add_argument("--only", default=",".join(parts), metavar="A,B", help=f"of the parts {','.join(parts)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")

@@ -1,6 +1,6 @@
 """How much faster the fast learner is than stock Stable-Baselines3's PPO, and how near to what a core can do at all.
 
-    python -m benchmarks.learner [--repeats 5] [--rows Ant-v5,quadruped] [--json FILE]
+    python -m benchmarks.learner [--repeats 5] [--only Ant-v5,quadruped] [--json FILE]
 
 All on one core with one thread. Learners train in turns within one process, now the one first and now the other, whole
 iterations (a rollout and its update) after one that is not counted. A repeat is the ratio of the CPU times that they

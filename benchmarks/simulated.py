@@ -8,15 +8,18 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.contract import ExitCode, Progress, RunPaths, WorkerSpec
 from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, Fate
+from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.job import Job, Resources
+from orchestrator.ledger import Ledger
+from orchestrator.reporting import Reporter
 from orchestrator.slots import Place, Slot
+from orchestrator.supervisor import Supervisor
 
 DAY_S = 86_400.0
 MIB_A_CORE = 4096
@@ -146,6 +149,31 @@ def make_jobs(count: int, chance: random.Random, *, max_retries: int, stall_time
             max_retries=max_retries,
             xml_source=None,
         )
+
+
+def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
+    """A new ledger in the run directory ``paths``, in which ``jobs`` wait, in this order."""
+    ledger = Ledger.create(paths.ledger)
+    ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
+    ledger.commit()
+    return ledger
+
+
+def supervisor_over(
+    paths: RunPaths, jobs: Iterable[Job], *, executor: FakeExecutor, pool: ClusterPool, reporter: Reporter
+) -> Supervisor:
+    """Of a new experiment, on nodes with as much memory as anybody wants."""
+    ledger = entered(paths, jobs)
+    return Supervisor(
+        paths=paths,
+        rows=ledger.jobs(),
+        ledger=ledger,
+        executor=executor,
+        slots=pool,
+        reporter=reporter,
+        now=executor.now,
+        available_memory_mib=lambda: 1 << 40,
+    )
 
 
 PLACING_S = 1.0

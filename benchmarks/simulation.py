@@ -18,15 +18,16 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.parts import Parts, timed
-from benchmarks.simulated import STEPS_PER_S, Nodes, Rates, Work, make_jobs
+from benchmarks.simulated import STEPS_PER_S, Nodes, Rates, Work, entered, make_jobs
 from orchestrator import policy, summary
 from orchestrator.contract import ExitCode, ExitRecord, RunPaths
 from orchestrator.executors.base import Event, Exited, Handle
 from orchestrator.executors.fake import FakeExecutor
 from orchestrator.job import TERMINAL
-from orchestrator.ledger import Ledger
+from orchestrator.launching import Launching
 from orchestrator.recorder import Recorder
 from orchestrator.reporting import Reporter
+from orchestrator.roster import Roster
 from orchestrator.supervisor import Supervisor
 
 CORES = 10
@@ -125,9 +126,7 @@ def simulate(
         sum(work * job.resources.cores for work, job in zip(work_s, jobs, strict=True)) / (nodes * CORES), *work_s
     )
     paths = RunPaths(root)
-    ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs((place, job, None) for place, job in enumerate(policy.launch_order(jobs, "longest-first")))
-    ledger.commit()
+    ledger = entered(paths, policy.launch_order(jobs, "longest-first"))
     executor = FilesOfEnds(paths)
     pool = Nodes(nodes, CORES, rates, executor.now, chance)
     every_s = progress_every_s or max(2.0, sum(work_s) / MOST_RECORDS)
@@ -182,9 +181,9 @@ def booked(parts: Parts) -> Iterator[None]:
     writing = summary.writing
     with contextlib.ExitStack() as patches:
         for kind, method, part in (
-            (Supervisor, "_take_up", "supervisor"),
+            (Roster, "take_up", "supervisor"),
             (Supervisor, "_turn", "supervisor"),
-            (Supervisor, "_submit", "job directories"),
+            (Launching, "_submit", "job directories"),
             (Recorder, "last_word", "job directories"),
         ):
             patches.enter_context(mock.patch.object(kind, method, parts.timed(part, getattr(kind, method))))

@@ -7,7 +7,6 @@ ledger.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import pickle
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.parts import Parts, timed
-from benchmarks.simulated import DAY_S, make_jobs
+from benchmarks.simulated import DAY_S, entered, make_jobs
 from benchmarks.simulation import booked
 from orchestrator.contract import JobPaths, Progress, RunPaths
 from orchestrator.display import SilentReporter
@@ -26,7 +25,6 @@ from orchestrator.executors.base import Event, Handle, Launch, Progressed
 from orchestrator.executors.ray.attempt import Batch
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.job import Resources
-from orchestrator.ledger import Ledger
 from orchestrator.mirror import Home, Source
 from orchestrator.reporting import View
 from orchestrator.supervisor import Supervisor
@@ -147,10 +145,8 @@ def measure(root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, 
     batches = [next(source) for _ in range(math.ceil(seconds / report_every_s) + 2)]
     paths = RunPaths(root / "run")
     paths.root.mkdir()
-    ledger = Ledger.create(paths.ledger)
-    chance = random.Random(0)
-    jobs = make_jobs(count, chance, max_retries=0, stall_timeout_s=DAY_S)
-    ledger.put_jobs((place, dataclasses.replace(job, resources=ONE_CORE), None) for place, job in enumerate(jobs))
+    jobs = make_jobs(count, random.Random(0), max_retries=0, stall_timeout_s=DAY_S)
+    ledger = entered(paths, (replace(job, resources=ONE_CORE) for job in jobs))
     streams = Streams(batches=batches, report_every_s=report_every_s, parts=parts)
     pool = ClusterPool()
     for node in range(nodes):

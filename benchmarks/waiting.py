@@ -6,16 +6,14 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.simulated import DAY_S, make_jobs
+from benchmarks.simulated import DAY_S, make_jobs, supervisor_over
 from benchmarks.simulation import resident_mib
 from orchestrator import session  # noqa: F401 - everything that a driver loads
 from orchestrator.contract import RunPaths
 from orchestrator.display import SilentReporter
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.ledger import Ledger
 from orchestrator.reporting import View
-from orchestrator.supervisor import Supervisor
 
 LOOKED_AFTER_S = 5.0
 
@@ -33,26 +31,13 @@ class _StopsAfterAWhile(SilentReporter):
 
 def supervise(root: Path, count: int) -> float:
     """Resident MiB of this process while all of ``count`` jobs but those that four cores hold wait."""
-    paths = RunPaths(root)
-    ledger = Ledger.create(paths.ledger)
     jobs = make_jobs(count, random.Random(0), max_retries=3, stall_timeout_s=DAY_S)
-    ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
-    ledger.commit()
     fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))
     pool = ClusterPool()
     pool.add("only", cores=4, gpus=0, memory_mib=1 << 20)
     reporter = _StopsAfterAWhile()
-    supervisor = Supervisor(
-        paths=paths,
-        rows=ledger.jobs(),
-        ledger=ledger,
-        executor=fake,
-        slots=pool,
-        reporter=reporter,
-        now=fake.now,
-        available_memory_mib=lambda: 1 << 40,
-    )
+    supervisor = supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=reporter)
     reporter.stop = supervisor.request_stop
     supervisor.run()
-    ledger.close()
+    supervisor.ledger.close()
     return reporter.mib

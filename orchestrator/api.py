@@ -73,15 +73,22 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
     on_change: Literal["refuse", "restart", "keep"] = "refuse",
+    executor: str = "local",
+    ray_address: str = "local",
+    storage: str = "auto",
     show: bool = False,
 ) -> ExperimentResult:
     """``python -m orchestrator run JOBS``: runs the job file, or goes on with it.
 
     :param jobs: the job file.
     :param overrides: defaults to set, as ``--set``: ``{"ppo.n_steps": 512}``.
+    :param executor: what launches the jobs, as ``--executor``: ``"local"`` or ``"ray"``.
+    :param ray_address: of the cluster, as ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
+    :param storage: how files travel to other machines, as ``--storage``.
     :param show: print a line an event.
     :raises UsageError: as the command would end with 2; a SpecError holds every problem found.
     :raises DiskFullError: no space left; everything has stopped, and the same call resumes.
+    :raises ClusterLostError: the head of the cluster is gone, and its jobs with it; the same call resumes.
     :raises KeyboardInterrupt: after Ctrl-C, once every worker has left; the same call resumes.
     """
     path = Path(jobs)
@@ -91,6 +98,9 @@ def run(
         max_parallel=max_parallel,
         fresh=fresh,
         on_change=on_change,
+        executor=executor,
+        ray_address=ray_address,
+        storage=storage,
     )
     finished = _finish(experiment, options, show=show, given=path.read_bytes())
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
@@ -110,6 +120,9 @@ def train(
     seeds: Sequence[int] = (0,),
     max_parallel: int | None = None,
     run_dir: StrPath | None = None,
+    executor: str = "local",
+    ray_address: str = "local",
+    storage: str = "auto",
     show: bool = False,
     **defaults: Any,
 ) -> list[Result]:
@@ -122,9 +135,11 @@ def train(
     :param task: as in a job file; ``"auto"``, what suits each robot's structure, unless ``env`` or ``entry_point`` is
         among ``defaults``.
     :param run_dir: where everything goes; a new folder below ``runs/`` when not given.
+    :param executor: as for :func:`run`, like ``ray_address`` and ``storage``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
     :raises UsageError: when what all robots share is wrong: an unknown key, an impossible value.
-    :raises DiskFullError: no space left; everything has stopped.
+    :raises DiskFullError: no space left; everything has stopped. Likewise ClusterLostError: the head of the cluster is
+        gone.
     :raises KeyboardInterrupt: after Ctrl-C, once every worker has left.
     """
     if isinstance(xmls, str | os.PathLike):
@@ -142,7 +157,14 @@ def train(
     experiment = _declare(root.name, shared, files, unusable)
     rows: dict[tuple[str, int], Result] = {}
     if experiment is not None:
-        options = session.Options(run_dir=root, max_parallel=max_parallel, refuse_invalid=False)
+        options = session.Options(
+            run_dir=root,
+            max_parallel=max_parallel,
+            executor=executor,
+            ray_address=ray_address,
+            storage=storage,
+            refuse_invalid=False,
+        )
         finished = _finish(experiment, options, show=show, given=None)
         rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
     results = []

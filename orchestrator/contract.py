@@ -29,6 +29,9 @@ CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
 """Environment variable: ``<supervisor token>/<job_id>/<number>``, with several ranks ``/<rank>`` behind it; marks
 every descendant of an attempt."""
+SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
+"""Environment variable: folder that takes the place of :attr:`WorkerSpec.search_path`, on machines that do not have
+that one as it was when the jobs began."""
 RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 """Environment variables of a rank, under the names that PyTorch's launchers use."""
 DISTRIBUTED_VARIABLES = (
@@ -76,7 +79,9 @@ Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
 """What carries sums from rank to rank; ``"auto"``: nccl where every rank has a GPU, gloo elsewhere."""
 Mode: TypeAlias = Literal["allreduce", "parameter-server"]
 """``"allreduce"``: every rank steps with the averaged gradient; ``"parameter-server"``: rank 0 alone does."""
-FAST_ACTIVATIONS = ("tanh", "relu", "elu")
+Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"]
+"""torch's class of it has the same name but for case and underscores."""
+FAST_ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu", "elu")
 """Of the fast learner."""
 
 
@@ -93,7 +98,7 @@ class ExitCode(enum.IntEnum):
     DISK_FULL = 12
     """No space left; the last whole checkpoint stands."""
     ORPHANED = 13
-    """The supervisor went away first."""
+    """The supervisor went away first, or the job's next attempt has begun elsewhere."""
     RANK_LOST = 14
     """Another rank went away or did not answer: never the cause of an end, only its consequence."""
 
@@ -452,6 +457,10 @@ class AttemptPaths:
         return self.root / "rendezvous"
 
 
+REPLAY = "replay"
+"""Beginning of the names of folders with replay buffers; of rank 0 it is the whole name."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobPaths:
     root: Path
@@ -492,6 +501,10 @@ class JobPaths:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    def replay(self, rank: int) -> Path:
+        """The replay buffer of rank ``rank``, beside the checkpoints."""
+        return self.checkpoints / (f"{REPLAY}-of-rank-{rank}" if rank else REPLAY)
 
     @property
     def model(self) -> Path:

@@ -133,14 +133,12 @@ def opened(
         return LocalEngine(machine, max_parallel, claims_directory)
     from orchestrator.executors.ray.engine import RayEngine
 
-    search_paths = {job.spec.search_path for job in jobs if job.spec.search_path is not None}
     return RayEngine(
         machine,
         max_parallel,
         claims_directory,
         home=home.absolute(),
-        jobs=len(jobs),
-        search_paths=sorted(search_paths),
+        jobs=jobs,
         address=address,
         storage=storage,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -113,6 +114,13 @@ class SlotPool:
             return None
         index = next(index for index in range(self.lanes) if index not in self._held)
         return Slot(index=index, cpus=cpus, gpus=tuple(free_gpus[:gpus]))
+
+    def resume(self, cpus: tuple[int, ...]) -> Slot:
+        """A slot with just these CPUs, for one that has them already from a pool before this one."""
+        slot = Slot(index=next(index for index in itertools.count() if index not in self._held), cpus=cpus)
+        self._held[slot.index] = slot
+        self._claims.take(cpus)
+        return slot
 
     def release(self, slot: Slot) -> None:
         """Give ``slot`` back.

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import command_helpers as commands
 
+from orchestrator.cluster.address import check_own
+from orchestrator.errors import UsageError
+
 PATIENCE_S = 180.0
 TOKEN = ".config/orchestrator/cluster-token"
 
@@ -59,6 +62,23 @@ class Machine:
             check=False,
         )
 
+    @contextmanager
+    def running(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """A ``run --json`` there, its events to be read; killed with the block where it has not ended."""
+        process = subprocess.Popen(
+            self.command("-m", "orchestrator", "run", *map(str, arguments), "--json"),
+            cwd=self.home,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     def cluster(self, *arguments: str, **added: str) -> subprocess.CompletedProcess[str]:
         """Give a ``cluster`` command. Whatever happens: never a traceback."""
         done = self.run([sys.executable, "-m", "orchestrator", "cluster", *arguments], **added)
@@ -98,6 +118,17 @@ def machines(*within: Sequence[str]) -> Iterator[list[Machine]]:
             made.append(Machine(Path(folder), before))
             stack.callback(made[-1].cluster, "down")
         yield made
+
+
+def free_port() -> int:
+    """Above what Ray gives to its workers, below what the kernel gives to everyone."""
+    for port in range(20100, 32000):
+        try:
+            check_own("127.0.0.1", port)
+        except UsageError:
+            continue
+        return port
+    raise AssertionError("no free port")
 
 
 def environments(mark: str) -> Mapping[int, str]:

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.contract import JobPaths
+from orchestrator.contract import REPLAY, JobPaths
 from orchestrator.mirror import Home, Part, Piece, Source, Tail
 from orchestrator.mirror.pieces import Data
-from orchestrator.worker.checkpoint import REPLAY
 
 BUFFER_ROWS = 6
 EVERY = 3

@@ -64,6 +64,15 @@ class Network:
         state = "up" if up else "down"
         self._ip("-n", self._switch, "link", "set", f"{self._stem}s{number}", state)
 
+    @contextmanager
+    def stalled(self, number: int) -> Iterator[None]:
+        """As long as the block lasts, nothing comes from that machine and nothing gets there."""
+        self.stall(number, up=False)
+        try:
+            yield
+        finally:
+            self.stall(number, up=True)
+
     def remove(self) -> None:
         for name in (*self.names, self._switch):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)

@@ -113,6 +113,7 @@ class Attempt:
 
     :param commands: what precedes each rank's command, to run it elsewhere.
     :param environments: of each rank, over ``environment``.
+    :param directories: of each rank, where they share no files; ``paths`` is of none of them then.
     """
 
     def __init__(
@@ -123,22 +124,26 @@ class Attempt:
         ranks: int = 2,
         commands: Sequence[Sequence[str]] = (),
         environments: Sequence[Mapping[str, str]] = (),
+        directories: Sequence[JobPaths] = (),
         **environment: str,
     ) -> None:
         self.paths, self.number, self.ranks = paths, number, ranks
         self.attempt = paths.attempt(number)
-        self.attempt.root.mkdir(parents=True, exist_ok=True)
+        of_ranks = list(directories) or [paths] * ranks
+        self._attempts = [one.attempt(number) for one in of_ranks]
+        for one in self._attempts:
+            one.root.mkdir(parents=True, exist_ok=True)
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY), **environment}
         self.processes = []
         for rank in range(ranks):
             its_own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
             its_own |= environments[rank] if environments else {}
-            with self.attempt.log_of(rank).open("wb") as log:
+            with self._attempts[rank].log_of(rank).open("wb") as log:
                 self.processes.append(
                     subprocess.Popen(
                         [
                             *(commands[rank] if commands else ()),
-                            *(sys.executable, "-m", "orchestrator.worker", str(paths.root), str(number)),
+                            *(sys.executable, "-m", "orchestrator.worker", str(of_ranks[rank].root), str(number)),
                         ],
                         env=variables | its_own,
                         stdin=subprocess.DEVNULL,
@@ -163,12 +168,12 @@ class Attempt:
     @property
     def log(self) -> str:
         """Of all ranks."""
-        logs = (self.attempt.log_of(rank).read_text() for rank in range(self.ranks))
+        logs = (one.log_of(rank).read_text() for rank, one in enumerate(self._attempts))
         return "\n".join(f"-- rank {rank}\n{text}" for rank, text in enumerate(logs))
 
     @property
     def records(self) -> list[ExitRecord]:
-        return [ExitRecord.from_json(self.attempt.exit_of(rank).read_text()) for rank in range(self.ranks)]
+        return [ExitRecord.from_json(one.exit_of(rank).read_text()) for rank, one in enumerate(self._attempts)]
 
 
 def run(paths: JobPaths, number: int = 0, **settings: Any) -> list[ExitRecord]:

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, shared by the tests that need one."""
+"""A Ray cluster of several nodes on this machine, shared by the tests that need one, and runs on it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import importlib.util
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import command_helpers as commands
 import pytest
+from command_helpers import summary, wait_until
 
 from orchestrator.cluster import access, settings
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
 from orchestrator.executors.ray.connection import Connection
 from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.executors.ray.keeper import Home
+from orchestrator.executors.ray.home import Home
 from orchestrator.executors.ray.nodes import Nodes
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.executors.ray.transport import Transport, Way
@@ -65,16 +68,38 @@ class Cluster:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add(self, **changes: Any) -> Any:
-        """A further node; the first one is the head."""
+    def add(self, *, temporary: Path | None = None, **changes: Any) -> Any:
+        """A further node; the first one is the head.
+
+        :param temporary: its temporary directory, in the place of a new one.
+        """
         with pytest.MonkeyPatch.context() as patch:
             # Of its own, as machines have: there supervisors keep out of each other's way.
-            patch.setenv("TMPDIR", tempfile.mkdtemp(dir=self.folder))
+            patch.setenv("TMPDIR", str(temporary or tempfile.mkdtemp(dir=self.folder)))
             return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
+
+    @contextlib.contextmanager
+    def further(self, *, temporary: Path | None = None, **changes: Any) -> Iterator[Any]:
+        """A node that leaves with the block, if nobody has killed it before."""
+        node = self.add(temporary=temporary, **changes)
+        try:
+            yield node
+        finally:
+            if node in self._cluster.list_all_nodes():
+                self.kill(node)
+
+    def name(self, node: Any) -> str:
+        """As users see it: all nodes are on one host."""
+        return f"{socket.gethostname()}/{node.node_id[:6]}"
 
     def kill(self, node: Any) -> None:
         """As if its machine lost power."""
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def kill_raylet(self, node: Any) -> None:
+        """That process alone; what ran below it is left to itself."""
+        (raylet,) = node.all_processes["raylet"]
+        raylet.process.kill()
 
     def kill_head(self) -> None:
         """Its control service alone: a raylet that is left would end by itself in time."""
@@ -85,6 +110,30 @@ class Cluster:
         for node in self._cluster.list_all_nodes():
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# -- runs
+
+SHORT = {"name": "short", "xml": commands.BALANCER, "task": "balance"}
+LONG = {"name": "long", "xml": commands.BALANCER, "task": "balance", "total_timesteps": 10_000_000}
+"""Until it is stopped."""
+
+
+def options(cluster: Cluster, run_dir: str, storage: str | None = None) -> tuple[str, ...]:
+    """For ``run`` on ``cluster``. Without ``storage`` the run directory is called like it: ``shared`` or ``stream``."""
+    where = ("--executor", "ray", "--ray-address", cluster.address)
+    return ("--run-dir", run_dir, "--storage", storage or run_dir, *where)
+
+
+def weights(run_dir: Path) -> dict[str, str]:
+    return {job_id: row["weights_sha256"] for job_id, row in summary(run_dir).items()}
+
+
+def has_progressed(run_dir: Path, since: dict[str, int]) -> bool:
+    return all(row["env_steps"] > since[job_id] for job_id, row in summary(run_dir).items())
+
+
+# -- fixtures
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +162,8 @@ def fleet_of(cluster: Cluster, root: Path, way: Way | None = None) -> Iterator[F
     """This process as the cluster's driver, with ``root`` as its run directory."""
     connected: Connection = connection.connect(cluster.address, detect())
     home = Home.at(root)
-    fleet = Fleet(Nodes(connected, home), ClusterPool(), Transport(way))
+    transport = Transport(way)
+    fleet = Fleet(Nodes(connected, home, transport), ClusterPool(), transport)
     try:
         fleet.assemble()
         yield fleet
@@ -121,6 +171,22 @@ def fleet_of(cluster: Cluster, root: Path, way: Way | None = None) -> Iterator[F
         fleet.close()
         home.leave()
         connected.close()
+
+
+def until_known(fleet: Fleet, node_id: str) -> None:
+    def is_known() -> bool:
+        fleet.update()
+        return fleet.node(node_id) is not None
+
+    wait_until(is_known, f"{node_id} in the fleet")
+
+
+def until_gone(fleet: Fleet, node_id: str) -> None:
+    def is_gone() -> bool:
+        fleet.update()
+        return fleet.node(node_id) is None
+
+    wait_until(is_gone, f"the fleet without {node_id}")
 
 
 @pytest.fixture(scope="module")

@@ -103,13 +103,13 @@ def test_rays_processes_are_told_of_the_token_or_that_there_is_none(monkeypatch:
     assert access.TOKEN_FILE_VARIABLE not in access.environment()
 
 
-@pytest.mark.parametrize(("version", "fits"), [("2.51.2", False), ("2.52.0", True), ("2.60.0", True), ("3.0.0", False)])
+@pytest.mark.parametrize(("version", "fits"), [("2.54.0", False), ("2.55.0", True), ("2.60.0", True), ("3.0.0", False)])
 def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     if fits:
         assert access.require_ray() == version
     else:
-        with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.52 on, below 3: pip install .*\[ray\]"):
+        with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.55 on, below 3: pip install .*\[ray\]"):
             access.require_ray()
 
 

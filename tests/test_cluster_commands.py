@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -14,27 +15,35 @@ from pathlib import Path
 import cluster_helpers as helpers
 import grpc_probe
 import pytest
-from cluster_helpers import Machine
-from command_helpers import wait_until
-
-from orchestrator.cluster.address import check_own
-from orchestrator.errors import UsageError
+from cluster_helpers import Machine, free_port
+from command_helpers import REPOSITORY, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 OTHER_TOKEN = "0123456789abcdef" * 4
+SHORT_LIVED = """
+import sys
+from orchestrator.cluster import start
+from orchestrator.errors import OrchestratorError
+start._RAY = start._RAY.replace("main()", '''
+import os
+from orchestrator.cluster import state
+try:
+    main()
+finally:
+    for process in state.marked(os.environ["ORCHESTRATOR_TOKEN"]):
+        if process.name == "raylet":
+            os.kill(process.pid, 9)
+            while process.lives():
+                pass
+''')
+try:
+    start.up(host="127.0.0.1", port=int(sys.argv[1]))
+except OrchestratorError as error:
+    print(error)
+"""
+"""``cluster up`` whose raylet ends when ``ray start`` does."""
 ANY_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
-
-
-def free_port() -> int:
-    """Above what Ray gives to its workers, below what the kernel gives to everyone."""
-    for port in range(20100, 32000):
-        try:
-            check_own("127.0.0.1", port)
-        except UsageError:
-            continue
-        return port
-    raise AssertionError("no free port")
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +140,50 @@ def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str])
         assert other.record is None
 
 
+def run_refused(machine: Machine, address: str, **added: str) -> str:
+    """What a run over the cluster at ``address`` says that cannot be."""
+    jobs, over = str(REPOSITORY / "jobs/smoke.toml"), ("--executor", "ray", "--ray-address", address)
+    done = machine.run([sys.executable, "-m", "orchestrator", "run", jobs, *over], **added)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, f"one message of one line: {done.stderr}"
+    return done.stderr
+
+
+def test_a_run_is_answered_as_a_join_is(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    with helpers.machines(()) as (other,), socket.create_server(("127.0.0.1", 0)) as nothing:
+        assert f"{address}: this cluster wants a token" in run_refused(other, address)
+        other.take_token_of(head)
+        other.token.write_text(OTHER_TOKEN)
+        assert f"{address}: this cluster has another token than {other.token}" in run_refused(other, address)
+        assert "the environment's RAY_AUTH_TOKEN;" in run_refused(other, address, RAY_AUTH_TOKEN=OTHER_TOKEN)
+        silent = f"127.0.0.1:{nothing.getsockname()[1]}"
+        assert f"{silent}: what listens there is no head of a cluster" in run_refused(other, silent)
+
+
+@pytest.mark.parametrize("before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"])
+def test_who_has_used_ray_otherwise_in_the_same_program_is_told(
+    both: tuple[Machine, Machine, str], before: str
+) -> None:
+    head, _, address = both
+    program = f"{before}\nimport orchestrator\n"
+    program += f"orchestrator.run({str(REPOSITORY / 'jobs/smoke.toml')!r}, executor='ray', ray_address={address!r})"
+    done = head.run([sys.executable, "-c", program], RAY_AUTH_MODE="disabled", RAY_TMPDIR=str(head.temporary))
+    expected = "connection to Ray of its own" if "init" in before else "has imported Ray before, with other settings"
+    assert expected in done.stderr.splitlines()[-1]
+
+
+def test_a_node_that_ends_at_once_leaves_its_last_words() -> None:
+    with helpers.machines(()) as (machine,):
+        done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
+        said, *words = done.stdout.splitlines()
+        assert said == "Ray has ended again at once; its last words:", done.stdout + done.stderr
+        assert any(line.startswith("  raylet.") for line in words)
+        assert machine.record is None
+        assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
+
+
 def test_a_token_that_others_can_read_is_refused(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,):
@@ -205,6 +258,7 @@ def test_without_a_token_only_if_that_is_said() -> None:
         node.token.parent.mkdir(parents=True)
         node.token.write_text(OTHER_TOKEN)
         node.token.chmod(0o600)
-        assert f"{address}: this cluster takes everyone, without a token" in node.refused("join", address)
+        for said in (node.refused("join", address), run_refused(node, address)):
+            assert f"{address}: this cluster takes everyone, without a token" in said
         assert node.done("join", address, "--insecure").startswith(f"joined the cluster at {address}")
         assert head.done("status").startswith(f"{address}: 2 nodes")

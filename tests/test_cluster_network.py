@@ -14,8 +14,9 @@ import cluster_helpers as helpers
 import grpc_probe
 import pytest
 from cluster_helpers import PATIENCE_S, Machine
-from command_helpers import REPOSITORY, wait_until
+from command_helpers import REPOSITORY, summary, wait_until, write_experiment
 from network_helpers import Network, network
+from ray_helpers import LONG
 
 from orchestrator.contract import ExitRecord, RunPaths
 
@@ -23,6 +24,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 HEAD = f"{ADDRESSES[0]}:6379"
+NODE2 = 2
+"""In the network: the order is that of the addresses."""
 STALL_S = 20.0
 DRIVER = """
 import itertools, os, sys
@@ -139,43 +142,21 @@ def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
 
 
 def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
-    command = site.nodes[0].command(
-        "-m", "orchestrator", "run", str(REPOSITORY / "jobs/smoke.toml"), "--run-dir", "long"
-    )
-    over = [
-        "--executor",
-        "ray",
-        "--ray-address",
-        "auto",
-        "--set",
-        "total_timesteps=100_000_000",
-        "--set",
-        "seeds=[0,1,2]",
-    ]
-    process = subprocess.Popen(
-        [*command, *over, "--set", "checkpoint_every=10_000_000"],
-        cwd=site.nodes[0].home,
-        env=site.nodes[0].environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-
     def all_are_told_of() -> bool:
         nodes = json.loads(site.head.done("status", "--json"))["nodes"]
         jobs = [job for node in nodes for job in node["jobs"]]
         assert {node["cores_used"] for node in nodes} <= {0.0, 1.0, 2.0}
         return len(jobs) == 6 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
 
-    try:
+    endless = ["total_timesteps=100_000_000", "seeds=[0,1,2]", "checkpoint_every=10_000_000"]
+    changes = [word for change in endless for word in ("--set", change)]
+    where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
+    with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
         wait_until(all_are_told_of, "jobs and their speed on all three nodes")
         assert "6 jobs of ours" in site.head.done("status")
-    finally:
         process.send_signal(signal.SIGTERM)
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-    assert code == 130, "stopped, resumable"
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, "stopped, resumable"
 
 
 def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
@@ -202,16 +183,29 @@ def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.
     assert driver.stdout.readline() == "3\n", "all still work"
 
 
-def test_a_network_that_stalls_for_20_s_loses_no_node(site: Site, driver: subprocess.Popen[str]) -> None:
+def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
     before = ids(site.head)
-    site.network.stall(2, up=False)
-    try:
-        waiting = subprocess.Popen(["sleep", str(STALL_S)])
-        waiting.wait()
-    finally:
-        site.network.stall(2, up=True)
-    assert driver.stdin is not None
-    assert driver.stdout is not None
-    print(file=driver.stdin, flush=True)
-    assert driver.stdout.readline() == "3\n"
-    wait_until(lambda: ids(site.head) == before, "the same nodes as before")
+    jobs = write_experiment(site.head.home / "stalled", {**LONG, "seeds": [0, 1, 2]})
+    run_dir = site.head.home / "stalled/run"
+
+    def steps() -> dict[str, int]:
+        """Of the job of each node, as far as they have come home."""
+        assert process.poll() is None, process.communicate()
+        rows = summary(run_dir).values() if (run_dir / "summary.json").exists() else ()
+        return {row["node"]: row["env_steps"] for row in rows if row["env_steps"]}
+
+    over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream", "--run-dir", run_dir)
+    with site.head.running(jobs, *over) as process:
+        wait_until(lambda: steps().keys() == {"head", "node1", "node2"}, "progress on every node", PATIENCE_S)
+        with site.network.stalled(NODE2):
+            subprocess.run(["sleep", str(STALL_S)], check=True)
+        came_home = steps()["node2"]
+        wait_until(lambda: steps()["node2"] > came_home, "progress of node2", PATIENCE_S)
+        assert ids(site.head) == before
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, out
+    told = [json.loads(line)["event"] for line in out.splitlines()]
+    assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "nothing was lost, nobody was warned"
+    assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
+    assert hashes(run_dir).keys() == summary(run_dir).keys(), "each had its last word"

@@ -233,6 +233,26 @@ def test_a_buffer_that_was_read_before_gives_the_same_update() -> None:
     assert all(np.array_equal(array, other[name]) for name, array in one.items())
 
 
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [({"verbose": 1}, 1), ({"verbose": 1, "target_kl": 10.0}, 0), ({"verbose": 0}, 0)],
+    ids=["told", "no reason", "not asked for"],
+)
+def test_that_target_kl_ended_an_update_is_told_as_stable_baselines3_tells_it(
+    capsys: pytest.CaptureFixture[str], options: dict[str, Any], lines: int
+) -> None:
+    given = usual(**{"target_kl": 0.01, "learning_rate": 0.01} | options)
+    begun = built(PPO, given)
+    for seed, ours in continuations(begun, given, count=1, kinds=[FastPPO]):
+        said = []
+        for model in (ours, begun):
+            capsys.readouterr()
+            trained(model, seed)
+            said.append(capsys.readouterr().out)
+        assert said[0] == said[1]
+        assert said[0].count("Early stopping at step ") == lines
+
+
 def test_each_step_of_the_optimiser_is_told() -> None:
     for options, steps in (({"batch_size": 21}, 4 * 4), ({"target_kl": 1e-6}, 0)):
         model = built(FastPPO, usual(**options))

@@ -31,12 +31,15 @@ executors.local
 summary
 reporting
 recorder running
+roster leaving job_directory
+launching
 supervisor
 rundir
 provenance preflight pictures signals
 mirror
 cluster.address cluster.settings cluster.state
 cluster.access
+cluster.question
 executors.ray
 engine
 reconcile recorded

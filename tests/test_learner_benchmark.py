@@ -104,7 +104,7 @@ def test_the_table_and_the_file_have_the_parts_asked_for(
 
     parts = {name: part(name) for name in ("one", "two", "three")}
     file = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", ["benchmark", "--rows", "three,one", "--repeats", "3", "--json", str(file)])
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--only", "three,one", "--repeats", "3", "--json", str(file)])
     harness.print_table("what it is", parts)
     assert asked == [("three", 3), ("one", 3)]
     printed = capsys.readouterr().out.splitlines()
@@ -119,7 +119,7 @@ def test_the_table_and_the_file_have_the_parts_asked_for(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--rows", "one,five"], "five: unknown; valid: one"), (["--repeats", "0"], "at least 1")],
+    [(["--only", "one,five"], "five: unknown; valid: one"), (["--repeats", "0"], "at least 1")],
 )
 def test_wrong_arguments_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -217,7 +217,7 @@ def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(
 
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.learner", "--rows", "minibatch", "--repeats", "1", "--json", str(file)]
+    command = [sys.executable, "-m", "benchmarks.learner", "--only", "minibatch", "--repeats", "1", "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     ratio, near = json.loads(file.read_text(encoding="utf-8"))["parts"]["minibatch"]

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import command_helpers as commands
 import numpy as np
@@ -18,6 +18,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from supervisor_helpers import make_spec
 
 from orchestrator import tables
+from orchestrator.contract import Activation
 from orchestrator.spec.hyperparameters import POLICY_KEYS
 from orchestrator.worker import learners
 from orchestrator.worker.fast import qualify
@@ -38,7 +39,7 @@ BOXES = [
 ]
 POLICY_VALUES: dict[str, list[Any]] = {
     "net_arch": [[], [8, 8], {"pi": [8], "vf": []}],
-    "activation_fn": ["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"],
+    "activation_fn": list(get_args(Activation)),
     "ortho_init": [True, False],
     "log_std_init": [-1.0],
     "full_std": [True, False],

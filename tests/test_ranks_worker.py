@@ -14,19 +14,15 @@ import pytest
 import ranks_helpers as helpers
 import torch
 import worker_helpers as worker
-from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.contract import JobPaths, WorkerSpec
 from orchestrator.worker import algorithms, envs, learners, pooling, ranks
-from orchestrator.worker.checkpoint import OF_EACH_RANK, CheckpointStore
 from orchestrator.worker.outcome import Facts, Interrupted
 from orchestrator.worker.pooling import SharedEpisodes, SharedLosses, SharedStatistics, pool
 from orchestrator.worker.progress import ProgressReporter
 from orchestrator.worker.ranks import Group, own_part
-from orchestrator.worker.replay import Replay
 from orchestrator.worker.train import Training
 
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
@@ -278,87 +274,6 @@ def test_what_sac_logs_in_an_iteration_is_of_all_ranks(trained: list[dict[str, d
     first, *others = (rank["sac allreduce"]["losses"] for rank in trained)
     assert {"train/actor_loss", "train/critic_loss", "train/ent_coef_loss"} <= first.keys()
     assert others == [first] * (SIZE - 1)
-
-
-# -- checkpoints
-
-
-def row_after_row(directory: Path, rank: Any, rows: range) -> tuple[CheckpointStore, ReplayBuffer]:
-    """A store over a buffer of this rank, with a checkpoint after every second row."""
-    box = spaces.Box(-1, 1, (2,), np.float32)
-    buffer = ReplayBuffer(4, box, box, n_envs=1)
-    name = f"replay-of-rank-{rank.rank}" if rank.rank else "replay"
-    store = CheckpointStore(directory, "f", Replay(directory / name, buffer), rank.size)
-    for row in rows:
-        one = np.full((1, 2), 100 * rank.rank + row, np.float32)
-        buffer.add(one, one, one, one[0, :1], np.zeros(1), [{}])
-        if row % 2:
-            store.save((row + 1) * rank.size, state_of(rank), rank)
-    return store, buffer
-
-
-def state_of(rank: Any) -> dict[str, Any]:
-    return dict.fromkeys(OF_EACH_RANK, f"of rank {rank.rank}")
-
-
-def held(buffer: ReplayBuffer) -> list[float]:
-    return buffer.rewards[: buffer.size(), 0].tolist()
-
-
-def test_every_rank_goes_on_with_its_own_replay_buffer(tmp_path: Path) -> None:
-    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
-
-    def resumed(rank: Any) -> tuple[Any, list[float]]:
-        store, buffer = row_after_row(tmp_path, rank, range(0))
-        state = store.newest(rank)
-        assert state is not None
-        return state["ranks"][rank.rank]["envs"], held(buffer)
-
-    assert helpers.in_threads(2, resumed) == [("of rank 0", [4, 5, 2, 3]), ("of rank 1", [104, 105, 102, 103])]
-
-
-def test_ranks_forget_the_rows_that_no_checkpoint_needs_and_at_last_all_are_removed(tmp_path: Path) -> None:
-    stores = helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(40)))
-    for name in ("replay", "replay-of-rank-1"):
-        assert 3 <= len(list((tmp_path / name).iterdir())) <= 4, "of the last four rows, at one of two checkpoints"
-    stores[0][0].trained()
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000080.pt"]
-
-
-def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkpoint_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
-    newest = max((tmp_path / "replay-of-rank-1").iterdir())
-    newest.write_bytes(b"")
-
-    def resumed(rank: Any) -> tuple[int, list[float]]:
-        store, buffer = row_after_row(tmp_path, rank, range(0))
-        state = store.newest(rank)
-        assert state is not None
-        return state["env_steps"], held(buffer)
-
-    assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [100, 101, 102, 103])]
-    said = capsys.readouterr().out
-    assert f"checkpoint-000000000012.pt is removed, its replay buffer being damaged: rank 1: {newest.name}" in said
-
-
-def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
-    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
-    for path in tmp_path.glob("*.pt"):
-        path.unlink()
-    assert helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(0))[0].newest(rank)) == [None, None]
-    assert [list((tmp_path / name).iterdir()) for name in ("replay", "replay-of-rank-1")] == [[], []]
-
-
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    def save(rank: Any) -> None:
-        CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
-
-    helpers.in_threads(3, save)
-    told = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
-    with pytest.raises(ValueError, match=told):
-        CheckpointStore(tmp_path, "of one").newest()
 
 
 # -- what is refused

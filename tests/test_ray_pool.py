@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,15 +101,26 @@ def test_ranks_that_fit_nowhere_together_are_spread() -> None:
     assert rooms.acquire(2) is not None
 
 
-def test_ranks_that_came_to_be_elsewhere_are_accounted_for_there() -> None:
-    rooms = pool((2, 0, 100), (2, 0, 100), (2, 0, 100))
-    slot = rooms.acquire(4, ranks=2)
-    assert slot is not None
-    assert nodes_of([slot]) == ["a+b"]
-    rooms.moved(slot.places, tuple(Place(node=node, cores=2) for node in "ac"))
-    assert nodes_of([rooms.acquire(2)]) == ["b"]
-    rooms.release(slot)
-    assert sorted(filter(None, nodes_of(rooms.acquire(2) for _ in range(3)))) == ["a", "c"]
+def test_ranks_are_spread_over_nodes_of_one_kind_only() -> None:
+    rooms = ClusterPool()
+    for node, kind in (("a", "Kx"), ("b", "Zy"), ("c", "Kx")):
+        rooms.add(node, cores=2, gpus=0, memory_mib=100, kind=kind)
+    assert nodes_of([rooms.acquire(4, ranks=2)]) == ["a+c"]
+    assert rooms.fits_ever(4, ranks=2)
+    assert not rooms.fits_ever(6, ranks=3), "the third would be on another kind"
+
+
+def test_a_node_that_is_paused_gets_nothing_more_until_it_is_resumed() -> None:
+    rooms = pool((4, 0, 100), (2, 0, 100))
+    held = rooms.acquire(1)
+    assert held is not None
+    rooms.pause("a")
+    assert nodes_of(rooms.acquire(1) for _ in range(3)) == ["b", "b", None]
+    rooms.release(held)
+    assert rooms.acquire(1) is None
+    assert rooms.fits_ever(4), "it may come back"
+    rooms.resume("a")
+    assert nodes_of(rooms.acquire(1) for _ in range(5)) == ["a"] * 4 + [None]
 
 
 def test_what_would_never_fit_is_known() -> None:
@@ -162,8 +175,13 @@ class FakeNodes:
         self.here = "a"
         self.head = SimpleNamespace(missing_s=0.0)
 
+        self.doubted: list[str] = []
+
     def settle(self, timeout_s: float) -> bool:
         return True
+
+    def doubt(self, node_id: str) -> None:
+        self.doubted.append(node_id)
 
     def changes(self) -> list[Change]:
         told, self.told = self.told, []
@@ -178,7 +196,7 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
         "cpu_model": "Kx",
         "versions": {},
         "sees_home": True,
-        "searches": {},
+        "storage_problem": None,
     }
     return Joined(
         Node(
@@ -254,6 +272,37 @@ def test_nodes_without_the_run_directory_are_refused_only_where_it_must_be_share
     made, _, _ = fleet(joined("a", sees_home=False), joined("b"))
     made.assemble()
     assert [made.way_to(node) for node in made.nodes] == ["stream", "shared"]
+
+
+def test_a_node_where_something_was_lost_gets_no_more_until_it_has_answered() -> None:
+    made, nodes, told = fleet(joined("a"), joined("b"))
+    made.assemble()
+    made.doubt("a")
+    assert nodes.doubted == ["a"]
+    assert nodes_of(made.pool.acquire(1) for _ in range(3)) == ["b", "b", None]
+    nodes.told = [joined("a")]
+    made.update()
+    assert nodes_of([made.pool.acquire(1)]) == ["a"]
+    assert not told, "nobody needs to know"
+
+
+def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
+    made, _, _ = fleet(joined("a", storage_problem="--storage s3://b: needs a package that is not installed here"))
+    with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):
+        made.assemble()
+
+
+def test_a_storage_that_is_another_place_on_a_node_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    here = Transport.chosen(f"file://{tmp_path}/here", tmp_path)
+    assert here.problem() is None
+    assert here.storage is not None
+    elsewhere = dataclasses.replace(here.storage, uri=f"file://{tmp_path}/there")
+    problem = dataclasses.replace(here, storage=elsewhere).problem()
+    assert problem is not None
+    assert "every machine must see the same place there" in problem
+    here.close()
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.mark.parametrize("option", ["nfs", "sharde"])

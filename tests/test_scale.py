@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from benchmarks.simulated import Rates
+from benchmarks.simulated import Rates, entered, supervisor_over
 from benchmarks.simulation import Outcome, simulate
 from orchestrator import display, recorder
 from orchestrator.contract import Progress, RunPaths
@@ -28,7 +28,6 @@ from orchestrator.display import LiveReporter, SilentReporter
 from orchestrator.executors.base import Handle
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.ledger import Ledger
 from orchestrator.reporting import Live, View
 from orchestrator.running import RunningAttempts
 from orchestrator.slots import Slot
@@ -100,26 +99,13 @@ class Turns(Told):
 
 def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> int:
     root.mkdir()
-    paths = RunPaths(root)
-    ledger = Ledger.create(paths.ledger)
     jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
-    ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
-    ledger.commit()
     pool = ClusterPool()
     for node in range(running // 10):
         pool.add(str(node), cores=10, gpus=0, memory_mib=1 << 20)
     fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))
     told = Turns(running, turns)
-    told.supervisor = Supervisor(
-        paths=paths,
-        rows=ledger.jobs(),
-        ledger=ledger,
-        executor=fake,
-        slots=pool,
-        reporter=told,
-        now=fake.now,
-        available_memory_mib=lambda: 1 << 40,
-    )
+    told.supervisor = supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=told)
     told.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
     told.supervisor.run()
     return told.calls
@@ -185,10 +171,8 @@ def test_the_next_attempt_of_a_job_does_not_inherit_the_looks_of_the_last() -> N
 
 def test_progress_of_many_jobs_writes_few_pages(tmp_path: Path) -> None:
     """Each page of the ledger holds what happens to many jobs; what is declared of them lies elsewhere."""
-    ledger = Ledger.create(tmp_path / "ledger.sqlite3")
     jobs = [make_job(f"robot-{number:05}-s0") for number in range(1000)]
-    ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
-    ledger.commit()
+    ledger = entered(RunPaths(tmp_path), jobs)
     ledger._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ledger.set_progress((job.job_id, 640, 1.5, 1000.0, "fast") for job in jobs)
     ledger.commit()
@@ -197,36 +181,35 @@ def test_progress_of_many_jobs_writes_few_pages(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_the_summary_of_many_jobs_is_written_a_page_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def of_35_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> recorder.Recorder:
+    """That writes a summary of ten jobs a page."""
     monkeypatch.setattr(recorder, "PAGE_ROWS", 10)
     paths = RunPaths(tmp_path)
-    ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs((place, make_job(f"j{place}"), None) for place in range(35))
-    one = recorder.Recorder(paths=paths, ledger=ledger, reporter=SilentReporter())
+    ledger = entered(paths, (make_job(f"j{place:02}") for place in range(35)))
+    return recorder.Recorder(paths=paths, ledger=ledger, reporter=SilentReporter())
+
+
+def test_the_summary_of_many_jobs_is_written_a_page_a_turn(of_35_jobs: recorder.Recorder) -> None:
+    one, paths = of_35_jobs, of_35_jobs.paths
     for turn in range(3):
         one.turn_ends(float(turn))
         assert not paths.summary_json.exists()
     one.turn_ends(3.0)
-    assert [row["job_id"] for row in json.loads(paths.summary_json.read_text())] == [f"j{place}" for place in range(35)]
+    written = json.loads(paths.summary_json.read_text())
+    assert [row["job_id"] for row in written] == [f"j{place:02}" for place in range(35)]
     assert len(paths.summary_csv.read_text().splitlines()) == 36
-    assert {path.name for path in tmp_path.iterdir()} >= {"summary.json", "summary.csv"}
-    assert not list(tmp_path.glob(".summary*"))
-    ledger.close()
+    assert not list(paths.root.glob(".summary*"))
 
 
-def test_the_last_summary_is_whole_whatever_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "PAGE_ROWS", 10)
-    paths = RunPaths(tmp_path)
-    ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs((place, make_job(f"j{place:02}"), None) for place in range(35))
-    one = recorder.Recorder(paths=paths, ledger=ledger, reporter=SilentReporter())
+def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.Recorder) -> None:
+    one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
     one.turn_ends(0.0)
     ledger.set_progress([("j00", 77, None, None, None)])  # of a page that is written already
     one.turn_ends(0.1, final=True)
     assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
     assert json.loads(paths.summary_json.read_text())[0]["env_steps"] == 77
-    assert not list(tmp_path.glob(".summary*"))
-    ledger.close()
+    assert not list(paths.root.glob(".summary*"))
 
 
 def test_a_thousand_jobs_pending_take_the_driver_less_than_300_mib() -> None:

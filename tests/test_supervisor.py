@@ -286,7 +286,7 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
 
     def each_turn(view: View) -> None:
-        if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._stops_asked]:
+        if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._leaving.stops_asked]:
             experiment.supervisor.request_stop("SIGINT")
 
     experiment.told.each_turn = each_turn
@@ -364,7 +364,7 @@ def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
 
     def each_turn(view: View) -> None:
-        if view.elapsed_s > 1 and not experiment.supervisor._stops_asked:
+        if view.elapsed_s > 1 and not experiment.supervisor._leaving.stops_asked:
             experiment.supervisor.request_stop("SIGINT")
             ask(tmp_path, ("cancel", "j0000"))
 
@@ -490,7 +490,7 @@ def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over
 def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
     class Impatient(FakeExecutor):
         def poll(self, timeout_s: float) -> Sequence[Event]:
-            if self.time_s > 20 and experiment.supervisor._stops_asked < 2:
+            if self.time_s > 20 and experiment.supervisor._leaving.stops_asked < 2:
                 experiment.supervisor.request_stop("SIGINT")
             return FakeExecutor.poll(self, timeout_s)
 
@@ -654,7 +654,7 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
     experiment.run()
     experiment.ledger.close()
     again = Experiment(tmp_path, [])
-    again.supervisor._take_up()
+    again.supervisor._roster.take_up(again.supervisor.rows)
     assert set(map(str, waiting)) == {"(600, ['k'])"}
     assert again.supervisor._view().steps_to_go == 600
 

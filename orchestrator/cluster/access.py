@@ -21,8 +21,9 @@ MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable, no secret
 TOKEN_FILE_VARIABLE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - likewise
 LOOPBACK = ("127.0.0.1", "::1")
-LEAST_RAY = (2, 52)
-"""The first with token authentication."""
+LEAST_RAY = (2, 55)
+"""The first in which a node that joins has a directory of its own for temporary files: before, all had to use the path
+of the head's, which Ray made for everyone to enter. (Token authentication came with 2.52.)"""
 INSTALL = 'pip install "mujoco-orchestrator[ray]"'
 
 
@@ -37,7 +38,7 @@ def require_ray() -> str:
         raise UsageError(f"Ray is not installed here: {INSTALL}") from None
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < LEAST_RAY or numbers >= (3,):
-        raise UsageError(f"Ray {version} is installed here; needed is one from 2.52 on, below 3: {INSTALL}")
+        raise UsageError(f"Ray {version} is installed here; needed is one from 2.55 on, below 3: {INSTALL}")
     return version
 
 
@@ -134,15 +135,20 @@ def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, 
     return {**quiet, MODE_VARIABLE: "token", **secret}
 
 
+def is_insecure(address: str) -> bool:
+    """Whether the cluster at ``address`` (``HOST:PORT``) is to be spoken to without a token.
+
+    One that this machine is a node of has a token or none, as was said when it became one. Another is tried without
+    where we have none: where it wants one it says so.
+    """
+    node = state.load()
+    return node.insecure if node is not None and node.cluster == address else not has_token()
+
+
 def client_environment(address: str) -> dict[str, str]:
     """The variables for a driver of the cluster at ``address`` (``HOST:PORT``), to be set before Ray is imported.
 
-    A cluster that this machine is a node of has a token or none, as was said when it became one. Another is tried
-    without where we have none: where it wants one it says so.
-
     :raises UsageError: as :func:`check_token`, where there is a token.
     """
-    node = state.load()
-    insecure = node.insecure if node is not None and node.cluster == address else not has_token()
     host = address.rpartition(":")[0].strip("[]")
-    return environment(insecure=insecure, loopback=host in (*LOOPBACK, "localhost"))
+    return environment(insecure=is_insecure(address), loopback=host in (*LOOPBACK, "localhost"))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,44 @@ def metadata(cluster: str, *, insecure: bool) -> Metadata | Refused | Silent:
     """
     answer = _ask("metadata", cluster, access.environment(insecure=insecure, loopback=_is_loopback(cluster)))
     return answer if isinstance(answer, Refused | Silent) else Metadata(ray=answer["ray"], python=answer["python"])
+
+
+def check(cluster: str, *, insecure: bool) -> None:
+    """Whether this machine and the cluster whose head answers at ``cluster`` should have to do with each other.
+
+    :param insecure: whether it may be a cluster that takes everyone; then it must be one.
+    :raises UsageError: it does not take our token, it is not as ``insecure`` says, what answers is no head, its Ray or
+        its Python is another than ours, or there is no good token here.
+    """
+    with ThreadPoolExecutor() as both:  # each question costs the start of a process
+        asked_without = both.submit(metadata, cluster, insecure=True)
+        asked = asked_without if insecure else both.submit(metadata, cluster, insecure=False)
+    without = asked_without.result()
+    if insecure and isinstance(without, Refused):
+        raise UsageError(f"{cluster}: this cluster wants a token; join without --insecure")
+    if not insecure and isinstance(without, Metadata):
+        raise UsageError(
+            f"{cluster}: this cluster takes everyone, without a token: whoever reaches it can run code on its nodes. "
+            "Start it anew without --insecure; or join it with --insecure"
+        )
+    answer = asked.result()
+    if isinstance(answer, Refused):
+        where = (
+            f"the environment's {access.TOKEN_VARIABLE}"
+            if os.environ.get(access.TOKEN_VARIABLE)
+            else access.token_file()
+        )
+        raise UsageError(
+            f"{cluster}: this cluster has another token than {where}; copy the file from the machine of its head"
+        )
+    if isinstance(answer, Silent):
+        raise UsageError(f"{cluster}: what listens there is no head of a cluster, or not a working one ({answer.why})")
+    here = Metadata(ray=access.require_ray(), python=".".join(map(str, sys.version_info[:3])))
+    if answer.ray != here.ray or answer.python.split(".")[:2] != here.python.split(".")[:2]:
+        raise UsageError(
+            f"{cluster}: its head has Ray {answer.ray} on Python {answer.python}, this machine Ray {here.ray} on "
+            f"Python {here.python}; all nodes need the same Ray, and the same Python up to the second number"
+        )
 
 
 def facts(cluster: str) -> dict[str, Any]:

@@ -77,11 +77,13 @@ def _shared_memory_mib() -> int | None:
 
 
 def process_variables() -> dict[str, str]:
-    """For every process of Ray: quiet, one thread each for what it computes, patient."""
+    """For every process of Ray: quiet, one thread each for what it computes, patient.
+
+    Training processes have the same environment as on one machine: what is Ray's is taken out of it.
+    """
     return {
         **worker_thread_settings(1),
         **HEALTH,
         "RAY_BACKEND_LOG_LEVEL": "warning",
         "RAY_DEDUP_LOGS": "0",
-        "PYTHONWARNINGS": "ignore",
     }

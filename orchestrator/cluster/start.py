@@ -27,6 +27,10 @@ from orchestrator.wording import count
 START_S = 120.0
 PASSED = (access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE)
 """Of the variables that are Ray's, those that we pass on; the others would change what we set."""
+LAST_WORDS = 8
+"""Lines of each log, when something has gone wrong."""
+START_LOG = "start.log"
+LOGS = [f"session_2*/logs/{name}" for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")]
 LONGEST_DIRECTORY = 43
 """Below it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
 
@@ -71,7 +75,7 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
     :raises UsageError: there is no such cluster, it does not take our token, its versions differ, or something runs
         here already.
     """
-    version = access.require_ray()
+    access.require_ray()
     with state.alone():
         _nothing_runs()
         there, port = address.parse(head, address.DEFAULT_PORT)
@@ -83,7 +87,7 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
             raise UsageError(
                 f"{cluster}: no head of a cluster answers ({why}); is `cluster up` running there, and the port open?"
             )
-        _check_cluster(cluster, version, insecure=insecure)
+        question.check(cluster, insecure=insecure)
         offer = settings.offer(machine.detect(with_gpus=True))
         _start("node", cluster, own, offer, [f"--address={cluster}"], insecure=insecure)
     return [f"joined the cluster at {cluster} as {own}: {_brings(offer)}"]
@@ -114,36 +118,6 @@ def _check_mode(insecure: bool) -> None:
         )
 
 
-def _check_cluster(cluster: str, version: str, *, insecure: bool) -> None:
-    """:raises UsageError: the cluster does not take us, or we should not take it."""
-    open_to_all = question.metadata(cluster, insecure=True)
-    if insecure and isinstance(open_to_all, question.Refused):
-        raise UsageError(f"{cluster}: this cluster wants a token; join without --insecure")
-    if not insecure and not isinstance(open_to_all, question.Refused | question.Silent):
-        raise UsageError(
-            f"{cluster}: this cluster takes everyone, without a token: whoever reaches it can run code on its nodes. "
-            "Start it anew without --insecure; or join it with --insecure"
-        )
-    answer = open_to_all if insecure else question.metadata(cluster, insecure=False)
-    if isinstance(answer, question.Refused):
-        where = (
-            f"the environment's {access.TOKEN_VARIABLE}"
-            if os.environ.get(access.TOKEN_VARIABLE)
-            else access.token_file()
-        )
-        raise UsageError(
-            f"{cluster}: this cluster has another token than {where}; copy the file from the machine of its head"
-        )
-    if isinstance(answer, question.Silent):
-        raise UsageError(f"{cluster}: what listens there is no head of a cluster, or not a working one ({answer.why})")
-    here = {"ray": version, "python": ".".join(map(str, sys.version_info[:3]))}
-    if answer.ray != here["ray"] or answer.python.split(".")[:2] != here["python"].split(".")[:2]:
-        raise UsageError(
-            f"{cluster}: its head has Ray {answer.ray} on Python {answer.python}, this machine Ray {here['ray']} on "
-            f"Python {here['python']}; all nodes need the same Ray, and the same Python up to the second number"
-        )
-
-
 def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequence[str], *, insecure: bool) -> Node:
     """Run ``ray start``, and record what runs since. :raises OrchestratorError: it failed; nothing of it is left."""
     authentication = access.environment(insecure=insecure)
@@ -167,15 +141,21 @@ def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequ
         TOKEN_VARIABLE: mark,
     }
     command = [
-        *(sys.executable, "-c", _RAY, "start", *options, f"--node-ip-address={own}", f"--temp-dir={directory}"),
-        *("--include-log-monitor=false", *offer.arguments()),
+        *(sys.executable, "-W", "ignore", "-c", _RAY, "start", *options, f"--node-ip-address={own}"),
+        *(f"--temp-dir={directory}", "--include-log-monitor=false", *offer.arguments()),
     ]
     state.save(node)  # before anything runs: whatever happens now, `down` finds it
     try:
-        _run(command, variables, directory / "start.log")
+        failed = _run(command, variables, directory / START_LOG)
         node = _recorded(node)
+        if failed is not None:
+            raise OrchestratorError(
+                "\n  ".join([f"`ray start` {failed}; last words:", *_last_words(directory, START_LOG, *LOGS)])
+            )
         if not node.is_whole():
-            raise OrchestratorError(f"Ray has ended again at once; its own words are below {directory}")
+            raise OrchestratorError(
+                "\n  ".join(["Ray has ended again at once; its last words:", *_last_words(directory, *LOGS)])
+            )
     except BaseException:
         end(node)
         state.forget()
@@ -183,8 +163,8 @@ def _start(role: state.Role, cluster: str, own: str, offer: Offer, options: Sequ
     return node
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    """In a session of its own: the terminal's Ctrl-C and hang-up are not for a cluster."""
+def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str | None:
+    """In a session of its own: the terminal's Ctrl-C and hang-up are not for a cluster. Returns how it failed."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
@@ -203,10 +183,18 @@ def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> Non
             if child.poll() is None:
                 child.kill()
                 child.wait()
-    if code != 0:
+    if code is None:
+        return f"did not end within {START_S:g} s"
+    return f"failed with exit code {code}" if code else None
+
+
+def _last_words(directory: Path, *logs: str) -> list[str]:
+    """Of the ``logs`` below ``directory``, which will be gone with it."""
+    lines = []
+    for log in (log for pattern in logs for log in directory.glob(pattern)):
         said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        how = f"did not end within {START_S:g} s" if code is None else f"failed with exit code {code}"
-        raise OrchestratorError("\n  ".join([f"`ray start` {how}; its last words:", *said[-8:]]))
+        lines += [f"{log.name}: {line}" for line in said[-LAST_WORDS:]]
+    return lines
 
 
 def _recorded(node: Node) -> Node:

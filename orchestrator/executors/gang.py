@@ -119,7 +119,9 @@ class Gang(Generic[Rank]):
         return Exited(self.handle, end.returncode, end.oom_killed, rank if self.ranks > 1 else None, end.lost)
 
 
-def start(command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str]) -> Gang[WorkerProcess]:
+def start(
+    command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str | None]
+) -> Gang[WorkerProcess]:
     """Start every rank of an attempt.
 
     :param token: of the attempt; of several ranks each has one of its own below it.

@@ -76,14 +76,14 @@ class LocalExecutor:
 
     :param worker_command: what is started in the worker's place, with job directory and attempt
         number appended.
-    :param environment: variables added to every worker's environment.
+    :param environment: variables added to every worker's environment; None: taken out of it.
     :param sentinel_apart: whether this process may take its children with it when it ends.
 
     Call everything from one thread: the kernel ends workers when the thread that spawned them ends.
     """
 
     worker_command: Sequence[str] = WORKER_COMMAND
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
     sentinel_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
     _gangs: dict[Handle, Gang[WorkerProcess]] = field(default_factory=dict, init=False)

@@ -111,7 +111,7 @@ class WorkerProcess:
 
 
 def start(
-    command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str]
+    command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str | None]
 ) -> WorkerProcess:
     """Start a worker on its own cores, in its own session, its output in a log of its own.
 
@@ -168,13 +168,15 @@ def end_group(popen: subprocess.Popen[bytes]) -> int:
 
 
 def worker_environment(
-    launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str]
+    launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
     """Our environment, with the thread budget and the accelerators of this rank, and its place among the others.
 
     Whatever has made us one of several says nothing about our workers.
+
+    :param added: put in last; None: taken out.
     """
-    return {
+    variables: dict[str, str | None] = {
         **{name: value for name, value in os.environ.items() if name not in DISTRIBUTED_VARIABLES},
         **(_place(rank, launch.ranks) if launch.ranks > 1 else {}),
         **worker_thread_settings(launch.threads),
@@ -187,6 +189,7 @@ def worker_environment(
         **package_path(),
         **added,
     }
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _place(rank: int, ranks: int) -> dict[str, str]:

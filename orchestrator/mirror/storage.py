@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import importlib
+import io
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -48,6 +49,15 @@ class Storage:
             filesystem.rm_file(name)
             if given != content:
                 raise OSError(errno.EIO, "it gives back other bytes than were written to it")
+
+    def problem(self, mark: str) -> str | None:
+        """Why files cannot travel this way from here to where :meth:`put` has said ``mark``; None: they can."""
+        try:
+            self.check()
+            self.fetch(mark, io.BytesIO())
+        except (UsageError, OSError) as error:
+            return str(error)
+        return None
 
     def put(self, file: BinaryIO) -> str:
         """Copy all of ``file`` there. Returns its name there."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from orchestrator.contract import Activation
 from orchestrator.spec.table import Table, key
 from orchestrator.spec.values import (
     MOST,
@@ -189,7 +190,7 @@ class PolicyKwargs(Table):
         "[64, 64] of PPO and A2C, [256, 256] of SAC, [400, 300] of TD3.",
         [64, 64],
     )
-    activation_fn: Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"] | None = key(
+    activation_fn: Activation | None = key(
         None, "Activation between layers; unset: tanh of PPO and A2C, relu of SAC and TD3.", "tanh"
     )
     ortho_init: bool = key(True, "PPO, A2C: orthogonal initialisation.", True)

@@ -8,6 +8,7 @@ the exit code (:class:`orchestrator.contract.ExitCode`).
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from orchestrator.contract import (
     RANK_VARIABLE,
-    AttemptPaths,
+    SEARCH_PATH_VARIABLE,
     ExitCode,
     ExitRecord,
     JobPaths,
@@ -55,12 +56,13 @@ def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.exit("usage: python -m orchestrator.worker JOB_DIR NUMBER")
     paths = JobPaths(Path(arguments[0]))
-    files = paths.attempt(int(arguments[1]))
+    number = int(arguments[1])
+    files = paths.attempt(number)
     exit_path = files.exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     facts = outcome.Facts(started=lifeline.process_start())
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
-        attempt(paths, files, facts, ProgressReporter(channel))
+        attempt(paths, number, facts, channel)
         record = facts.record(ExitCode.SUCCEEDED)
     except BaseException as error:  # SystemExit of the user's code included: every end has its record
         code, message, trace = outcome.judge(error)
@@ -68,8 +70,10 @@ def main(arguments: list[str]) -> NoReturn:
     leave(record, exit_path)
 
 
-def attempt(paths: JobPaths, files: AttemptPaths, facts: outcome.Facts, reporter: ProgressReporter) -> None:
+def attempt(paths: JobPaths, number: int, facts: outcome.Facts, channel: lifeline.Channel | None) -> None:
     """The whole attempt, from reading the spec on. Ends with an exception where it does not succeed."""
+    still_ours = functools.partial(lifeline.end_superseded, paths.attempt(number + 1).root)
+    reporter = ProgressReporter(channel, each_time=still_ours)
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     os.environ.update(worker_thread_settings(spec.threads))  # not left to the surroundings: they decide bits
@@ -89,10 +93,10 @@ def attempt(paths: JobPaths, files: AttemptPaths, facts: outcome.Facts, reporter
     facts.import_s = facts.age_s()
 
     if spec.search_path is not None:  # only now: a user's random.py is not to be found by torch
-        sys.path.insert(0, spec.search_path)
+        sys.path.insert(0, os.environ.pop(SEARCH_PATH_VARIABLE, spec.search_path))
     request = LeaveRequest()
     request.listen()
-    train.run(spec, paths, facts, reporter, request, files.rendezvous)
+    train.run(spec, paths, facts, reporter, request, paths.attempt(number).rendezvous, still_ours)
 
 
 def leave(record: ExitRecord, exit_path: Path) -> NoReturn:

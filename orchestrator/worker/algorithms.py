@@ -86,6 +86,13 @@ def temperature(model: Model) -> torch.Tensor | None:
     return model.log_ent_coef if isinstance(model, SAC) else None
 
 
+def activation(name: str) -> type[torch.nn.Module]:
+    """The class of the activation that a job file calls so: ``"leaky_relu"`` → ``LeakyReLU``."""
+    classes = {known.lower(): value for known, value in vars(torch.nn).items()}
+    found: type[torch.nn.Module] = classes[name.replace("_", "")]
+    return found
+
+
 def with_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
     """``actions`` (n_envs, …) with the action noise of training, where the model has one."""
     if model.action_noise is None:

@@ -10,10 +10,12 @@ a job's own are loaded, and a file that the user names with ``play --checkpoint`
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import random
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from orchestrator.contract import write_whole
+from orchestrator.contract import REPLAY, write_whole
 from orchestrator.worker import algorithms, env_state
 from orchestrator.worker.algorithms import Model
 from orchestrator.worker.progress import say
@@ -32,8 +34,8 @@ from orchestrator.worker.ranks import ALONE, Ranks
 from orchestrator.worker.replay import DamagedError, Replay
 
 KEPT = 2
-REPLAY = "replay"
-"""Beginning of the names of directories with replay buffers; of rank 0 it is the whole name."""
+UNDERWAY_S = 60.0
+"""So long may a file be on its way home from another node: a few seconds, or until a stalled network works again."""
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = (
@@ -69,58 +71,100 @@ class Place:
 class CheckpointStore:
     """The ``checkpoints`` directory of one job, written by one process at a time.
 
+    Ranks may run on nodes that share no files. Each then has such a directory of its own, of which rank 0's alone gets
+    new checkpoints, and what they write comes home rank by rank. At home there is at any time a checkpoint with the
+    replay buffers of all, as long as nothing takes longer than :data:`UNDERWAY_S` to get there.
+
     :param replay: the replay buffer that belongs to them, where the algorithm has one; :meth:`newest` fills it.
     :param n_envs: env_steps of one row of it.
+    :param before_writing: called before a file is written.
     """
 
-    def __init__(self, directory: Path, fingerprint: str, replay: Replay | None = None, n_envs: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        fingerprint: str,
+        replay: Replay | None = None,
+        n_envs: int = 1,
+        *,
+        before_writing: Callable[[], object] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._directory = directory
         self._fingerprint = fingerprint
         self._replay, self._n_envs = replay, n_envs
+        self._before_writing, self._now = before_writing, now
+        self._written: dict[Path, float] = {}
+        """When; the files of earlier attempts are those that came from home."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False) -> None:
-        """Write one checkpoint and drop all but the last :data:`KEPT`.
+        """Write one checkpoint and drop what is older than the last :data:`KEPT`.
 
         Of several ranks all call it, and rank 0 writes one file with what each has of its own. The others forget what
-        no checkpoint needs that is there while it does so.
+        none of its checkpoints needs that are there while it does so. Where ranks have replay buffers, it also keeps
+        those checkpoints that home may have to go on from.
 
         :param is_last: nothing will be learnt after it, so that it needs no replay buffer.
         :raises OSError: as the disk answers; the earlier checkpoints stand then.
         """
         if self._replay is not None and not is_last:
             rows = env_steps // self._n_envs
+            self._before_writing()
             self._replay.save(rows)
             state = {"rows": rows, **state}
         if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
-            state["ranks"] = ranks.all_gather({name: state[name] for name in OF_EACH_RANK})
-        if ranks.rank > 0:
-            if not is_last:  # afterwards rank 0 removes all replay buffers
-                self._forget()
-            return
+            told = ranks.all_gather((self._oldest(), {name: state[name] for name in OF_EACH_RANK}))
+            state["ranks"] = [own for _, own in told]
+            if ranks.rank > 0:
+                if not is_last:  # afterwards rank 0 removes all replay buffers
+                    self._forget_before(told[0][0])
+                return
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
         torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
+        self._before_writing()
         write_whole(self._path(env_steps), content.getvalue())
-        self._keep(KEPT)
+        self._written[self._path(env_steps)] = self._now()
+        self._drop_before(self._first_kept(apart=ranks.size > 1 and self._replay is not None))
+
+    def _first_kept(self, *, apart: bool) -> int:
+        """Place of the oldest checkpoint to be kept.
+
+        :param apart: what other ranks wrote for a checkpoint may come home so much later than it, or earlier, that of
+            those which have just been written none can be gone on from.
+        """
+        paths = self._paths()
+        first = max(0, len(paths) - KEPT)
+        if apart:
+            settled = self._now() - UNDERWAY_S
+            whole = sum(self._written.get(path, -math.inf) <= settled for path in paths)
+            first = min(first, max(0, whole - 1))
+        return first
 
     def trained(self) -> None:
-        """The policy is saved: what only going on with its training needs is removed, of all ranks."""
+        """The policy is saved: what only going on with its training needs is removed, of all ranks seen from here."""
         if self._replay is not None:
-            self._keep(1)
+            self._drop_before(-1)
             for directory in self._directory.glob(f"{REPLAY}*"):
                 shutil.rmtree(directory)
 
-    def _keep(self, count: int) -> None:
-        for path in self._paths()[:-count]:
+    def _drop_before(self, first: int) -> None:
+        """Remove the checkpoints before place ``first``, and what the others do not need of the replay buffer."""
+        for path in self._paths()[:first]:
             path.unlink(missing_ok=True)
-        self._forget()
+            self._written.pop(path, None)
+        self._forget_before(self._oldest())
 
-    def _forget(self) -> None:
-        """Remove what no checkpoint needs of the replay buffer."""
+    def _oldest(self) -> int | None:
+        """env_steps of the oldest checkpoint."""
         paths = self._paths()
-        if self._replay is not None and paths:
-            self._replay.forget_before(_env_steps(paths[0]) // self._n_envs)
+        return _env_steps(paths[0]) if paths else None
+
+    def _forget_before(self, env_steps: int | None) -> None:
+        """Remove what nobody needs of the replay buffer who goes on from there or later."""
+        if self._replay is not None and env_steps is not None:
+            self._replay.forget_before(env_steps // self._n_envs)
 
     def newest(self, ranks: Ranks = ALONE) -> dict[str, Any] | None:
         """The newest checkpoint that is whole, or None. Damaged ones are removed, with a line in the log.

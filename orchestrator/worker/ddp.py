@@ -200,7 +200,7 @@ class DistributedPPO(PPO):
         self._n_updates += epochs
         of_all = np.array(logs) / ranks.size
         ranks.all_reduce(of_all)
-        losses = _losses(of_all, in_last_epoch, epochs)
+        losses = _losses(of_all, in_last_epoch, epochs, ended=ended)
         buffer = self.rollout_buffer
         variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
         std = torch.exp(self.policy.log_std).mean().item() if hasattr(self.policy, "log_std") else None
@@ -268,7 +268,7 @@ class DistributedPPO(PPO):
         step()
 
 
-def _losses(every: Array, in_last_epoch: int, epochs: int) -> Losses:
+def _losses(every: Array, in_last_epoch: int, epochs: int, *, ended: bool) -> Losses:
     """:param every: ``(minibatches, 6)``: what :meth:`DistributedPPO._loss` says of each, and the loss itself."""
     policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(every, axis=0).tolist()
     return Losses(
@@ -279,4 +279,5 @@ def _losses(every: Array, in_last_epoch: int, epochs: int) -> Losses:
         clip_fraction=clip_fraction,
         loss=float(every[-1, -1]),
         epochs=epochs,
+        ended_at_kl=float(every[-1, 3]) if ended else None,
     )

@@ -170,9 +170,7 @@ def _argument(name: str, value: Any, venv: VecEnv) -> Any:
 
 
 def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the activation's class in the place of its name: ``"leaky_relu"`` → ``LeakyReLU``."""
+    """``given`` with the activation's class in the place of its name."""
     if "activation_fn" not in given:
         return dict(given)
-    wanted = given["activation_fn"].replace("_", "")
-    classes = {name.lower(): value for name, value in vars(torch.nn).items()}
-    return {**given, "activation_fn": classes[wanted]}
+    return {**given, "activation_fn": algorithms.activation(given["activation_fn"])}

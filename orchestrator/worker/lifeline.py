@@ -94,6 +94,18 @@ def end_orphaned() -> None:
     os._exit(ExitCode.ORPHANED)
 
 
+def end_superseded(next_attempt: Path) -> None:
+    """End this process at once when the job's next attempt has begun: from then on the job's directory is not ours.
+
+    So it is with one that was cut off or suspended for long, on a file system that it shares with the others.
+
+    :param next_attempt: the folder that the supervisor makes before it launches that.
+    """
+    if os.path.exists(next_attempt):  # noqa: PTH110 - what cannot be looked at for the moment is no reason to end
+        print(f"worker: attempt {next_attempt.name} of this job has begun, so that this one is over", flush=True)
+        os._exit(ExitCode.ORPHANED)
+
+
 def process_start() -> float:
     """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); now, where it does not say."""
     now = time.monotonic()

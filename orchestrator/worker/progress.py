@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from orchestrator.contract import Progress
@@ -26,14 +27,16 @@ class ProgressReporter:
     Facts that change once an iteration are attributes; :meth:`report` is called as often as
     one likes (a clock reading) and sends when a record is due. A change of phase is told at once, and so is the last of
     a training that was shorter than the interval.
+
+    :param each_time: called before a record is sent.
     """
 
-    def __init__(self, channel: Channel | None) -> None:
+    def __init__(self, channel: Channel | None, each_time: Callable[[], object] = lambda: None) -> None:
         self.iteration = 0
         self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None
         self.learner: str | None = None
-        self._channel = channel
+        self._channel, self._each_time = channel, each_time
         self._phase: Phase | None = None
         self._rate_told = False
         self._run_delay = RunDelay()
@@ -47,6 +50,7 @@ class ProgressReporter:
         now = time.monotonic()
         if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_told):
             return
+        self._each_time()
         elapsed_s = now - self._sent_at
         cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
         measured = elapsed_s > INTERVAL_S / 2

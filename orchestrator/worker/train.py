@@ -41,18 +41,21 @@ def run(
     reporter: ProgressReporter,
     leave: Callable[[], bool],
     rendezvous: Path,
+    before_writing: Callable[[], object] = lambda: None,
 ) -> None:
     """Train to the end, save the policy, evaluate it. Of several ranks all train, and rank 0 does the rest.
 
     ``leave`` tells whether we are asked to leave; that happens at the next iteration boundary, of all ranks together.
 
     :param rendezvous: where the ranks of an attempt meet (:func:`orchestrator.worker.ranks.join`).
+    :param before_writing: called before anything in the job's directory changes.
     :raises Interrupted: asked to leave, at a whole checkpoint.
     :raises RankLostError: another rank is gone.
     :raises Diverged: something is not finite; the last checkpoint is from before.
     :raises OSError: as the disk answers.
     """
     ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous)
+    before_writing()
     if ranks.rank == 0:
         _remove_strays(paths)
     ours = own_part(spec.n_envs, ranks)
@@ -65,7 +68,7 @@ def run(
         say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
         if ranks.size > 1:
             say(f"rank {ranks.rank} of {ranks.size}: environments {ours.start} to {ours.stop - 1}, {spec.mode}")
-        training = Training(spec, paths, learner.model, facts, reporter, ranks)
+        training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
         training.train(leave)
         ranks.close()
         facts.weights_sha256 = weights.sha256(learner.model)
@@ -89,11 +92,15 @@ class Training:
         facts: Facts,
         reporter: ProgressReporter,
         ranks: Ranks,
+        before_writing: Callable[[], object] = lambda: None,
     ) -> None:
         self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
-        self._ranks = ranks
+        self._ranks, self._before_writing = ranks, before_writing
+        before_writing()
         replay = _replay(paths, model, spec, ranks)
-        self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs)
+        self._store = CheckpointStore(
+            paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing=before_writing
+        )
         state = self._store.newest(ranks)
         place = Place()
         if state is not None:
@@ -177,6 +184,7 @@ class Training:
     def _log(self) -> None:
         """After the update, so that a row of ``progress.csv`` holds what belongs to one iteration."""
         model, facts, reporter = self._model, self._facts, self._reporter
+        self._before_writing()
         # From our monotonic clock: a wall clock set back would break SB3's division.
         model.start_time = time.time_ns() - int(self._training_s() * 1e9)
         algorithms.dump_logs(model, self._iteration)
@@ -238,6 +246,7 @@ class Training:
         """``model.zip`` and, where there is normalisation, ``vecnormalize.pkl``: both load without this package."""
         content = io.BytesIO()
         self._model.save(content)
+        self._before_writing()
         write_whole(self._paths.model, content.getvalue())
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
@@ -254,6 +263,7 @@ class Training:
 
         begun = time.monotonic()
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
+        self._before_writing()
         write_whole(self._paths.eval, result.to_json())
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.mean
         say(f"evaluated over {result}")
@@ -265,8 +275,7 @@ def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Re
         return None
     buffer = model.replay_buffer
     assert buffer is not None
-    name = checkpoint.REPLAY if ranks.rank == 0 else f"{checkpoint.REPLAY}-of-rank-{ranks.rank}"
-    replay = Replay(paths.checkpoints / name, buffer)
+    replay = Replay(paths.replay(ranks.rank), buffer)
     rows = min(buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
     say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")

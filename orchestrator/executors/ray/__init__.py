@@ -10,6 +10,7 @@ nodes      the nodes of the cluster as they come and go, each with its keeper
 pool       the room that they have, handed out as slots
 fleet      nodes and pool together: who is used, and what the user is told
 transport  how files travel: ``--storage``
+user_code  how Python code of the user's own does
 attempt    what runs as one Ray task for each attempt
 task       such a task, as the driver knows it
 groups     room for ranks on several nodes

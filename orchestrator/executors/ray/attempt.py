@@ -20,8 +20,10 @@ from orchestrator.contract import JobPaths
 from orchestrator.errors import OrchestratorError
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
-from orchestrator.executors.ray.keeper import Granted, Holder, Order, attempt_folder, lock, order_file
+from orchestrator.executors.ray.keeper import Granted, Order
+from orchestrator.executors.ray.scratch import lock, order_file
 from orchestrator.executors.ray.transport import Way
+from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.mirror import Piece, Source, Storage
 from orchestrator.mirror.pieces import carried_bytes
 
@@ -54,15 +56,16 @@ class Assignment:
     report_every_s: float
     way: Way
     storage: Storage | None
-    home: str
-    """The driver's run directory: :attr:`Home.identity`."""
     home_node: str
     """Where the driver is: from there files come."""
     ranks: Sequence[int] | None = None
     """Those that run here, where others run elsewhere."""
     worker_command: Sequence[str] | None = None
     """None: the worker, with this node's own Python."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    """Added to the workers' own; None: taken out of it."""
+    code: UserCode | None = None
+    """That the job imports."""
 
     @property
     def key(self) -> str:
@@ -87,14 +90,14 @@ def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
     :raises OSError: it could not be started, or this node's disk is full.
     """
     granted = _granted(assignment, keeper)
-    folder = attempt_folder(granted.scratch, assignment.key)
+    folder = granted.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             if (held := lock(folder)) is not None:
                 stack.enter_context(held)
-            pid = os.getpid()
-            Holder(home=assignment.home, pid=pid, pid_start=machine.process_start(pid)).write(folder)
+            granted.holder.write(folder)
+            assignment = replace(assignment, environment=_environment(assignment, folder.parent))
             if assignment.way == "stream":
                 last = yield from _mirrored(assignment, granted, keeper, folder / assignment.launch.job_id)
             else:
@@ -103,6 +106,16 @@ def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
         shutil.rmtree(folder, ignore_errors=True)
         keeper.give.remote(assignment.key)
     yield last
+
+
+def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
+    """Of the workers, as on one machine: without what is there for Ray's own processes, of which we are one.
+
+    :param scratch: of the session on this node.
+    """
+    code = {} if assignment.code is None else assignment.code.variables(scratch)
+    rays = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
+    return {**dict.fromkeys([*rays, "SPT_NOENV"]), **assignment.environment, **code}
 
 
 def _granted(assignment: Assignment, keeper: Any) -> Granted:
@@ -179,7 +192,7 @@ class Attended:
         self._assignment, self._granted, self._keeper = assignment, granted, keeper
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
         self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, sentinel_apart=True)
-        self._orders = Orders(order_file(granted.scratch, assignment.key))
+        self._orders = Orders(order_file(granted.folder))
         self._latest: dict[type, Event] = {}
         """Of each kind: what is older is of no use to anybody."""
         self._note_at = 0.0
@@ -190,7 +203,7 @@ class Attended:
         :param changes: what has changed in the job directory since it was called last.
         """
         gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if self._assignment.has_gpus else ()
-        launch = replace(self._assignment.launch, cpus=self._granted.cpus, gpus=gpus, places=())
+        launch = replace(self._assignment.launch, cpus=self._granted.holder.cpus, gpus=gpus, places=())
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
             yield Batch((self._placed(handle, gpus),))
@@ -224,7 +237,7 @@ class Attended:
         return Placed(
             handle=handle,
             node=self._assignment.node,
-            cpus=self._granted.cpus,
+            cpus=self._granted.holder.cpus,
             gpus=gpus,
             pid=handle.pid,
             pid_start=handle.pid_start,

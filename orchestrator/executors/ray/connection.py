@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
+import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cluster import access, address, settings
+from orchestrator.cluster import access, address, question, settings
 from orchestrator.cluster.state import address_in, cluster_here
 from orchestrator.errors import UsageError
 from orchestrator.executors.process import package_path
@@ -23,10 +22,6 @@ from orchestrator.executors.ray.keeper import NAMESPACE
 from orchestrator.machine import Machine
 
 LOCAL, AUTO = "local", "auto"
-PROBE_EVERY_S = 2.0
-PROBE_PATIENCE_S = 5.0
-HEAD_PATIENCE_S = 30.0
-"""How long the head may be out of reach: a network that stalls for 20 s is none. (After 60 s Ray ends our process.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,30 +32,32 @@ class Connection:
     """``HOST:PORT`` of Ray's global control service."""
     node: str
     """The node that we are on."""
+    before: Mapping[str, str | None]
+    """What our environment was in the variables that were set for Ray, or by it."""
 
     def close(self) -> None:
         """Leave the cluster; one that was started for us ends. What we have running in it is killed."""
         import ray
 
         ray.shutdown()
+        _restore(self.before)
 
 
 def connect(where: str, machine: Machine) -> Connection:
     """:param where: ``local``: start Ray on ``machine`` alone; ``auto``: the cluster that this machine is a node of;
         else its address, ``HOST:PORT``.
 
-    :raises UsageError: no such Ray, no such cluster, or it does not let us in.
+    :raises UsageError: no such Ray, no such cluster, it does not let us in, or this process has used Ray otherwise.
     """
     try:
         access.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
-    wanted: dict[str, Any] = {}
     if where == LOCAL:
         access.create_token()
-        os.environ.update(access.environment(loopback=True) | settings.HEALTH | package_path())
+        client, variables = access.environment(loopback=True), {**settings.HEALTH, **package_path()}
         offer = settings.offer(machine)
-        wanted = {
+        wanted: dict[str, Any] = {
             "address": "local",
             "num_cpus": offer.cores,
             "num_gpus": offer.gpus,
@@ -70,16 +67,25 @@ def connect(where: str, machine: Machine) -> Connection:
         }
     else:
         found = _found(where)
+        client, variables = access.client_environment(found), {}
         wanted = {"address": found, "_node_ip_address": address_in(found)}
-    _initialise(where, wanted)
+    _check_process(client)
+    _imported_with.update(client)
+    before = dict(os.environ)
+    os.environ.update({**client, **variables})
+    try:
+        _initialise(where, wanted)
+    except BaseException:
+        _restore(_changed(before))
+        raise
     import ray
 
     context = ray.get_runtime_context()
-    return Connection(head=context.gcs_address, node=context.get_node_id())
+    return Connection(head=context.gcs_address, node=context.get_node_id(), before=_changed(before))
 
 
 def _found(where: str) -> str:
-    """The numeric address of a cluster that answers. Sets what Ray must know to be let in."""
+    """The numeric address of a cluster that answers, and lets us in."""
     named = where
     if where == AUTO:
         here = cluster_here() or os.environ.get("RAY_ADDRESS")
@@ -92,8 +98,43 @@ def _found(where: str) -> str:
     if (why := address.answers(host, port)) is not None:
         raise UsageError(f"--ray-address {where}: no Ray cluster at {named} ({why}); `cluster up` starts one")
     found = address.joined(host, port)
-    os.environ.update(access.client_environment(found))
+    # Ray itself would try for 20 s, print what goes on, and say at last that it failed.
+    question.check(found, insecure=access.is_insecure(found))
     return found
+
+
+_imported_with: dict[str, str] = {}
+"""The variables that Ray has found in this process. It looks once."""
+
+
+def _check_process(variables: Mapping[str, str]) -> None:
+    """:raises UsageError: Ray is in use in this process, or was imported with other variables: it would hang."""
+    if "ray" not in sys.modules:
+        return
+    import ray
+
+    if ray.is_initialized():
+        raise UsageError("--executor ray: this program has a connection to Ray of its own; ray.shutdown() ends it")
+    had = _imported_with or os.environ
+    if any(had.get(name) != variables.get(name) for name in {*variables, *_imported_with}):
+        raise UsageError(
+            "--executor ray: this program has imported Ray before, with other settings than this cluster needs, and Ray"
+            " reads them once; start another program for it, and import Ray, where it must be, after the first run"
+        )
+
+
+def _changed(before: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables that are not as they were, as they were; None: not there."""
+    names = {*before, *os.environ}
+    return {name: before.get(name) for name in names if before.get(name) != os.environ.get(name)}
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _initialise(where: str, wanted: dict[str, Any]) -> None:
@@ -141,42 +182,3 @@ def _hush() -> None:
     from ray._private import worker
 
     worker._worker_logs_enabled = False
-
-
-class HeadWatch:
-    """Whether the head can be reached, asked again and again in a thread of its own.
-
-    Ray itself would wait for a minute and then end the process, with a trace of its own code.
-    """
-
-    def __init__(self, head: str) -> None:
-        host, _, port = head.rpartition(":")
-        self._place = host.strip("[]"), int(port)
-        self._failing_since: float | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="head-watch", daemon=True)
-        self._thread.start()
-
-    @property
-    def missing_s(self) -> float:
-        """Since when it has not answered: since a probe failed, for we may have been stopped ourselves."""
-        since = self._failing_since
-        return 0.0 if since is None else time.monotonic() - since
-
-    @property
-    def answers(self) -> bool:
-        return self.missing_s < PROBE_EVERY_S + PROBE_PATIENCE_S
-
-    def close(self) -> None:
-        self._over.set()
-
-    def _watch(self) -> None:
-        while not self._over.is_set():
-            began = time.monotonic()
-            try:
-                socket.create_connection(self._place, timeout=PROBE_PATIENCE_S).close()
-                self._failing_since = None
-            except OSError:
-                if self._failing_since is None:
-                    self._failing_since = began
-            self._over.wait(PROBE_EVERY_S)

@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.claims import CpuClaims
 from orchestrator.errors import Problem
-from orchestrator.executors.ray import connection
+from orchestrator.executors.ray import connection, user_code
 from orchestrator.executors.ray.executor import RayExecutor
 from orchestrator.executors.ray.fleet import Fleet, Tell
-from orchestrator.executors.ray.keeper import Home
+from orchestrator.executors.ray.home import Home
 from orchestrator.executors.ray.nodes import Nodes
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.executors.ray.transport import Transport
@@ -27,9 +27,8 @@ class RayEngine:
     """See :class:`orchestrator.engine.Engine`.
 
     :param home: the run directory, absolute.
-    :param jobs: how many there are.
-    :param search_paths: folders that jobs import code from.
-    :raises UsageError: there is no Ray, or no cluster that lets us in.
+    :param jobs: all that are declared.
+    :raises UsageError: there is no Ray, no cluster that lets us in, or too much code of the user's to send there.
     """
 
     def __init__(
@@ -39,8 +38,7 @@ class RayEngine:
         claims_directory: Path | None,
         *,
         home: Path,
-        jobs: int,
-        search_paths: Sequence[str],
+        jobs: Sequence[Job],
         address: str,
         storage: str,
     ) -> None:
@@ -49,10 +47,11 @@ class RayEngine:
             transport = stack.enter_context(contextlib.closing(Transport.chosen(storage, home)))
             connected = stack.enter_context(contextlib.closing(connection.connect(address, machine)))
             here = stack.enter_context(_left(Home.at(home)))
+            code = user_code.sent(jobs)
             self.slots = ClusterPool(max_parallel)
-            nodes = Nodes(connected, here, search_paths)
+            nodes = Nodes(connected, here, transport)
             self.fleet = stack.enter_context(contextlib.closing(Fleet(nodes, self.slots, transport)))
-            self.executor = RayExecutor(fleet=self.fleet, expected=jobs)
+            self.executor = RayExecutor(fleet=self.fleet, expected=len(jobs), code=code)
             claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
             self.here = SlotPool(machine, None, claims)
             stack.callback(self.here.close)

@@ -21,12 +21,13 @@ from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.gang import Gang
 from orchestrator.executors.ray import attempt, groups
 from orchestrator.executors.ray.attempt import Assignment
-from orchestrator.executors.ray.connection import HEAD_PATIENCE_S
 from orchestrator.executors.ray.fleet import Fleet
 from orchestrator.executors.ray.groups import Groups, Refused, Reserved
 from orchestrator.executors.ray.nodes import Node
 from orchestrator.executors.ray.remote import Remote
 from orchestrator.executors.ray.task import Task
+from orchestrator.executors.ray.user_code import UserCode
+from orchestrator.executors.ray.watch import DRIVER_PATIENCE_S
 from orchestrator.mirror import MirrorError, Piece
 from orchestrator.slots import Place
 
@@ -55,6 +56,8 @@ class RayExecutor:
     """Attempts there will be at once at most, as far as the number of jobs tells."""
     worker_command: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, UserCode] = field(default_factory=dict)
+    """What jobs import of the user's own, by ``job_id``."""
     _attempts: dict[Handle, Remote] = field(default_factory=dict, init=False)
     _tasks: dict[Any, tuple[Remote, Task]] = field(default_factory=dict, init=False)
     """By stream."""
@@ -84,7 +87,7 @@ class RayExecutor:
         if one.is_one_task:
             self._start(one, whole, whole.places[0], _pinned_to(whole.places[0].node))
         else:
-            self._groups.ask(handle, launch.ranks, groups.each_of(launch.places, launch.ranks))
+            self._groups.ask(handle, groups.by_rank(launch.places))
         self._attempts[handle] = one
         return handle
 
@@ -141,11 +144,11 @@ class RayExecutor:
             report_every_s=max(1.0, min(self.fleet.pool.lanes // place.cores, self.expected) / BATCHES_PER_S),
             way=self.fleet.way_to(node),
             storage=self.fleet.transport.storage,
-            home=self.fleet.home,
             home_node=self.fleet.home_node,
             ranks=None if added is None else (launch.first_rank,),
             worker_command=self.worker_command,
             environment={**self.environment, **(added or {})},
+            code=self.code.get(launch.job_id),
         )
 
     def _start_ranks(self, one: Remote, reserved: Reserved) -> None:
@@ -153,11 +156,9 @@ class RayExecutor:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         launch = one.launch
-        each = groups.each_of(launch.places, launch.ranks)
-        self.fleet.pool.moved(launch.places, groups.places_of(reserved.nodes, each))
         one.group = reserved.group
         try:
-            for rank, node in enumerate(reserved.nodes):
+            for rank, place in enumerate(groups.by_rank(launch.places)):
                 added = {
                     "MASTER_ADDR": reserved.address,
                     "MASTER_PORT": str(reserved.port),
@@ -167,7 +168,7 @@ class RayExecutor:
                 }
                 strategy = PlacementGroupSchedulingStrategy(reserved.group, placement_group_bundle_index=rank)
                 its_own = replace(launch, ranks=1, first_rank=rank, places=())
-                self._start(one, its_own, replace(each, node=node), strategy, added)
+                self._start(one, its_own, place, strategy, added)
         except OSError as error:
             one.gang.kill()
             self._end(one, Exited(one.handle, None, lost=str(error)))
@@ -202,7 +203,7 @@ class RayExecutor:
         import ray
 
         missing_s = self.fleet.head_missing_s
-        if missing_s > HEAD_PATIENCE_S:
+        if missing_s > DRIVER_PATIENCE_S:
             raise ClusterLostError(
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s; its jobs end with it. Once the"
                 " cluster is there again the same command goes on from the last checkpoints"

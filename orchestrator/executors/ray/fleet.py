@@ -59,11 +59,6 @@ class Fleet:
         return self._names.get(node_id, node_id[:12])
 
     @property
-    def home(self) -> str:
-        """The run directory: :attr:`Home.identity`."""
-        return self._nodes.home.identity
-
-    @property
     def home_node(self) -> str:
         """The one that this process is on."""
         return self._nodes.here
@@ -77,6 +72,11 @@ class Fleet:
         if self._usable.pop(node_id, None) is not None:
             self.pool.remove(node_id)
             self.tell("warning", f"{self.name(node_id)} is not used any more: {why}")
+
+    def doubt(self, node_id: str) -> None:
+        """Something was lost there: nothing more is sent to it until it has answered, or left."""
+        self.pool.pause(node_id)
+        self._nodes.doubt(node_id)
 
     def could_not_run(self, node_id: str, why: str) -> None:
         """An attempt failed there before it began. What fails so again and again has the most free cores of all."""
@@ -120,7 +120,7 @@ class Fleet:
             for line in node.differences.others:
                 others.setdefault(line, []).append(node.name)
         warnings += [f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in others.items()]
-        return [*warnings, *_about_cores(joined), *_about_models(joined), *_about_code(joined)]
+        return [*warnings, *_about_cores(joined), *_about_models(joined)]
 
     def update(self) -> None:
         """Follow the nodes that have come and gone. One that differs too much is told of and left alone."""
@@ -129,7 +129,8 @@ class Fleet:
                 case Joined(node=node) if against := self._against(node):
                     self.tell("warning", f"{node.name} has joined the cluster and is not used: {', '.join(against)}")
                 case Joined(node=node) if node.node_id in self._usable:
-                    self._usable[node.node_id] = node  # it has a new keeper
+                    self._usable[node.node_id] = node  # perhaps it has a new keeper
+                    self.pool.resume(node.node_id)
                 case Joined(node=node):
                     self._take_in(node)
                     self.tell("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
@@ -144,14 +145,19 @@ class Fleet:
 
     def _against(self, node: Node) -> tuple[str, ...]:
         """Why ``node`` cannot be used; empty: it can."""
+        why = list(node.differences.deciding)
         if self.transport.way == "shared" and not node.facts.sees_home:
-            return (*node.differences.deciding, "it does not see the run directory, which --storage shared needs")
-        return node.differences.deciding
+            why.append("it does not see the run directory, which --storage shared needs")
+        if node.facts.storage_problem is not None:
+            why.append(node.facts.storage_problem)
+        return tuple(why)
 
     def _take_in(self, node: Node) -> None:
         self._usable[node.node_id] = node
         self._names[node.node_id] = node.name
-        self.pool.add(node.node_id, cores=node.cores, gpus=node.gpus, memory_mib=node.memory_mib)
+        self.pool.add(
+            node.node_id, cores=node.cores, gpus=node.gpus, memory_mib=node.memory_mib, kind=node.facts.cpu_model
+        )
 
     def close(self) -> None:
         self._nodes.close()
@@ -174,18 +180,4 @@ def _about_models(nodes: Sequence[Node]) -> list[str]:
     return [
         f"the nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may change"
         " the last bits of its results."
-    ]
-
-
-def _about_code(nodes: Sequence[Node]) -> list[str]:
-    """Of the user's own: it does not travel."""
-    missing: dict[str, list[str]] = {}
-    for node in nodes:
-        for folder, is_there in node.facts.searches.items():
-            if not is_there:
-                missing.setdefault(folder, []).append(node.name)
-    return [
-        f"jobs import code from {folder}, which {listed(names, SHOWN)} cannot see: put it there, or install it as a"
-        " package."
-        for folder, names in missing.items()
     ]

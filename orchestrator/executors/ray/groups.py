@@ -1,4 +1,4 @@
-"""Ranks over several nodes: room for all of them at once, and a place to meet.
+"""Ranks over several nodes: the room that the pool has chosen, for all of them at once, and a place to meet.
 
 Ray's head is asked for both, which may take its time: each request waits in a thread of its own.
 """
@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orchestrator.executors.base import Handle
@@ -18,6 +18,8 @@ from orchestrator.slots import Place
 MEETING_PATIENCE_S = 60.0
 WAIT_S = 0.5
 """At a time: then it is looked at whether the room is still wanted."""
+NODE_LABEL = "ray.io/node-id"
+"""Ray gives it to every node."""
 MIB = 1 << 20
 
 
@@ -27,8 +29,6 @@ class Reserved:
 
     handle: Handle
     group: Any
-    nodes: tuple[str, ...]
-    """By rank."""
     address: str
     port: int
 
@@ -50,10 +50,10 @@ class Groups:
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._wanted: set[Handle] = set()
 
-    def ask(self, handle: Handle, ranks: int, each: Place) -> None:
-        """Room for so many ranks, each as large as ``each``; :meth:`answers` has it once it is there."""
+    def ask(self, handle: Handle, ranks: Sequence[Place]) -> None:
+        """Room for so many ranks at these places, by rank; :meth:`answers` has it once it is there."""
         self._wanted.add(handle)
-        threading.Thread(target=self._reserve, args=(handle, ranks, each), name="group", daemon=True).start()
+        threading.Thread(target=self._reserve, args=(handle, ranks), name="group", daemon=True).start()
 
     def forget(self, handle: Handle) -> None:
         """It needs no room any more; what it has not got yet is given back as soon as it is there."""
@@ -72,58 +72,61 @@ class Groups:
 
         threading.Thread(target=remove_placement_group, args=(group,), name="group", daemon=True).start()
 
-    def _reserve(self, handle: Handle, ranks: int, each: Place) -> None:
+    def _reserve(self, handle: Handle, ranks: Sequence[Place]) -> None:
         import ray
-        from ray.util import placement_group, placement_group_table
+        from ray.util import placement_group
 
-        bundle = {"CPU": each.cores, "GPU": each.gpus, "memory": each.memory_mib * MIB}
         group: Any = None
         try:
-            bundles = [{name: amount for name, amount in bundle.items() if amount} for _ in range(ranks)]
-            group = placement_group(bundles, strategy="PACK")
-            while not group.wait(WAIT_S) and handle in self._wanted:  # as long as it takes, like a single task
-                continue
-            if handle not in self._wanted:
-                self.give_back(group)
-                self._answers.put(Refused(handle, "its room is no longer wanted"))
-                return
-            where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
-            nodes = tuple(where[rank] for rank in range(ranks))
-            keepers = [self._keeper(node) for node in nodes]
-            if None in keepers:
-                self.give_back(group)
-                self._answers.put(Refused(handle, "a node that was to run it has left the cluster, or is not used"))
-                return
-            address, port = ray.get(keepers[0].meeting_point.remote(), timeout=MEETING_PATIENCE_S)
+            group = placement_group(
+                [_bundle(rank) for rank in ranks],
+                strategy="PACK",
+                bundle_label_selector=[{NODE_LABEL: rank.node} for rank in ranks],
+            )
+            while not group.wait(WAIT_S):  # as long as it takes, like a single task
+                if handle not in self._wanted:
+                    raise _NotToBe("its room is no longer wanted")
+                self._used(ranks)
+            address, port = ray.get(self._used(ranks)[0].meeting_point.remote(), timeout=MEETING_PATIENCE_S)
+        except _NotToBe as error:
+            self._refuse(handle, group, str(error))
         except Exception as error:
-            if group is not None:
-                self.give_back(group)
-            self._answers.put(Refused(handle, f"its ranks could not be placed: {type(error).__name__}: {error}"))
-            return
-        self._answers.put(Reserved(handle=handle, group=group, nodes=nodes, address=address, port=port))
+            self._refuse(handle, group, f"its ranks could not be placed: {type(error).__name__}: {error}")
+        else:
+            self._answers.put(Reserved(handle=handle, group=group, address=address, port=port))
+
+    def _used(self, ranks: Sequence[Place]) -> list[Any]:
+        """The keepers by rank. :raises _NotToBe: a node is gone."""
+        keepers = [self._keeper(rank.node) for rank in ranks]
+        if None in keepers:
+            raise _NotToBe("a node that was to run it has left the cluster, or is not used any more")
+        return keepers
+
+    def _refuse(self, handle: Handle, group: Any, why: str) -> None:
+        if group is not None:
+            self.give_back(group)
+        self._answers.put(Refused(handle, why))
 
 
-def each_of(places: Sequence[Place], ranks: int) -> Place:
-    """What one rank of an attempt over ``places`` needs."""
-    return Place(
-        node="",
-        ranks=1,
-        cores=sum(place.cores for place in places) // ranks,
-        gpus=sum(place.gpus for place in places) // ranks,
-        memory_mib=sum(place.memory_mib for place in places) // ranks,
-    )
+class _NotToBe(Exception):
+    """Nothing will come of the room that is waited for; with the reason."""
 
 
-def places_of(nodes: Sequence[str], each: Place) -> tuple[Place, ...]:
-    """By node, in order of their first ranks."""
-    return tuple(
-        Place(
-            node=node,
-            ranks=count,
-            cores=each.cores * count,
-            gpus=each.gpus * count,
-            memory_mib=each.memory_mib * count,
+def _bundle(rank: Place) -> dict[str, float]:
+    needs = {"CPU": rank.cores, "GPU": rank.gpus, "memory": rank.memory_mib * MIB}
+    return {name: amount for name, amount in needs.items() if amount}
+
+
+def by_rank(places: Sequence[Place]) -> list[Place]:
+    """What each rank of an attempt over ``places`` has."""
+    return [
+        replace(
+            place,
+            ranks=1,
+            cores=place.cores // place.ranks,
+            gpus=place.gpus // place.ranks,
+            memory_mib=place.memory_mib // place.ranks,
         )
-        for node in dict.fromkeys(nodes)
-        if (count := nodes.count(node))
-    )
+        for place in places
+        for _ in range(place.ranks)
+    ]

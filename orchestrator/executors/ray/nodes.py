@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from orchestrator.executors.ray import versions
-from orchestrator.executors.ray.connection import Connection, HeadWatch
-from orchestrator.executors.ray.keeper import NAME_PREFIX, NAMESPACE, Home, Keeper, NodeFacts
+from orchestrator.executors.ray.connection import Connection
+from orchestrator.executors.ray.home import Home
+from orchestrator.executors.ray.keeper import NAME_PREFIX, NAMESPACE, Keeper, NodeFacts
+from orchestrator.executors.ray.transport import Transport
+from orchestrator.executors.ray.watch import HeadWatch
 
 LOOK_EVERY_S = 2.0
 PING_EVERY_S = 20.0
@@ -74,35 +77,36 @@ class _Known:
     """When it is asked again."""
     is_in: bool = False
     """Whether others know of the node."""
+    is_doubted: bool = False
+    """Whether others want to hear that it still answers."""
 
 
 class Nodes:
-    """Of the cluster that ``connection`` leads to.
+    """Of the cluster that ``connection`` leads to."""
 
-    :param search_paths: folders that jobs import code from, which every node is asked about.
-    """
-
-    def __init__(self, connection: Connection, home: Home, search_paths: Sequence[str] = ()) -> None:
-        self.home = home
+    def __init__(self, connection: Connection, home: Home, transport: Transport) -> None:
+        self._home = home
         self.session = secrets.token_hex(6)
+        self.transport = transport
         self.head = HeadWatch(connection.head)
-        self._search_paths = tuple(search_paths)
+        self._head_address = connection.head
         self.here = connection.node
         """The node that this process is on."""
         self._known: dict[str, _Known] = {}
         self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
         self._settled = threading.Event()
+        self._doubted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._thread.start()
 
     def changes(self) -> list[Change]:
         """Since the last call."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._changes.get_nowait())
-        return found
+        return _drained(self._changes)
+
+    def doubt(self, node_id: str) -> None:
+        """Ask the node at once whether it is still there; :meth:`changes` has the answer, also if it is the old one."""
+        self._doubted.put(node_id)
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until every node that was there at the beginning has answered. False: one has not."""
@@ -136,6 +140,9 @@ class Nodes:
             if node_id not in self._known:
                 keeper = self._started_keeper(node_id, row)
                 self._known[node_id] = _Known(row=row, keeper=keeper, asked=keeper.facts.remote())
+        for node_id in _drained(self._doubted):
+            if (doubted := self._known.get(node_id)) is not None and doubted.is_in:
+                doubted.is_doubted, doubted.asked = True, doubted.keeper.facts.remote()
         for node_id, known in self._known.items():
             if known.asked is not None and ray.wait([known.asked], timeout=0)[0]:
                 self._hear(node_id, known)
@@ -153,8 +160,8 @@ class Nodes:
             case Failed():
                 known.ask_at = math.inf
                 self._changes.put(change)
-            case Joined() if not known.is_in:
-                known.is_in = True
+            case Joined() if not known.is_in or known.is_doubted:
+                known.is_in, known.is_doubted = True, False
                 self._changes.put(change)
 
     def _started_keeper(self, node_id: str, row: Mapping[str, Any]) -> Any:
@@ -169,7 +176,11 @@ class Nodes:
             "scheduling_strategy": strategy,
         }
         cpus = int(row["Resources"].get("CPU", 0))
-        return ray.remote(Keeper).options(**options).remote(self.session, node_id, cpus, self.home, self._search_paths)
+        return (
+            ray.remote(Keeper)
+            .options(**options)
+            .remote(self.session, node_id, cpus, self._home, self.transport, self._head_address)
+        )
 
     def _answered(self, known: _Known) -> Change:
         import ray
@@ -194,6 +205,17 @@ class Nodes:
                 differences=versions.differences(versions.found(), facts.versions),
             )
         )
+
+
+Item = TypeVar("Item")
+
+
+def _drained(waiting: queue.SimpleQueue[Item]) -> list[Item]:
+    found = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            found.append(waiting.get_nowait())
+    return found
 
 
 def _why(error: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.slots import Place, Slot
 
@@ -21,6 +21,8 @@ class Room:
     cores: int
     gpus: int
     memory_mib: int
+    kind: str = ""
+    """Of its CPUs."""
 
     def has(self, place: Place) -> bool:
         return self.cores >= place.cores and self.gpus >= place.gpus and self.memory_mib >= place.memory_mib
@@ -34,7 +36,8 @@ class Room:
 class ClusterPool:
     """See :class:`orchestrator.slots.Slots`. Nodes come and go between calls.
 
-    A job goes to the node with the most free cores. Ranks stay together where a node has room for all of them.
+    A job goes to the node with the most free cores. Ranks stay together where a node has room for all of them, and
+    otherwise on nodes of one kind: on another CPU the same update may differ in its last bits.
 
     :param max_parallel: jobs at once; None: as many as there is room for.
     """
@@ -47,6 +50,7 @@ class ClusterPool:
         self._free: dict[str, Room] = {}
         self._by_cores: dict[int, dict[str, None]] = {}
         """Nodes by the number of their free cores, in the order in which they came to have it."""
+        self._paused: set[str] = set()
         self._held: dict[int, tuple[Place, ...]] = {}
         self._unused: list[int] = []
         """Indices of slots that were given back."""
@@ -54,10 +58,10 @@ class ClusterPool:
 
     # -- nodes
 
-    def add(self, node: str, *, cores: int, gpus: int, memory_mib: int) -> None:
+    def add(self, node: str, *, cores: int, gpus: int, memory_mib: int, kind: str = "") -> None:
         """:param node: not there yet."""
-        self._whole[node] = Room(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib)
-        self._free[node] = Room(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib)
+        self._whole[node] = Room(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib, kind=kind)
+        self._free[node] = replace(self._whole[node])
         self._by_cores.setdefault(cores, {})[node] = None
         self._cores += cores
 
@@ -66,6 +70,15 @@ class ClusterPool:
         if node in self._free:
             self._cores -= self._whole.pop(node).cores
             self._unlist(self._free.pop(node))
+            self._paused.discard(node)
+
+    def pause(self, node: str) -> None:
+        """Nothing more is handed out there until :meth:`resume`."""
+        if node in self._free:
+            self._paused.add(node)
+
+    def resume(self, node: str) -> None:
+        self._paused.discard(node)
 
     def __contains__(self, node: str) -> bool:
         return node in self._free
@@ -105,17 +118,6 @@ class ClusterPool:
             self._take(place, -1)
         self._unused.append(slot.index)
 
-    def moved(self, meant: tuple[Place, ...], places: tuple[Place, ...]) -> None:
-        """What a slot stands for came to be at ``places`` instead."""
-        index = next((index for index, held in self._held.items() if held is meant), None)
-        if index is None:  # given back meanwhile
-            return
-        for place in meant:
-            self._take(place, -1)
-        self._held[index] = places
-        for place in places:
-            self._take(place)
-
     def warnings(self) -> tuple[str, ...]:
         if self._max_parallel <= self._cores or self._max_parallel == sys.maxsize:
             return ()
@@ -130,7 +132,9 @@ class ClusterPool:
     def _roomy(self, place: Place) -> Iterator[Room]:
         """Nodes with room for ``place``, those with the most free cores first."""
         for cores in sorted((cores for cores in self._by_cores if cores >= place.cores), reverse=True):
-            yield from (self._free[node] for node in self._by_cores[cores] if self._free[node].has(place))
+            for node in self._by_cores[cores]:
+                if self._free[node].has(place) and node not in self._paused:
+                    yield self._free[node]
 
     def _take(self, place: Place, sign: int = 1) -> None:
         room = self._free.get(place.node)
@@ -153,7 +157,7 @@ def _fitting(rooms: Iterable[Room], place: Place) -> Iterator[Room]:
 def _places(
     cores: int, gpus: int, memory_mib: int, ranks: int, roomy: Callable[[Place], Iterator[Room]]
 ) -> tuple[Place, ...] | None:
-    """Where so much fits: on one node, else rank by rank; None: nowhere.
+    """Where so much fits: on one node, else rank by rank on nodes of one kind; None: nowhere.
 
     :param roomy: the nodes that have room for a place.
     """
@@ -164,8 +168,9 @@ def _places(
     if ranks == 1:
         return None
     each = Place(node="", ranks=1, cores=cores // ranks, gpus=gpus // ranks, memory_mib=memory_mib // ranks)
-    ranks_of: Counter[str] = Counter()
+    ranks_of_kind: dict[str, Counter[str]] = {}
     for room in roomy(each):
+        ranks_of = ranks_of_kind.setdefault(room.kind, Counter())
         while ranks_of.total() < ranks and room.has(_times(each, ranks_of[room.node] + 1)):
             ranks_of[room.node] += 1
         if ranks_of.total() == ranks:

@@ -93,6 +93,7 @@ class Task:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():
                 why = f"the process that ran it on {name} was killed"
+                self.fleet.doubt(self.node)
             case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
                 if self.home is None:
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
@@ -103,6 +104,7 @@ class Task:
                     self.fleet.could_not_run(self.node, why)
             case _:
                 why = f"its node {name} was lost"
+                self.fleet.doubt(self.node)
         return Exited(self.handle, None, lost=why)
 
     def _without_space(self) -> Exited:

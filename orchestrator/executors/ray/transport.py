@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from orchestrator.mirror import Storage
 Way: TypeAlias = Literal["shared", "stream"]
 """``shared``: workers train in the run directory itself, which their node sees; ``stream``: in a copy, which is kept
 the same as the run directory while they do."""
+MARK = b"Files of a run of many trainings pass through this folder. It is removed when the run ends."
 CHOICES = "auto, shared, stream, or a URI such as s3://bucket/folder"
 
 
@@ -25,6 +27,8 @@ class Transport:
     way: Way | None
     storage: Storage | None = None
     """Through which whole files go, in the place of Ray."""
+    mark: str | None = None
+    """The name of a file that the driver has put there."""
 
     @classmethod
     def chosen(cls, option: str, home: Path) -> Transport:
@@ -44,13 +48,20 @@ class Transport:
         try:
             storage.check()
             storage.clear()
+            mark = storage.put(io.BytesIO(MARK))
         except OSError as error:
             raise UsageError(f"--storage {option}: {error}") from error
-        return cls("stream", storage)
+        return cls("stream", storage, mark)
 
     def of(self, *, sees_home: bool) -> Way:
         """For a node."""
         return self.way or ("shared" if sees_home else "stream")
+
+    def problem(self) -> str | None:
+        """Asked on a node: why files cannot travel between it and the driver; None: they can."""
+        if self.storage is None or self.mark is None:
+            return None
+        return self.storage.problem(self.mark)
 
     def close(self) -> None:
         """Nothing is on its way any more."""

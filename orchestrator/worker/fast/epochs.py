@@ -38,7 +38,9 @@ class Losses(NamedTuple):
     clip_fraction: float
     loss: float
     epochs: int
-    """Epochs begun: less than ``n_epochs`` where ``target_kl`` ended the update."""
+    """Epochs begun: less than ``n_epochs`` where ``target_kl`` ended the update, unless it was in the last."""
+    ended_at_kl: float | None
+    """Divergence of the minibatch at which ``target_kl`` ended the update; None: it did not."""
 
 
 class Log(NamedTuple):
@@ -106,10 +108,11 @@ class Epoch:
         return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done])
 
 
-def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks) -> Losses:
+def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:
     """Over all ranks.
 
     :param logs: of each epoch begun. :param actions: in how many dimensions one acts.
+    :param ended: whether ``target_kl`` ended the update at the last minibatch.
     """
     sums = np.concatenate([log.sums for log in logs], axis=1)
     ranks.all_reduce(sums)
@@ -126,4 +129,5 @@ def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks) 
         clip_fraction=float(clipped.mean()),
         loss=float(last),
         epochs=len(logs),
+        ended_at_kl=float(kl[-1]) if ended else None,
     )

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.contract import Activation as ActivationName
+
 Array = NDArray[Any]
 """float32 or float64."""
 
@@ -52,7 +54,7 @@ def _elu_backward(after: Array, scratch: Array, gradient: Array) -> None:
     np.multiply(gradient, scratch, out=gradient)
 
 
-ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[ActivationName, Activation] = {
     "tanh": Activation(lambda before, after: np.tanh(before, out=after), _tanh_backward, one=100.0),
     "relu": Activation(lambda before, after: np.maximum(before, 0.0, out=after), _relu_backward, one=1.0),
     "elu": Activation(_elu_forward, _elu_backward, one=1.0),
@@ -68,7 +70,7 @@ class Shape:
     """Widths of the actor's hidden layers, perhaps none."""
     critic: tuple[int, ...]
     actions: int
-    activation: str
+    activation: ActivationName
     """A key of :data:`ACTIVATIONS`."""
 
 

@@ -9,7 +9,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
-from orchestrator.contract import Mode
+from orchestrator.contract import FAST_ACTIVATIONS, Mode
+from orchestrator.worker import algorithms
 from orchestrator.worker.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.fast.qualify import unfit_spaces
 from orchestrator.worker.fast.update import Update
@@ -17,9 +18,9 @@ from orchestrator.worker.ranks import ALONE, Ranks
 
 CHUNK = 256
 """Rows of a large forward pass: what fits into the nearer caches."""
+ACTIVATION_NAMES = {algorithms.activation(name): name for name in FAST_ACTIVATIONS}
 UNKNOWN_OPTIONS = ("amsgrad", "maximize", "decoupled_weight_decay")
 """Of torch's Adam."""
-ACTIVATION_NAMES: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 
 
 class UnsuitableError(ValueError):

@@ -140,10 +140,12 @@ def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[
 def record_update(
     model: PPO, losses: Losses, variance: float, std: float | None, clip_range: float, clip_range_vf: float | None
 ) -> None:
-    """What ``PPO.train`` logs at its end.
+    """What ``PPO.train`` logs at its end, and prints when ``target_kl`` has ended it.
 
     :param variance: the explained one. :param std: of the actions, on average; None where they have none.
     """
+    if losses.ended_at_kl is not None and model.verbose >= 1:
+        print(f"Early stopping at step {losses.epochs - 1} due to reaching max kl: {losses.ended_at_kl:.2f}")
     record = model.logger.record
     record("train/entropy_loss", losses.entropy_loss)
     record("train/policy_gradient_loss", losses.policy_gradient_loss)

@@ -93,10 +93,9 @@ class Update:
         :raises NonFiniteGradient:
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
-        logs = []
+        logs, ended = [], False
         for number in range(settings.n_epochs):
             epoch = Epoch(samples, order(), settings, self._ranks)
-            ended = False
             for index, (begin, end) in enumerate(epoch.slices):
                 minibatch = self._minibatch(end - begin)
                 samples.x.take(epoch.order[begin:end], axis=0, out=minibatch.passes.x, mode="clip")
@@ -127,7 +126,7 @@ class Update:
             logs.append(epoch.log(settings))
             if ended:
                 break
-        return losses(logs, settings, self._layout.shape.actions, self._ranks)
+        return losses(logs, settings, self._layout.shape.actions, self._ranks, ended=ended)
 
     def _minibatch(self, rows: int) -> Minibatch:
         if rows not in self._minibatches:

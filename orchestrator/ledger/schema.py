@@ -1,0 +1,27 @@
+"""The tables of a ledger. A change of them is another version: a ledger of another version is refused."""
+
+SCHEMA_VERSION = 3
+
+SCHEMA = """
+-- What is declared is large and stays as it is; what happens changes all the time. Apart, a page of the file holds
+-- some thirty jobs of the second kind, and a change writes a page.
+CREATE TABLE declared (
+    job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
+    spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,
+    fingerprint TEXT NOT NULL, robot_hash TEXT, point TEXT NOT NULL
+);
+CREATE INDEX in_order ON declared (position, job_id);
+CREATE TABLE jobs (
+    job_id TEXT PRIMARY KEY, state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
+    env_steps_per_s REAL, learner TEXT, learner_reason TEXT
+) WITHOUT ROWID;
+CREATE TABLE attempts (
+    job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
+    node TEXT, pid INTEGER, pid_start REAL, queue_s REAL NOT NULL, started_at REAL NOT NULL, ended_at REAL, wall_s REAL,
+    returncode INTEGER, cause TEXT, message TEXT, max_rss_mib REAL, record TEXT,
+    PRIMARY KEY (job_id, number)
+) WITHOUT ROWID;
+CREATE TABLE requests (id INTEGER PRIMARY KEY, verb TEXT NOT NULL, job_id TEXT);
+"""

@@ -1,0 +1,117 @@
+"""A worker that comes to itself again when its job goes on elsewhere: it ends, and touches nothing any more."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import ranks_helpers as ranks
+import worker_helpers as helpers
+from command_helpers import wait_until
+from mirror_helpers import tree
+
+from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.worker.checkpoint import CheckpointStore
+
+STOPPING = """
+import os, signal
+import gymnasium
+
+class Stopping(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        Stopping.steps += 1
+        if Stopping.steps == int(os.environ.get("STOP_AT", "0")):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self.env.step(action)
+
+def make(xml=None, seed=0):
+    return Stopping(gymnasium.make("CartPole-v1"))
+"""
+"""Its own signal comes in the middle of a rollout: no file is half written."""
+TOTAL = 1024
+IN_TRAINING, IN_EVALUATION = 600, TOTAL + 5
+PLACES = {"in training": IN_TRAINING, "in evaluation": IN_EVALUATION}
+
+
+def job(directory: Path, of_ranks: int = 1) -> JobPaths:
+    directory.mkdir()
+    (directory / "stopping.py").write_text(STOPPING)
+    return helpers.job(directory, spec(directory, of_ranks))
+
+
+def spec(directory: Path, of_ranks: int = 1) -> WorkerSpec:
+    return helpers.spec(
+        entry_point="stopping:make",
+        search_path=str(directory),
+        total_timesteps=TOTAL,
+        eval_episodes=1,
+        ranks=of_ranks,
+        hyperparameters=helpers.SMALL_PPO,
+    )
+
+
+def until_stopped(pid: int) -> None:
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stops")
+
+
+def without_log(paths: JobPaths) -> dict[str, bytes]:
+    return {name: content for name, content in tree(paths.root).items() if not name.endswith(".log")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
+    record, log = helpers.run(job(tmp_path_factory.mktemp("undisturbed") / "job"))
+    assert record.code == ExitCode.SUCCEEDED, log
+    return record
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("channel", [True, False], ids=["within a second", "at the next file"])
+def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
+    undisturbed: ExitRecord, tmp_path: Path, place: int, channel: bool
+) -> None:
+    paths = job(tmp_path / "disturbed")
+    with helpers.Worker(paths, 0, channel=channel, STOP_AT=str(place)) as suspended:
+        until_stopped(suspended.process.pid)
+        then, log = helpers.run(paths, 1)
+        assert then.code == ExitCode.SUCCEEDED, log
+        assert then.weights_sha256 == undisturbed.weights_sha256
+        left = without_log(paths)
+        if place == IN_TRAINING:  # that it is to leave, and save, it hears at the same moment
+            suspended.process.send_signal(signal.SIGTERM)
+        suspended.process.send_signal(signal.SIGCONT)
+        assert suspended.wait() == ExitCode.ORPHANED, suspended.log
+    assert without_log(paths) == left
+    assert "attempt 1 of this job has begun, so that this one is over" in suspended.log
+
+
+def test_all_ranks_of_a_suspended_attempt_leave_the_job_to_the_next(tmp_path: Path) -> None:
+    paths = job(tmp_path / "job", of_ranks=2)
+    with ranks.Attempt(paths, STOP_AT=str(IN_TRAINING // 2)) as suspended:
+        for process in suspended.processes:
+            until_stopped(process.pid)
+        assert list(paths.checkpoints.glob("*.pt"))
+        ranks.run(paths, 1)
+        left = without_log(paths)
+        for process in suspended.processes:
+            process.send_signal(signal.SIGCONT)
+        assert suspended.codes() == [ExitCode.ORPHANED] * 2, suspended.log
+    assert without_log(paths) == left
+
+
+def test_nothing_is_written_once_the_job_is_somebody_elses(tmp_path: Path) -> None:
+    class SomebodyElsesError(Exception):
+        pass
+
+    def refuse() -> None:
+        raise SomebodyElsesError
+
+    CheckpointStore(tmp_path, "f").save(4, {})
+    left = tree(tmp_path)
+    with pytest.raises(SomebodyElsesError):
+        CheckpointStore(tmp_path, "f", before_writing=refuse).save(8, {})
+    assert tree(tmp_path) == left
