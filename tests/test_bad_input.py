@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -202,22 +201,6 @@ def test_an_impossible_run_directory_is_told(run_dir: str, fragment: str, tmp_pa
     assert (done.returncode, done.stdout) == (2, "")
     assert fragment in done.stderr
     assert "--run-dir" in done.stderr
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    if (
-        not AS_ROOT
-        or shutil.which("mount") is None
-        or subprocess.run(mount, check=False, capture_output=True).returncode
-    ):
-        pytest.skip("only root can mount a small disk")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(folder: Path) -> Path:

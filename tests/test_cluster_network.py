@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cluster_helpers as helpers
 import grpc_probe
+import psutil
 import pytest
 from cluster_helpers import PATIENCE_S, Machine
 from command_helpers import REPOSITORY, summary, wait_until, write_experiment
@@ -209,3 +210,30 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
     assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "nothing was lost, nobody was warned"
     assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each had its last word"
+
+
+def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(site: Site) -> None:
+    """All see the same files, so that two workers of one job would write to them. Leaves the cluster without node2."""
+    jobs = write_experiment(site.head.home / "cut", {**LONG, "seeds": [0, 1, 2]})
+    run_dir = site.head.home / "cut/run"
+    over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "shared", "--run-dir", run_dir)
+    with site.head.running(jobs, *over) as process:
+        assert process.stdout is not None
+        events = (json.loads(line) for line in process.stdout)
+        first = {event["node"]: event for event in (next(events) for _ in range(3))}
+        cut_off = first["node2"]
+        checkpoints = run_dir / "jobs" / cut_off["job_id"] / "checkpoints"
+        wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
+        with site.network.stalled(NODE2):
+            again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
+            assert not psutil.pid_exists(cut_off["pid"]), "it has ended itself"
+        assert again["job_id"] == cut_off["job_id"]
+        assert again["node"] in ("head", "node1")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    rows = summary(run_dir)
+    assert rows[cut_off["job_id"]]["attempts"] == 2
+    assert [row["attempts"] for row in rows.values()].count(1) == 2
+    wait_until(lambda: len(ids(site.head)) == 2, "the cluster without the node")
+    site.nodes[1].done("down")

@@ -116,6 +116,27 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     assert executor.fleet.pool.lanes == cores - 3
 
 
+def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    with ray_cluster.further(num_cpus=3) as late:
+        until_known(executor.fleet, late.node_id)
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", ASLEEP))
+        (raylet,) = late.all_processes["raylet"]
+        machine = psutil.Process(raylet.process.pid)
+        processes = [machine, *machine.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            end = until_exit(executor, event.handle)[event.handle]
+        finally:
+            for process in processes:
+                process.resume()
+        assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
+        assert event.pid is not None
+        await_gone([event.pid])  # its keeper finds that the node is given up; Ray there goes on
+
+
 def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setattr(keepers, "head_has_given_up", lambda node_id: False)
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -105,6 +106,22 @@ def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_not
     with pytest.raises(subprocess.TimeoutExpired):
         task.wait(2.0)
     head.close()
+    assert task.wait(60) == -signal.SIGKILL
+    assert take(kept, "b/0", os.getpid()) is None
+    kept.close()
+
+
+def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_head(
+    home: Home, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: list[str] = []
+    monkeypatch.setattr(keepers, "head_has_given_up", given_up.__contains__)
+    monkeypatch.setattr(keepers, "ASK_EVERY_S", 0.0)
+    kept = keeper(home, head)
+    assert take(kept, "a/0", task.pid) is not None
+    with pytest.raises(subprocess.TimeoutExpired):
+        task.wait(2.0)
+    given_up.append("node")
     assert task.wait(60) == -signal.SIGKILL
     assert take(kept, "b/0", os.getpid()) is None
     kept.close()

@@ -20,12 +20,14 @@ LEAST_RESERVE_MIB = 768
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "5000",
     "RAY_health_check_period_ms": "5000",
-    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "8",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    "RAY_grpc_keepalive_timeout_ms": "60000",
 }
 """A node is given up after eight checks that failed, 35 s at least: in a network that is silent for 20 s nothing is
-lost. Ray's own five checks every 3 s give it up after 12 s where the network says at once that there is no way."""
+lost. Ray's own five checks every 3 s give it up after 12 s where the network says at once that there is no way; and its
+processes would close connections over which nothing came for 20 s, and take whoever is at the other end for dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

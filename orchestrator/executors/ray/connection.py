@@ -67,7 +67,7 @@ def connect(where: str, machine: Machine) -> Connection:
         }
     else:
         found = _found(where)
-        client, variables = access.client_environment(found), {}
+        client, variables = access.client_environment(found), dict(settings.HEALTH)
         wanted = {"address": found, "_node_ip_address": address_in(found)}
     _check_process(client)
     _imported_with.update(client)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,8 +68,8 @@ class RayExecutor:
     _home_is_full: bool = field(default=False, init=False)
     _look_at: float = field(default=0.0, init=False)
     """When it is time for the next look at all streams."""
-    _waiting: dict[Remote, None] = field(default_factory=dict, init=False)
-    """Attempts with ranks that shall end though no further one does."""
+    _unsettled: dict[Remote, None] = field(default_factory=dict, init=False)
+    """Attempts of which a task has ended, or ranks that shall end though no further one does."""
 
     def __post_init__(self) -> None:
         self._groups = Groups(self._keeper)
@@ -178,7 +178,7 @@ class RayExecutor:
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
         while True:
-            self.fleet.update()
+            self._lose(self.fleet.update())
             self._place()
             left_s = max(0.0, deadline - time.monotonic())
             events = self._heard(0.0 if self._ended else min(left_s, WAIT_S))
@@ -186,6 +186,13 @@ class RayExecutor:
             self._ended = []
             if events or left_s == 0.0:
                 return events
+
+    def _lose(self, nodes: Collection[str]) -> None:
+        """Give up what runs on ``nodes``, which have left."""
+        lost = [stream for stream, (_, task) in self._tasks.items() if task.node in nodes] if nodes else []
+        for stream in lost:
+            self._hear(stream, self._tasks[stream][1].lose())
+        self._settle()
 
     def _place(self) -> None:
         """Start the ranks that have got their room."""
@@ -222,24 +229,32 @@ class RayExecutor:
         if not ready and timeout_s > rest_s:
             ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s - rest_s)
         events: list[Event] = []
-        ending: dict[Remote, None] = {}
         for stream in ready:
-            one, task = self._tasks[stream]
-            for event in task.read(self._bring):
-                events += one.hear(task, event)
-                if isinstance(event, Exited):
-                    del self._tasks[stream]
-                    ending[one] = None
-        for one in dict.fromkeys((*ending, *self._waiting)):
-            self._waiting.pop(one, None)
+            for event in self._tasks[stream][1].read(self._bring):
+                events += self._hear(stream, event)
+        self._settle()
+        for _, task in self._tasks.values():
+            task.enforce()
+        return events
+
+    def _hear(self, stream: Any, event: Event) -> list[Event]:
+        """What the attempt tells where a task tells ``event``; also of the task's end, and not of its own."""
+        one, task = self._tasks[stream]
+        events = one.hear(task, event)
+        if isinstance(event, Exited):
+            del self._tasks[stream]
+            self._unsettled[one] = None
+        return events
+
+    def _settle(self) -> None:
+        """End the attempts that are over. Ends that are known at the same time have all been heard."""
+        for one in list(self._unsettled):
+            del self._unsettled[one]
             end = one.settle()
             if end is not None:
                 self._end(one, end)
             elif one.gang.waits:
-                self._waiting[one] = None
-        for _, task in self._tasks.values():
-            task.enforce()
-        return events
+                self._unsettled[one] = None
 
     def _bring(self, home: mirror.Home, piece: Piece) -> None:
         """Do to the job directory what ``piece`` says.
@@ -258,7 +273,7 @@ class RayExecutor:
 
     def _end(self, one: Remote, end: Exited) -> None:
         del self._attempts[one.handle]
-        self._waiting.pop(one, None)
+        self._unsettled.pop(one, None)
         self._groups.forget(one.handle)
         for task in one.gang.running:
             self._tasks.pop(task.stream, None)

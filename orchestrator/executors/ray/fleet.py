@@ -122,8 +122,12 @@ class Fleet:
         warnings += [f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in others.items()]
         return [*warnings, *_about_cores(joined), *_about_models(joined)]
 
-    def update(self) -> None:
-        """Follow the nodes that have come and gone. One that differs too much is told of and left alone."""
+    def update(self) -> list[str]:
+        """Follow the nodes that have come and gone. One that differs too much is told of and left alone.
+
+        Returns those that have left the cluster, whether they were in use or not: nothing more is heard of them.
+        """
+        left = []
         for change in self._nodes.changes():
             match change:
                 case Joined(node=node) if against := self._against(node):
@@ -138,10 +142,12 @@ class Fleet:
                     self.give_up(node_id, why)
                 case Failed(name=name, why=why):
                     self.tell("warning", f"{name} has joined the cluster and is not used: {why}")
-                case Left(node_id=node_id) if node_id in self._usable:
-                    del self._usable[node_id]
-                    self.pool.remove(node_id)
-                    self.tell("warning", f"{self.name(node_id)} has left the cluster; its jobs go on elsewhere")
+                case Left(node_id=node_id):
+                    left.append(node_id)
+                    if self._usable.pop(node_id, None) is not None:
+                        self.pool.remove(node_id)
+                        self.tell("warning", f"{self.name(node_id)} has left the cluster; its jobs go on elsewhere")
+        return left
 
     def _against(self, node: Node) -> tuple[str, ...]:
         """Why ``node`` cannot be used; empty: it can."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from orchestrator.executors.ray.home import Home
 from orchestrator.executors.ray.scratch import Holder, Scratch, order_file
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.executors.ray.versions import Versions, found
-from orchestrator.executors.ray.watch import FENCE_AFTER_S, HeadWatch
+from orchestrator.executors.ray.watch import FENCE_AFTER_S, HeadWatch, head_has_given_up
 from orchestrator.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"
@@ -30,6 +31,8 @@ NAME_PREFIX = "keeper"
 """Of an actor's name: ``keeper/<session>/<node>``. Whoever is in the cluster can find them by it."""
 
 FENCE_LOOK_S = 0.5
+ASK_EVERY_S = 10.0
+"""Whether we are given up: what each node asks adds up at the head."""
 
 Order: TypeAlias = Literal["leave", "kill"]
 
@@ -107,17 +110,27 @@ class Keeper:
         self._scratch.remove_left()
         for holder in self._scratch.holders():  # of a keeper before us, which has died
             self._held[holder.key] = Held(slot=self._pool.resume(holder.cpus), holder=holder, inherited=True)
+        self._node_id, self._is_given_up = node_id, False
         self._head = HeadWatch(head)
         threading.Thread(target=self._fence, name="fence", daemon=True).start()
 
     def _fence(self) -> None:
-        """End all attempts when the cluster must take this node for dead soon: others will go on with their jobs, and
-        may see the same files. What has come home so far, or was written, is what they go on from.
+        """End all attempts when the cluster must take this node for dead soon, or does already (its machine may have
+        been suspended, and Ray here goes on as if nothing had been): others go on with their jobs, and may see the same
+        files. What has come home so far, or was written, is what they go on from.
         """
+        ask_at = 0.0
         while not self._head.is_closed.wait(FENCE_LOOK_S):
-            if self._head.missing_s > FENCE_AFTER_S:
+            if self._head.answers and time.monotonic() >= ask_at:
+                ask_at = time.monotonic() + ASK_EVERY_S
+                self._is_given_up = self._is_given_up or head_has_given_up(self._node_id)
+            if self._is_cut_off:
                 for held in list(self._held.values()):
                     held.holder.kill()
+
+    @property
+    def _is_cut_off(self) -> bool:
+        return self._is_given_up or self._head.missing_s > FENCE_AFTER_S
 
     def facts(self) -> NodeFacts:
         return NodeFacts(
@@ -139,7 +152,7 @@ class Keeper:
             left = held.inherited and not self._scratch.attempt(other).exists()
             if other == key or left or not held.holder.is_alive():
                 self.give(other)
-        if self._head.missing_s > FENCE_AFTER_S:
+        if self._is_cut_off:
             return None
         there = min(cores, len(self._machine.cpus))
         slot = self._pool.acquire(there)

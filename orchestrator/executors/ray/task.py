@@ -64,6 +64,12 @@ class Task:
             return [self._over(Exited(self.handle, None, lost=f"its files could not be brought home: {error}"))]
         return [self._ours(event) for event in batch.events]
 
+    def lose(self) -> Exited:
+        """Its node has left the cluster. Of a machine that has fallen silent Ray says so at once, but of its tasks only
+        when their connections are given up, minutes later.
+        """
+        return self._over(Exited(self.handle, None, lost=f"its node {self.fleet.name(self.node)} was lost"))
+
     def _ours(self, event: Event) -> Event:
         if isinstance(event, Placed):
             self.is_placed = True

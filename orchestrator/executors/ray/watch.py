@@ -1,6 +1,6 @@
-"""Whether the head of the cluster can be reached, asked without Ray.
+"""Whether a process is still part of the cluster: whether the head can be reached, and has not given its node up.
 
-Ray itself waits for a minute where its head does not answer, and then ends the process, with a trace of its own code.
+Where its head does not answer, Ray itself waits for a minute and then ends the process, with a trace of its own code.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from typing import Any
 
 PROBE_EVERY_S = 2.0
 PROBE_PATIENCE_S = 5.0
@@ -55,3 +56,20 @@ class HeadWatch:
                 if self._failing_since is None:
                     self._failing_since = began
             self.is_closed.wait(PROBE_EVERY_S)
+
+
+def head_has_given_up(node_id: str) -> bool:
+    """Whether the head takes the node for dead, asked on it. Ray there need not notice.
+
+    False also where there is no answer.
+    """
+    import ray
+    from ray._private import worker
+    from ray._raylet import NodeID
+
+    ours: Any = worker.global_worker
+    try:
+        (is_alive,) = ours.gcs_client.check_alive([NodeID.from_hex(node_id)], timeout=PROBE_PATIENCE_S)
+    except (ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError):
+        return False
+    return not is_alive
