@@ -19,6 +19,9 @@ RETRYABLE = frozenset(
 )
 """Ends that another attempt may not meet; they count against ``max_retries``."""
 
+MOST_LOSSES = 10
+"""Lost nodes are not the job's fault and are not counted, but for those after so many: it may be what ends them."""
+
 RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL})
 """Ends that are nobody's fault; the job waits for the next supervisor and nothing is counted."""
 
@@ -111,11 +114,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def next_state(ending: Ending, *, failures: int, max_retries: int, now: float) -> State:
+def next_state(ending: Ending, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
     """Where a running job goes when its attempt has ended.
 
     :param failures: counted failures before this one.
     :param now: monotonic seconds, for the back-off.
+    :param losses: attempts of the job that were lost with their node, this one included.
     """
     match ending.cause:
         case None:
@@ -124,6 +128,8 @@ def next_state(ending: Ending, *, failures: int, max_retries: int, now: float) -
             return Cancelled()
         case cause if cause in RESUMABLE:
             return Pending(failures=failures)
+        case Cause.NODE_LOST if losses <= MOST_LOSSES:
+            return Pending(failures=failures, not_before=now + backoff_s(losses))
         case cause if cause in RETRYABLE and failures < max_retries:
             return Pending(failures=failures + 1, not_before=now + backoff_s(failures + 1))
         case cause if cause in RETRYABLE and max_retries > 0:

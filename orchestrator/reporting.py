@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from orchestrator import policy
 from orchestrator.contract import ExitRecord, Progress
 from orchestrator.executors.base import Handle
-from orchestrator.job import Cancelled, Failed, Job, Pending, State
+from orchestrator.job import Cancelled, Cause, Failed, Job, Pending, State
 from orchestrator.policy import Ending
 from orchestrator.slots import Slot
 
@@ -144,7 +144,10 @@ def told_end(live: Live, ending: Ending, new: State, record: ExitRecord | None, 
             return "paused", f"{name} left to be resumed: {ending.message}", facts
         case Pending(failures=failures, not_before=when):
             wait = max(0.0, (when or 0.0) - now)
-            text = f"{name} {ending.message}; retry {failures} of {live.job.max_retries} in {wait:.0f} s"
+            again = f"retry {failures} of {live.job.max_retries}"
+            if ending.cause is Cause.NODE_LOST:
+                again = "it goes on"
+            text = f"{name} {ending.message}; {again} in {wait:.0f} s"
             return "retrying", text, facts
         case Cancelled():
             return "cancelled", f"{name} cancelled", facts

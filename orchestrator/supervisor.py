@@ -205,7 +205,8 @@ class Supervisor:
         if live.progress is not None:
             self._roster.reached(job_id, live.progress.env_steps)
         failures = self._roster.failures(job_id)
-        new = policy.next_state(ending, failures=failures, max_retries=live.job.max_retries, now=now)
+        losses = self.ledger.losses(job_id) if ending.cause is Cause.NODE_LOST else 0
+        new = policy.next_state(ending, failures=failures, max_retries=live.job.max_retries, now=now, losses=losses)
         self._roster.move(job_id, new)
         if isinstance(new, Succeeded):
             job_directory.tidy(self.paths.job(job_id), live.job.resources.ranks)

@@ -99,7 +99,6 @@ def test_of_several_ranks_the_one_that_ended_is_named(
         (Cause.SIGNAL, 0, 2, Pending(failures=1, not_before=101.0)),
         (Cause.OUT_OF_MEMORY, 1, 2, Pending(failures=2, not_before=102.0)),
         (Cause.STALLED, 0, 1, Pending(failures=1, not_before=101.0)),
-        (Cause.NODE_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.RANK_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.LAUNCH, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.SIGNAL, 2, 2, Failed(cause=Cause.SIGNAL, message="why (attempt 3 of 3)")),
@@ -118,13 +117,32 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
     assert policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
 
 
-@given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50))
-def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
-    cause: Cause | None, failures: int, max_retries: int
+@pytest.mark.parametrize(
+    ("losses", "max_retries", "new"),
+    [
+        (1, 0, Pending(failures=0, not_before=101.0)),
+        (3, 0, Pending(failures=0, not_before=104.0)),
+        (policy.MOST_LOSSES, 2, Pending(failures=0, not_before=160.0)),
+        (policy.MOST_LOSSES + 1, 2, Pending(failures=1, not_before=101.0)),
+        (policy.MOST_LOSSES + 1, 0, Failed(cause=Cause.NODE_LOST, message="why")),
+    ],
+)
+def test_a_lost_node_is_not_counted_against_the_job_unless_it_loses_too_many(
+    losses: int, max_retries: int, new: State
 ) -> None:
-    new = policy.next_state(Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0)
+    ending = Ending(cause=Cause.NODE_LOST, message="why")
+    assert policy.next_state(ending, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
+
+
+@given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
+def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
+    cause: Cause | None, failures: int, max_retries: int, losses: int
+) -> None:
+    new = policy.next_state(Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses)
     assert not isinstance(new, Running)
-    if isinstance(new, Pending) and cause not in policy.RESUMABLE:
+    if cause is Cause.NODE_LOST and losses <= policy.MOST_LOSSES:
+        assert isinstance(new, Pending)
+    elif isinstance(new, Pending) and cause not in policy.RESUMABLE:
         assert new.failures == failures + 1 <= max_retries
 
 

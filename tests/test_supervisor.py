@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, fates, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from orchestrator import summary
+from orchestrator import policy, summary
 from orchestrator.contract import ExitCode, ExitRecord, Progress
 from orchestrator.errors import DiskFullError
 from orchestrator.executors.base import Event, Handle, Launch
@@ -178,6 +178,20 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
     assert experiment.told.kinds("k").count("retrying") == 3
     assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (attempt 4 of 4)"
     assert rows(tmp_path)["k"]["attempts"] == 4
+
+
+def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(tmp_path: Path) -> None:
+    lost = Fate(after_s=1.0, returncode=None)
+    table = {"k": [lost, lost, lost, Fate(after_s=1.0, returncode=-9), Fate(after_s=1.0)]}
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates(table))
+    assert experiment.run() == {"k": "SUCCEEDED"}
+    assert experiment.fake.time_s == pytest.approx(5 * 1.0 + 1.0 + 2.0 + 4.0 + 1.0, abs=0.01)
+
+
+def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": Fate(returncode=None)}))
+    assert experiment.run() == {"k": "FAILED"}
+    assert len(experiment.fake.launches) == policy.MOST_LOSSES + 2
 
 
 def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.contract import ExitRecord
 from orchestrator.errors import LedgerError
-from orchestrator.job import Attempt, Failed, Job, Pending, Running, State
+from orchestrator.job import Attempt, Cause, Failed, Job, Pending, Running, State
 from orchestrator.ledger import file, rows
 from orchestrator.ledger.file import decoding, translated
 from orchestrator.ledger.rows import JobRow
@@ -224,6 +224,11 @@ class Ledger:
                     job_id,
                 ),
             )
+
+    def losses(self, job_id: str) -> int:
+        """How many attempts of the job were lost with their node."""
+        sql = "SELECT count(*) FROM attempts WHERE job_id = ? AND cause = ?"
+        return int(self._execute(sql, (job_id, Cause.NODE_LOST)).fetchone()[0])
 
     def set_progress(self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]) -> None:
         """Latest figures of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.cluster import access, address, question, settings
@@ -22,6 +25,8 @@ from orchestrator.executors.ray.keeper import NAMESPACE
 from orchestrator.machine import Machine
 
 LOCAL, AUTO = "local", "auto"
+LONGEST_DIRECTORY = 39
+"""Below ``ray`` in it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,8 @@ class Connection:
     """The node that we are on."""
     before: Mapping[str, str | None]
     """What our environment was in the variables that were set for Ray, or by it."""
+    directory: Path | None
+    """With the files of a cluster that was started for us."""
 
     def close(self) -> None:
         """Leave the cluster; one that was started for us ends. What we have running in it is killed."""
@@ -41,6 +48,7 @@ class Connection:
 
         ray.shutdown()
         _restore(self.before)
+        _remove(self.directory)
 
 
 def connect(where: str, machine: Machine) -> Connection:
@@ -53,8 +61,10 @@ def connect(where: str, machine: Machine) -> Connection:
         access.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
+    directory = None
     if where == LOCAL:
         access.create_token()
+        directory = _directory()
         client, variables = access.environment(loopback=True), {**settings.HEALTH, **package_path()}
         offer = settings.offer(machine)
         wanted: dict[str, Any] = {
@@ -64,24 +74,42 @@ def connect(where: str, machine: Machine) -> Connection:
             "object_store_memory": offer.store_mib * settings.MIB,
             "_memory": offer.memory_mib * settings.MIB,
             "include_dashboard": False,
+            "_temp_dir": str(directory / "ray"),
         }
     else:
         found = _found(where)
         client, variables = access.client_environment(found), dict(settings.HEALTH)
         wanted = {"address": found, "_node_ip_address": address_in(found)}
-    _check_process(client)
-    _imported_with.update(client)
     before = dict(os.environ)
-    os.environ.update({**client, **variables})
     try:
+        _check_process(client)
+        _imported_with.update(client)
+        os.environ.update({**client, **variables})
         _initialise(where, wanted)
     except BaseException:
         _restore(_changed(before))
+        _remove(directory)
         raise
     import ray
 
     context = ray.get_runtime_context()
-    return Connection(head=context.gcs_address, node=context.get_node_id(), before=_changed(before))
+    return Connection(
+        head=context.gcs_address, node=context.get_node_id(), before=_changed(before), directory=directory
+    )
+
+
+def _directory() -> Path:
+    """That only we can enter: what Ray makes in it is open to everyone."""
+    usual = Path(tempfile.mkdtemp(prefix="ray-"))
+    if len(str(usual)) <= LONGEST_DIRECTORY:
+        return usual
+    usual.rmdir()
+    return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # noqa: S108 - made for us alone, as the other
+
+
+def _remove(directory: Path | None) -> None:
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _found(where: str) -> str:
