@@ -23,7 +23,14 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Line, at_most
-from orchestrator.contract import RANK_VARIABLE, WORLD_SIZE_VARIABLE, Backend, worker_thread_settings
+from orchestrator.contract import (
+    RANK_VARIABLE,
+    RANKS_SECRET_VARIABLE,
+    WORLD_SIZE_VARIABLE,
+    Backend,
+    worker_thread_settings,
+)
+from orchestrator.executors.gang import new_secret
 
 RANKS = 2
 CALLS = 500
@@ -66,10 +73,11 @@ def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         cpus = sorted(os.sched_getaffinity(0))
         ranks = []
+        secret = {RANKS_SECRET_VARIABLE: new_secret()}
         for rank in range(RANKS):
             command = [sys.executable, "-m", "benchmarks.allreduce", "--as-rank", folder, str(repeats), backend]
             place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(RANKS)}
-            environment = {**os.environ, **worker_thread_settings(1), **place}
+            environment = {**os.environ, **worker_thread_settings(1), **place, **secret}
             popen = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
             os.sched_setaffinity(popen.pid, {cpus[rank % len(cpus)]})
             ranks.append(popen)

@@ -31,6 +31,7 @@ from orchestrator.bench.work import Work
 from orchestrator.contract import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
+    RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,
     ExitCode,
     ExitRecord,
@@ -39,6 +40,7 @@ from orchestrator.contract import (
     write_whole,
 )
 from orchestrator.errors import OrchestratorError, UsageError
+from orchestrator.executors.gang import new_secret
 from orchestrator.report import records
 from orchestrator.wording import count
 
@@ -82,9 +84,10 @@ def _train(paths: JobPaths, todo: Work, seed: int) -> None:
     attempt.root.mkdir(parents=True)
     size, cpus = todo.job.resources.ranks, sorted(os.sched_getaffinity(0))
     processes = []
+    secret = {RANKS_SECRET_VARIABLE: new_secret()}
     for rank in range(size):
         place = {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(size), LOCAL_RANK_VARIABLE: str(rank)}
-        environment = {**os.environ, **worker_thread_settings(1), **(place if size > 1 else {})}
+        environment = {**os.environ, **worker_thread_settings(1), **(place | secret if size > 1 else {})}
         with attempt.log_of(rank).open("wb") as log:
             processes.append(
                 subprocess.Popen(

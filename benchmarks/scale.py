@@ -145,12 +145,14 @@ def stream_row(found: Mapping[str, Any]) -> Sequence[str]:
         " · ".join(f"{load.cpu_s.get(part, 0.0) / busy:.0%}" for part in parts),
         f"{load.microseconds:.0f} µs",
         f"{load.nodes / busy:,.0f}",
+        f"{load.nodes / max(busy, load.wall_s):,.0f}",
     )
 
 
 STREAM_HEAD = (
     *("nodes", "jobs", "reports every", "batches/s", "cores", "wall seconds a second"),
-    *("unpickling · files · replies · supervisor · ledger · summary", "a batch", "falls behind at nodes"),
+    *("unpickling · files · replies · supervisor · ledger · summary", "a batch", "fills a core at nodes"),
+    "falls behind at nodes",
 )
 
 

@@ -29,7 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 all jobs succeeded, 1 some did not, 2 wrong usage or job file, 130 stopped and resumable.",
+    epilog="Exit codes: 0 all jobs succeeded; 1 some did not, or the run could not go on (its cluster's head is lost, "
+    "the disk is full): the same command goes on; 2 wrong usage or job file; 130 stopped and resumable.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -66,14 +67,17 @@ def run(
         str,
         typer.Option(
             metavar="local|auto|HOST:PORT",
-            help="Of the Ray cluster; local: this machine alone, auto: the one that this machine is a node of.",
+            help="Of the Ray cluster, which this machine must be a node of; auto: whichever it is a node of; local: "
+            "start Ray on this machine alone.",
         ),
     ] = "local",
     storage: Annotated[
         str,
         typer.Option(
             metavar="auto|shared|stream|URI",
-            help="How files travel between the run directory and other machines.",
+            help="How other machines get at the run directory. shared: they see it; stream: its files go there and "
+            "come home with the jobs; a URI (s3://bucket/folder): likewise, large ones by way of that place; auto: "
+            "shared where a node sees it, else stream.",
         ),
     ] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an existing run directory is set aside.")] = False,

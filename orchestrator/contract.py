@@ -34,8 +34,11 @@ SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 that one as it was when the jobs began."""
 RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 """Environment variables of a rank, under the names that PyTorch's launchers use."""
+RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of a variable, no secret
+"""Environment variable: by what the ranks of an attempt know that it is one of them who speaks. Made by whoever starts
+them, the same for all; never on a command line, never in a file."""
 DISTRIBUTED_VARIABLES = (
-    *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE),
+    *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE, RANKS_SECRET_VARIABLE),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 """What tells a process that it is one of several. A supervisor's own are not for its workers."""

@@ -183,7 +183,11 @@ def bow_to_permissions() -> None:
 
 
 def give(
-    *arguments: str | Path, cwd: Path, before: Callable[[], None] | None = None, **added: str
+    *arguments: str | Path,
+    cwd: Path,
+    before: Callable[[], None] | None = None,
+    patience_s: float = PATIENCE_S * 2,
+    **added: str,
 ) -> subprocess.CompletedProcess[str]:
     """Give a command and wait for its end. Whatever the user did: never a traceback.
 
@@ -198,7 +202,7 @@ def give(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S * 2,
+        timeout=patience_s,
     )
     assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout
     return done

@@ -39,7 +39,7 @@ def family(rank: int, then: Iterable[Order] = ASLEEP_FAMILY[-2:]) -> list[Order]
 def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: int = 0, **changes: Any) -> Launch:
     job_dir = root / job_id
     (job_dir / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
-    (job_dir / "orders.json").write_text(json.dumps(list(orders)))
+    (job_dir / "spec.json").write_text(json.dumps(list(orders)))
     values: dict[str, Any] = {"cpus": tuple(os.sched_getaffinity(0)), "gpus": (), "threads": 1}
     return Launch(job_id=job_id, number=number, job_dir=job_dir, **values | changes)
 
@@ -49,7 +49,7 @@ def make_gang(root: Path, job_id: str, *orders: Iterable[Order], **changes: Any)
     cpus = tuple(os.sched_getaffinity(0)) * len(orders)
     launch = make_launch(root, job_id, **{"cpus": cpus, "ranks": len(orders)} | changes)
     of_ranks = {str(rank): list(of_rank) for rank, of_rank in enumerate(orders)}
-    (launch.job_dir / "orders.json").write_text(json.dumps(of_ranks))
+    (launch.job_dir / "spec.json").write_text(json.dumps(of_ranks))
     return launch
 
 

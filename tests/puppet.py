@@ -1,5 +1,5 @@
-"""A worker that does what ``orders.json`` in its job directory says, one order after the other; of several ranks
-each has orders of its own there.
+"""A worker that does what ``spec.json`` in its job directory says, one order after the other; of several ranks each
+has orders of its own there.
 
 Started as ``python -I -S puppet.py JOB_DIR NUMBER``: it imports nothing of ours, and nothing of it ends
 with its supervisor by its own doing.
@@ -56,9 +56,9 @@ def follow(order: str, value: object) -> None:
         line = b"x" * 999 + b"\n"
         for _ in range(int(str(value)) // 1000):
             os.write(1, line)
-    elif order == "when asked":  # exit with this code; None: ignore it
-        handler = (lambda *_: os._exit(value)) if isinstance(value, int) else signal.SIG_IGN
-        signal.signal(signal.SIGTERM, handler)
+    elif order == "when asked":  # exit with this code; None: note it, and go on
+        asked = (lambda *_: os._exit(value)) if isinstance(value, int) else (lambda *_: note(f"asked-{RANK}", ""))
+        signal.signal(signal.SIGTERM, asked)
     elif order == "fork":
         fork_and_sleep(str(value), own_session=False)
     elif order == "daemon":
@@ -89,7 +89,7 @@ def follow(order: str, value: object) -> None:
 
 
 if __name__ == "__main__":
-    with open(os.path.join(sys.argv[1], "orders.json")) as orders:
+    with open(os.path.join(sys.argv[1], "spec.json")) as orders:
         todo = json.load(orders)
     for step in todo[RANK] if isinstance(todo, dict) else todo:
         follow(*step)

@@ -17,9 +17,10 @@ from typing import Any
 
 import worker_helpers as worker
 
-from orchestrator.contract import Backend, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.contract import RANKS_SECRET_VARIABLE, Backend, ExitRecord, JobPaths, WorkerSpec
 
 HERE = Path(__file__).parent
+SECRET = {RANKS_SECRET_VARIABLE: "of all ranks that are started here by hand"}
 TIMEOUT_S = 120.0
 """For an end that is certain to come; only a failing test waits this long."""
 
@@ -37,7 +38,7 @@ def together(
     directory.mkdir(parents=True)
     module = Path(inspect.getfile(function)).stem  # pytest imports test modules under names of its own
     (directory / "call.pkl").write_bytes(pickle.dumps((module, function.__name__, arguments)))
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{worker.REPOSITORY}:{HERE}"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{worker.REPOSITORY}:{HERE}", **SECRET}
     logs = [directory / f"log-{rank}" for rank in range(size)]
     processes = []
     for rank, path in enumerate(logs):
@@ -133,7 +134,7 @@ class Attempt:
         self._attempts = [one.attempt(number) for one in of_ranks]
         for one in self._attempts:
             one.root.mkdir(parents=True, exist_ok=True)
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY), **environment}
+        variables = {**os.environ, **SECRET, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)} | environment
         self.processes = []
         for rank in range(ranks):
             its_own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}

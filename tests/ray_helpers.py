@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
+import psutil
 import pytest
 from command_helpers import summary, wait_until
 
@@ -51,7 +52,10 @@ class Cluster:
         token.write_text(TOKEN)
         token.chmod(0o600)
         os.environ[access.TOKEN_FILE_VARIABLE] = str(token)
-        os.environ.update(access.environment(loopback=True) | settings.HEALTH | QUICK_HEALTH, RAY_TMPDIR=str(folder))
+        os.environ.update(
+            access.environment(loopback=True) | settings.HEALTH | settings.PRIORITY | QUICK_HEALTH,
+            RAY_TMPDIR=str(folder),
+        )
         os.environ.update(package_path())
         (folder / "ray").mkdir()  # a file with the latest cluster's address goes there
         from ray.cluster_utils import Cluster as RayCluster
@@ -130,7 +134,33 @@ def weights(run_dir: Path) -> dict[str, str]:
 
 
 def has_progressed(run_dir: Path, since: dict[str, int]) -> bool:
+    """Whether every job has more env_steps than that; no, where there is no summary yet."""
+    if not (run_dir / "summary.json").exists():
+        return False
     return all(row["env_steps"] > since[job_id] for job_id, row in summary(run_dir).items())
+
+
+SPARE_MIB, TOO_MUCH_MIB = 2048, 3072
+
+
+@contextlib.contextmanager
+def watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
+    """A node whose memory monitor has nothing against ``SPARE_MIB`` more than is in use now, but against
+    ``TOO_MUCH_MIB``.
+
+    It is Ray's own measure: other processes of the machine count as well.
+    """
+    from ray._private import utils
+
+    used, total = utils.get_cgroup_mem_stats() or (psutil.virtual_memory().used, utils.get_system_memory())
+    limit = used + (SPARE_MIB << 20)
+    if total - used < 2 * TOO_MUCH_MIB << 20:
+        pytest.skip("too little memory is free for a test of what happens when it runs out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_memory_usage_threshold", f"{limit / total:.4f}")
+        patch.setenv("RAY_memory_monitor_refresh_ms", "250")
+        with cluster.further(**changes) as node:
+            yield node
 
 
 # -- fixtures
@@ -146,7 +176,7 @@ def ray_cluster() -> Iterator[Cluster]:
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
     if importlib.util.find_spec("ray") is None:  # not imported yet: it looks at the environment then
-        pytest.skip("Ray is an extra: pip install 'mujoco-orchestrator[ray]'")
+        pytest.skip(f"Ray is an extra: {access.INSTALL}")
     before = dict(os.environ)
     made = Cluster(Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
     try:

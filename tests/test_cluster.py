@@ -118,7 +118,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(UsageError, match=r'^Ray is not installed here: pip install "mujoco-orchestrator\[ray\]"$'):
+    with pytest.raises(UsageError, match=r'^Ray is not installed here: pip install -c constraints.txt ".\[ray\]" in a'):
         start.up()
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import cluster_helpers as helpers
 import grpc_probe
-import psutil
 import pytest
+import ranks_intruder
 from cluster_helpers import PATIENCE_S, Machine
 from command_helpers import REPOSITORY, summary, wait_until, write_experiment
 from network_helpers import Network, network
 from ray_helpers import LONG
 
+from orchestrator import machine
 from orchestrator.contract import ExitRecord, RunPaths
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -28,6 +29,7 @@ HEAD = f"{ADDRESSES[0]}:6379"
 NODE2 = 2
 """In the network: the order is that of the addresses."""
 STALL_S = 20.0
+OVER = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream")
 DRIVER = """
 import itertools, os, sys
 from orchestrator.cluster import access
@@ -153,7 +155,7 @@ def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
     changes = [word for change in endless for word in ("--set", change)]
     where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
     with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
-        wait_until(all_are_told_of, "jobs and their speed on all three nodes")
+        wait_until(all_are_told_of, "jobs and their speed on all three nodes", PATIENCE_S)
         assert "6 jobs of ours" in site.head.done("status")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
@@ -182,6 +184,71 @@ def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.
     assert driver.stdout is not None
     print(file=driver.stdin, flush=True)
     assert driver.stdout.readline() == "3\n", "all still work"
+
+
+def too_wide_for_a_node(site: Site, folder: str, **changes: object) -> Path:
+    """A job file: two ranks, each of which takes a whole node."""
+    cores = json.loads(site.head.done("status", "--json"))["nodes"][0]["cores"]
+    resources = {"ranks": 2, "cores": cores, "threads": 1, "memory": "1 GiB"}
+    return write_experiment(site.head.home / folder, {**LONG, "name": folder, "resources": resources, **changes})
+
+
+def until_ranks_exchange(job: str) -> list[int]:
+    """Processes of the two ranks of ``job``, once both do so by gloo."""
+
+    def threads(pid: int) -> set[str]:
+        return {name.read_text().strip() for name in Path(f"/proc/{pid}/task").glob("*/comm")}
+
+    def found() -> list[int]:
+        try:
+            return [pid for pid in helpers.environments(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
+        except OSError:  # a process or thread that is over by now
+            return []
+
+    wait_until(lambda: len(found()) == 2, f"the ranks of {job}, both with gloo", PATIENCE_S)
+    return found()
+
+
+def test_ranks_on_two_machines_come_to_the_weights_of_one(site: Site) -> None:
+    changes = {"total_timesteps": 20_480, "checkpoint_every": 10_240, "n_envs": 2}
+    jobs = too_wide_for_a_node(site, "wide", **changes)
+    with site.head.running(jobs, *OVER, "--run-dir", "wide/far") as process:
+        for pid in until_ranks_exchange("wide"):
+            assert "memfd:ranks" not in Path(f"/proc/{pid}/maps").read_text(), "they share no memory"
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, out
+    launched = next(event for event in map(json.loads, out.splitlines()) if event["event"] == "launched")
+    assert launched["node"].count(", ") == 1
+    alone = too_wide_for_a_node(site, "near", **changes, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1})
+    done = site.head.run([sys.executable, "-m", "orchestrator", "run", str(alone), "--run-dir", "wide/near"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    near = hashes(site.head.home / "wide/near")
+    assert None not in near.values()
+    assert hashes(site.head.home / "wide/far") == near
+
+
+def test_a_stranger_runs_no_code_in_ranks_either(site: Site, tmp_path: Path) -> None:
+    before, code = ids(site.head), tmp_path / "code has run"
+    jobs = too_wide_for_a_node(site, "visited")
+    with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
+        pids = until_ranks_exchange("visited")
+        variables = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
+        told = dict(variable.partition("=")[::2] for variable in variables)
+        meeting = told["MASTER_ADDR"], told["MASTER_PORT"]
+        done = site.stranger.run(
+            [sys.executable, ranks_intruder.__file__, *meeting, str(code), *ADDRESSES],
+            PYTHONPATH=str(Path(ranks_intruder.__file__).parent),
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert set(found["known"]) >= {"0/0", "0/1"}, "messages of the ranks"
+        assert int(meeting[1]) in found["ports"][meeting[0]], "torch's store"
+        assert [bool(found["ports"][address]) for address in ADDRESSES].count(True) == 2, "of the nodes with a rank"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, out
+    assert not code.exists()
+    assert ids(site.head) == before
 
 
 def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
@@ -222,11 +289,13 @@ def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(s
         events = (json.loads(line) for line in process.stdout)
         first = {event["node"]: event for event in (next(events) for _ in range(3))}
         cut_off = first["node2"]
+        started = machine.process_start(cut_off["pid"])
+        assert started is not None
         checkpoints = run_dir / "jobs" / cut_off["job_id"] / "checkpoints"
         wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
         with site.network.stalled(NODE2):
             again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
-            assert not psutil.pid_exists(cut_off["pid"]), "it has ended itself"
+            assert not machine.same_process(cut_off["pid"], started), "it has ended itself"
         assert again["job_id"] == cut_off["job_id"]
         assert again["node"] in ("head", "node1")
         process.send_signal(signal.SIGINT)

@@ -1,4 +1,7 @@
-"""What every executor keeps to. A further one joins with a :class:`Stage` and a line in ``STAGES``."""
+"""What every executor keeps to. A further one joins with a :class:`Stage` and its name in :func:`staged`.
+
+The simulated one is told beforehand what becomes of a launch: it is left out where a test would only find that again.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from typing import Protocol
 import pytest
 from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch, until_exit, until_heard
 
-from orchestrator.contract import Progress
+from orchestrator.contract import ExitCode, Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.ray.executor import RayExecutor
 from orchestrator.executors.ray.fleet import Fleet
+from orchestrator.executors.ray.transport import Transport
 from orchestrator.slots import Place
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
@@ -34,7 +38,7 @@ class Script:
     exits: int | None = None
     dies: int | None = None
     when_asked: int | None = None
-    """Exit code once it is asked to leave; None: it does not listen."""
+    """Exit code once it is asked to leave; None: it notes that, and goes on."""
 
 
 class Stage(Protocol):
@@ -43,6 +47,10 @@ class Stage(Protocol):
     executor: Executor
 
     def launch(self, job_id: str, *scripts: Script) -> Launch: ...
+
+    def until_asked(self, job_id: str) -> list[Event]:
+        """What happens until rank 0, which does not listen, has been asked to leave."""
+        ...
 
 
 class LocalStage:
@@ -57,6 +65,10 @@ class LocalStage:
         if len(orders) == 1:
             return make_launch(self._root, job_id, orders[0])
         return make_gang(self._root, job_id, *orders)
+
+    def until_asked(self, job_id: str) -> list[Event]:
+        note = self._root / job_id / "asked-0"
+        return events_until(self.executor, lambda _: note.exists())
 
     def _orders(self, script: Script, rank: int, ranks: int) -> list[Order]:
         orders: list[Order] = [("when asked", script.when_asked)]
@@ -79,52 +91,74 @@ class FakeStage:
         self._fates: dict[str, Fate] = {}
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:
-        ends = [
-            script.exits if script.exits is not None else -script.dies if script.dies is not None else None
-            for script in scripts
-        ]
-        failed = [rank for rank, end in enumerate(ends) if end]
-        stays = not failed and None in ends
-        asked = [script.when_asked for script in scripts]
+        """Of ranks that all do the same, and say nothing but what all say."""
+        (script,) = set(scripts)
+        assert not script.says
+        end = script.exits if script.dies is None else -script.dies
         self._fates[job_id] = Fate(
-            after_s=NEVER if stays else 1.0,
-            returncode=ends[failed[0]] if failed else ends[0],
-            rank=failed[0] if failed else 0,
+            after_s=NEVER if end is None else 1.0,
+            returncode=end,
             progress_every_s=0.5,
             progress=SAID,
-            leaves_within_s=NEVER if None in asked else 0.1,
-            returncode_asked=asked[0] or 0,
+            leaves_within_s=NEVER if script.when_asked is None else 0.1,
+            returncode_asked=script.when_asked or 0,
         )
         if len(scripts) == 1:
             return make_launch(self._root, job_id)
         return make_gang(self._root, job_id, *([] for _ in scripts))
 
+    def until_asked(self, job_id: str) -> list[Event]:
+        """At once: nothing lies between."""
+        return []
+
 
 class RayStage(LocalStage):
-    """The same puppets, on the head of a cluster."""
+    """The same puppets, on one node of a cluster."""
 
-    def __init__(self, root: Path, fleet: Fleet) -> None:
+    def __init__(self, root: Path, fleet: Fleet, node: str) -> None:
         super().__init__(root)
         self.executor = RayExecutor(fleet=fleet, worker_command=PUPPET)
-        self._node = fleet.home_node
+        self._node = node
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:
         place = Place(node=self._node, ranks=len(scripts), cores=len(scripts))
         return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), places=(place,))
 
 
-STAGES = {"local": LocalStage, "fake": FakeStage}
+REAL = (
+    "local",
+    pytest.param("ray, here", marks=pytest.mark.cluster),
+    pytest.param("ray, elsewhere", marks=pytest.mark.cluster),
+)
 
 
-@pytest.fixture(params=[*STAGES, pytest.param("ray", marks=pytest.mark.cluster)])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    stage: Stage
-    if request.param == "ray":
-        stage = RayStage(tmp_path, request.getfixturevalue("ray_fleet"))
-    else:
-        stage = STAGES[request.param](tmp_path)
-    yield stage
-    stage.executor.close()
+def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch) -> Stage:
+    match request.param:
+        case "fake":
+            return FakeStage(root)
+        case "local":
+            return LocalStage(root)
+    fleet: Fleet = request.getfixturevalue("ray_fleet")
+    if request.param == "ray, here":
+        return RayStage(root, fleet, fleet.home_node)
+    patch.setattr(fleet, "transport", Transport("stream"))  # as where a node sees no file of ours
+    return RayStage(root, fleet, next(node.node_id for node in fleet.nodes if node.node_id != fleet.home_node))
+
+
+@pytest.fixture(params=["fake", *REAL])
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Every executor."""
+    made = staged(request, tmp_path, monkeypatch)
+    yield made
+    made.executor.close()
+
+
+@pytest.fixture(params=REAL)
+def real_stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Those that start processes."""
+    made = staged(request, tmp_path, monkeypatch)
+    yield made
+    made.executor.close()
 
 
 def start(stage: Stage, script: Script, job_id: str = "a") -> Handle:
@@ -135,10 +169,17 @@ def start_ranks(stage: Stage, *scripts: Script, job_id: str = "a") -> Handle:
     return stage.executor.submit(stage.launch(job_id, *scripts))
 
 
-@pytest.mark.parametrize("code", [0, 1, 10, 11, 12, 255])
+@pytest.mark.parametrize("code", [0, 1, 10, 11, 13, 255])
 def test_the_exit_code_arrives(stage: Stage, code: int) -> None:
     handle = start(stage, Script(exits=code))
     assert until_exit(stage.executor, handle)[handle].returncode == code
+
+
+@pytest.mark.parametrize("stage", ["fake", *REAL[:2]], indirect=True)
+def test_a_full_disk_of_the_run_directory_is_an_exit_code_too(stage: Stage) -> None:
+    """Elsewhere the disk is the node's own, and another node may have room."""
+    handle = start(stage, Script(exits=ExitCode.DISK_FULL))
+    assert until_exit(stage.executor, handle)[handle].returncode == ExitCode.DISK_FULL
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -194,13 +235,13 @@ GARBAGE = [
 ]
 
 
-def test_garbage_on_the_channel_is_ignored(stage: Stage) -> None:
-    handle = start(stage, Script(says=tuple(GARBAGE), exits=0))
+def test_garbage_on_the_channel_is_ignored(real_stage: Stage) -> None:
+    handle = start(real_stage, Script(says=tuple(GARBAGE), exits=0))
 
     def both(events: list[Event]) -> bool:
         return any(isinstance(event, Exited) for event in events)
 
-    events = events_until(stage.executor, both)
+    events = events_until(real_stage.executor, both)
     assert {event.progress for event in events if isinstance(event, Progressed)} == {SAID}
     assert Exited(handle, 0) in events
 
@@ -216,7 +257,8 @@ def test_one_that_does_not_listen_can_be_killed(stage: Stage) -> None:
     handle = start(stage, Script())
     until_heard(stage.executor, handle)
     stage.executor.cancel(handle, kill=False)
-    assert not [event for event in stage.executor.poll(0.6) if isinstance(event, Exited)]
+    events = [*stage.until_asked("a"), *stage.executor.poll(0.6)]
+    assert not [event for event in events if isinstance(event, Exited)]
     stage.executor.cancel(handle, kill=True)
     stage.executor.cancel(handle, kill=True)
     assert until_exit(stage.executor, handle)[handle].returncode == -signal.SIGKILL
@@ -266,24 +308,24 @@ def test_ranks_that_all_end_well_are_one_end_that_blames_nobody(stage: Stage) ->
 
 @pytest.mark.parametrize("ends", [Script(exits=1), Script(exits=10), Script(dies=signal.SIGKILL)])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(stage: Stage, ends: Script, rank: int) -> None:
+def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(real_stage: Stage, ends: Script, rank: int) -> None:
     scripts = [ends if number == rank else Script() for number in range(3)]
-    handle = start_ranks(stage, *scripts)
+    handle = start_ranks(real_stage, *scripts)
     code = ends.exits if ends.exits is not None else -signal.SIGKILL
-    assert until_exit(stage.executor, handle)[handle] == Exited(handle, code, rank=rank)
+    assert until_exit(real_stage.executor, handle)[handle] == Exited(handle, code, rank=rank)
 
 
-def test_ranks_that_are_done_wait_for_the_others(stage: Stage) -> None:
-    handle = start_ranks(stage, Script(), Script(exits=0), Script(exits=0))
-    until_heard(stage.executor, handle)
-    assert not [event for event in stage.executor.poll(0.6) if isinstance(event, Exited)]
-    stage.executor.cancel(handle, kill=True)
-    assert until_exit(stage.executor, handle)[handle].returncode == -signal.SIGKILL
+def test_ranks_that_are_done_wait_for_the_others(real_stage: Stage) -> None:
+    handle = start_ranks(real_stage, Script(), Script(exits=0), Script(exits=0))
+    until_heard(real_stage.executor, handle)
+    assert not [event for event in real_stage.executor.poll(0.6) if isinstance(event, Exited)]
+    real_stage.executor.cancel(handle, kill=True)
+    assert until_exit(real_stage.executor, handle)[handle].returncode == -signal.SIGKILL
 
 
-def test_rank_0_speaks_for_all(stage: Stage) -> None:
-    handle = start_ranks(stage, *[Script(exits=0)] * 3)
-    events = events_until(stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
+def test_rank_0_speaks_for_all(real_stage: Stage) -> None:
+    handle = start_ranks(real_stage, *[Script(exits=0)] * 3)
+    events = events_until(real_stage.executor, lambda events: any(isinstance(event, Exited) for event in events))
     assert {event.progress for event in events if isinstance(event, Progressed)} == {SAID}
     assert {event.handle for event in events} == {handle}
 

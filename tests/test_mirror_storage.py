@@ -147,7 +147,7 @@ def test_errors_of_the_file_systems_own_are_told_as_the_systems(monkeypatch: pyt
         ("stram", None, r"--storage stram: expected auto, shared, stream or a URI such as s3://"),
         ("nosuch://x", None, r"--storage nosuch://x: fsspec does not know it \(Protocol not known: nosuch\)"),
         ("s3://bucket/x", "s3fs", r"s3:// needs a package that is not installed here \(Install s3fs to access S3\)"),
-        ("file:///x", "fsspec.core", r"needs the package fsspec.* pip install \"mujoco-orchestrator\[ray\]\""),
+        ("file:///x", "fsspec.core", r"needs the package fsspec.* pip install -c constraints.txt \".\[ray\]\""),
     ],
 )
 def test_what_is_missing_for_a_uri_is_named(

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import worker_helpers as worker
+from command_helpers import wait_until
 from mirror_helpers import bring, tree
 
 from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
 from orchestrator.mirror import Home, Source, outgoing
 
-LOOK_EVERY_S = 0.02
-"""Between scans: short beside a training, so that it is not over before it is killed."""
+STOPPING = """
+import os, signal
+import gymnasium
+
+class Stopping(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        Stopping.steps += 1
+        if Stopping.steps == int(os.environ.get("STOP_AFTER", "0")):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self.env.step(action)
+
+def make(xml=None, seed=0, of=""):
+    return Stopping(gymnasium.make(of))
+"""
+"""Its own signal holds it in the middle of a rollout: it cannot be over before it is killed."""
+STOP_AFTER = 1200
+"""env_steps of an attempt."""
 SPECS: dict[str, dict[str, Any]] = {
-    "ppo": {"total_timesteps": 8192, "checkpoint_every": 256, "normalize": True},
-    "sac": {"algo": "sac", "total_timesteps": 6144, "checkpoint_every": 512},
+    "ppo": {"env_kwargs": {"of": "CartPole-v1"}, "total_timesteps": 4096, "checkpoint_every": 256, "normalize": True},
+    "sac": {"algo": "sac", "env_kwargs": {"of": "Pendulum-v1"}, "total_timesteps": 4096, "checkpoint_every": 512},
 }
 
 
-def given(changes: dict[str, Any]) -> WorkerSpec:
-    return worker.algorithm(**changes) if "algo" in changes else worker.spec(**changes)
+def given(folder: Path, changes: dict[str, Any]) -> WorkerSpec:
+    (folder / "stopping.py").write_text(STOPPING)
+    whole = {"entry_point": "stopping:make", "search_path": str(folder), **changes}
+    return worker.algorithm(**whole) if "algo" in whole else worker.spec(**whole)
 
 
 class Away:
@@ -37,15 +57,29 @@ class Away:
             copy.apply(piece)
         self._source, self._to_home = Source.of_copy(root), Home(home.root)
 
-    def run(self, *, until_steps: int | None = None) -> int:
-        """Train, to the end or until a checkpoint of so many env_steps or more is home; then all is lost at once."""
-        with worker.Worker(self.paths, self._number) as process:
-            while process.process.poll() is None:
+    def run_until_lost(self) -> None:
+        """Train until it stops itself and a checkpoint of it has come home; then all is lost at once."""
+        before = newest(self.home)
+        with worker.Worker(self.paths, self._number, STOP_AFTER=str(STOP_AFTER)) as process:
+
+            def is_to_be_lost() -> bool:
                 bring(self._source, self._to_home)
-                if until_steps is not None and newest(self.home) >= until_steps:
-                    process.process.send_signal(signal.SIGKILL)
-                    return process.wait()
-                time.sleep(LOOK_EVERY_S)
+                has_stopped = psutil.Process(process.process.pid).status() == psutil.STATUS_STOPPED
+                return has_stopped and newest(self.home) > before
+
+            wait_until(is_to_be_lost, "it stops, and a checkpoint comes home")
+            process.process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+
+    def run(self) -> int:
+        """Train to the end. Returns the exit code, once all is home."""
+        with worker.Worker(self.paths, self._number) as process:
+
+            def has_ended() -> bool:
+                bring(self._source, self._to_home)
+                return process.process.poll() is not None
+
+            wait_until(has_ended, "its end")
             bring(self._source, self._to_home)
             assert not self._source.is_behind
             self._to_home.close()
@@ -64,22 +98,23 @@ def newest(paths: JobPaths) -> int:
 def test_a_training_whose_node_is_lost_goes_on_elsewhere_with_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    spec = given(changes)
+    spec = given(tmp_path, changes)
     undisturbed, log = worker.run(worker.job(tmp_path / "undisturbed", spec))
     assert undisturbed.code == ExitCode.SUCCEEDED, log
     home = worker.job(tmp_path / "home", spec)
 
-    assert Away(home, tmp_path / "first", 0).run(until_steps=1) == -signal.SIGKILL
+    Away(home, tmp_path / "first", 0).run_until_lost()
     reached = newest(home)
-    second = Away(home, tmp_path / "second", 1)
-    assert second.run(until_steps=reached + 1024) == -signal.SIGKILL
+    assert 0 < reached < STOP_AFTER
+    Away(home, tmp_path / "second", 1).run_until_lost()
     assert f"resumed at {reached} env_steps" in (home.attempt(1).worker_log).read_text()
+    then_reached = newest(home)
+    assert reached < then_reached < spec.total_timesteps
 
     third = Away(home, tmp_path / "third", 2)
     assert third.run() == ExitCode.SUCCEEDED, home.attempt(2).worker_log.read_text()
     assert third.record.weights_sha256 == undisturbed.weights_sha256
-    assert third.record.resumed_from is not None
-    assert third.record.resumed_from >= reached + 1024
+    assert third.record.resumed_from == then_reached
     assert worker.same_bits(worker.parameters(home.model), worker.parameters(tmp_path / "undisturbed/model.zip"))
     iterations = [row["iteration"] for row in worker.rows(home.timings_csv)]
     assert iterations == [row["iteration"] for row in worker.rows(tmp_path / "undisturbed/timings.csv")]

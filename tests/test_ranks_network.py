@@ -50,7 +50,7 @@ def test_torchrun_starts_the_same_workers(at_once: dict[str, set[str | None]], t
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "-m", "orchestrator.worker", str(paths.root), "0"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)},
+        env={**os.environ, **helpers.SECRET, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.REPOSITORY)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

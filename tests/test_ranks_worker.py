@@ -291,7 +291,8 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
         ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
     assert ranks.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for name, value in {"MASTER_ADDR": "127.0.0.1", **helpers.SECRET}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ranks.RanksError, match=r"cannot meet: .* MASTER_PORT expected"):
         ranks.join(2, "auto", cpu, tmp_path / "rendezvous")

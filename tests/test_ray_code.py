@@ -272,7 +272,7 @@ def test_a_node_that_does_not_see_the_folder_trains_with_its_code(blind: tuple[P
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-def test_workers_see_the_environment_that_they_have_on_one_machine(blind: tuple[Path, Path]) -> None:
+def test_workers_see_no_variable_of_rays_and_show_warnings_as_python_does(blind: tuple[Path, Path]) -> None:
     for log in logs(blind[0]).values():
         assert "Ray's: []" in log
         assert "UserWarning: the knee creaks" in log

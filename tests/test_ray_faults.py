@@ -7,14 +7,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray_helpers
-from command_helpers import Run, give, summary, wait_until, write_experiment
+from command_helpers import Run, carriers, give, summary, token_of, wait_until, write_experiment
 from executor_helpers import await_gone
-from ray_helpers import LONG, SHORT, Cluster, has_progressed, options, weights
+from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, options, watched_node, weights
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+GONE_WITHIN_S = 10.0
+"""From the death of their driver: what users are promised of trainings on all nodes."""
 
 ENDING = {**LONG, "name": "ending", "total_timesteps": 128_000, "checkpoint_every": 6_400}
 """By itself, but not before its first checkpoint has long been home."""
@@ -76,9 +78,10 @@ def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_
     with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as run:
         pids = [run.until("launched")["pid"] for _ in range(3)]
         wait_until(lambda: checkpoints(run_dir, "long-s0"), "a checkpoint at home")
+        tokens = [token_of(pid) for pid in pids]
+        assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
         run.signal(signal.SIGKILL)
-        run.popen.wait()
-    await_gone(pids)
+        wait_until(lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S)
     saved, before = max(checkpoints(run_dir, "long-s0")), summary(run_dir)["long-s0"]["env_steps"]
     with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as again:
         again.until("launched", "long-s0")
@@ -175,7 +178,7 @@ def test_nodes_that_differ_get_what_they_have_room_for(tmp_path: Path, ray_clust
 # -- memory and disk
 
 GREEDY = """
-import os, time
+import time
 from pathlib import Path
 from odd import Odd
 
@@ -191,7 +194,7 @@ class Greedy(Odd):
         has_eaten = Path(__file__).with_name("has-eaten")
         if self.count == 400 and not has_eaten.exists():
             has_eaten.touch()
-            held = [bytearray(os.urandom(1 << 20)) for _ in range(self.mib)]
+            held = b"x" * (self.mib << 20)
             time.sleep(600)
         return super().step(action)
 
@@ -201,17 +204,14 @@ def make(xml=None, seed=0, mib=0):
 """
 
 
-def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(
-    tmp_path: Path, ray_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = psutil.virtual_memory()
-    too_much_mib = (memory.total >> 20) // 25 + 512
-    job = {"name": "greedy", "entry_point": "greedy:make", "env_kwargs": {"mib": too_much_mib}}
+def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Path, ray_cluster: Cluster) -> None:
+    job = {"name": "greedy", "entry_point": "greedy:make", "env_kwargs": {"mib": TOO_MUCH_MIB}}
     jobs = write_experiment(tmp_path, {**job, "total_timesteps": 1024, "resources": {"memory": "8 GiB"}})
     (tmp_path / "greedy.py").write_text(GREEDY)
-    monkeypatch.setenv("RAY_memory_usage_threshold", f"{memory.percent / 100 + 0.03:.3f}")
-    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "250")
-    with ray_cluster.further(num_cpus=8) as watched, Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+    with (
+        watched_node(ray_cluster, num_cpus=8) as watched,
+        Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
+    ):
         first = run.until("launched")
         assert first["node"] == ray_cluster.name(watched)
         why = run.until("retrying")

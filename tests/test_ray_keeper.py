@@ -47,9 +47,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home.at(tmp_path / "run")
 
 
-def keeper(home: Home, head: socket.socket, session: str = "s1") -> Keeper:
+def keeper(home: Home, head: socket.socket, session: str = "s1", node: str = "node") -> Keeper:
     host, port = head.getsockname()
-    return Keeper(session, "node", len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
+    return Keeper(session, node, len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
 
 
 def take(kept: Keeper, key: str, pid: int, cores: int = 1) -> Granted | None:
@@ -73,6 +73,7 @@ def test_an_attempt_whose_process_is_gone_holds_nothing(
     assert take(kept, "b/0", os.getpid()) is None
     task.kill()
     task.wait()
+    assert kept.running() == []
     assert take(kept, "b/0", os.getpid()) is not None
     kept.close()
 
@@ -154,6 +155,20 @@ def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_end
     assert task.wait(60) == -signal.SIGKILL
     for kept in (first, second):
         kept.close()
+
+
+def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
+    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+) -> None:
+    first = keeper(home, head)
+    held = lock(begin(take(first, "a/0", task.pid)).folder)
+    assert held is not None
+    second = keeper(home, head, node="other")
+    assert task.poll() is None
+    assert [running.key for running in first.running()] == ["a/0"]
+    second.close()
+    held.close()
+    first.close()
 
 
 def test_of_another_run_directory_nothing_is_ended_or_removed(

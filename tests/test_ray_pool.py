@@ -225,6 +225,8 @@ def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
     assert _why(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
     assert _why(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
     assert _why("") == "it does not say why"
+    other = "No module named 'orchestrator.executors.ray.home'"
+    assert _why(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
 
 
 def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_the_list() -> None:
@@ -284,6 +286,32 @@ def test_a_node_where_something_was_lost_gets_no_more_until_it_has_answered() ->
     made.update()
     assert nodes_of([made.pool.acquire(1)]) == ["a"]
     assert not told, "nobody needs to know"
+
+
+def test_a_node_that_was_given_up_is_not_used_again_whatever_is_heard_of_it() -> None:
+    made, nodes, told = fleet(joined("a"), joined("b"))
+    made.assemble()
+    slot = made.pool.acquire(2)
+    assert nodes_of([slot]) == ["a"]
+    made.give_up("a", "its disk is full")
+    made.doubt("a")
+    assert nodes.doubted == []
+    nodes.told = [joined("a"), Failed("a", "a", "gone")]
+    made.update()
+    assert told == ["warning: a is not used any more: its disk is full"]
+    assert made.pool.lanes == 2
+    assert made.all_given_up is None
+    made.give_up("b", "it cannot start anything")
+    assert made.all_given_up == "a: its disk is full; b: it cannot start anything"
+
+
+def test_a_node_in_use_that_becomes_unfit_is_given_up() -> None:
+    made, nodes, told = fleet(joined("a"), joined("b"))
+    made.assemble()
+    nodes.told = [joined("a", storage_problem="checking --storage s3://b: denied")]
+    made.update()
+    assert made.node("a") is None
+    assert told == ["warning: a is not used any more: checking --storage s3://b: denied"]
 
 
 def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:

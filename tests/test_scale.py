@@ -212,14 +212,14 @@ def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.R
     assert not list(paths.root.glob(".summary*"))
 
 
-def test_a_thousand_jobs_pending_take_the_driver_less_than_300_mib() -> None:
+def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
     code = (
         "import tempfile, pathlib\n"
         "from benchmarks.waiting import supervise\n"
         "with tempfile.TemporaryDirectory() as root: print(supervise(pathlib.Path(root), 1000))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert 10 < float(done.stdout) < 150  # the rest is for a connection to a cluster
+    assert 10 < float(done.stdout) < 150  # of 300: a connection to a cluster, which is not made here, takes some 60
 
 
 def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
-@pytest.mark.parametrize("channel", [True, False], ids=["within a second", "at the next file"])
+@pytest.mark.parametrize("channel", [True, False], ids=["at its next progress", "at its next file"])
 def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
     undisturbed: ExitRecord, tmp_path: Path, place: int, channel: bool
 ) -> None:

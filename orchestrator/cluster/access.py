@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 LEAST_RAY = (2, 55)
 """The first in which a node that joins has a directory of its own for temporary files: before, all had to use the path
 of the head's, which Ray made for everyone to enter. (Token authentication came with 2.52.)"""
-INSTALL = 'pip install "mujoco-orchestrator[ray]"'
+INSTALL = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
 
 
 def require_ray() -> str:

@@ -59,7 +59,10 @@ def check(cluster: str, *, insecure: bool) -> None:
         asked = asked_without if insecure else both.submit(metadata, cluster, insecure=False)
     without = asked_without.result()
     if insecure and isinstance(without, Refused):
-        raise UsageError(f"{cluster}: this cluster wants a token; join without --insecure")
+        raise UsageError(
+            f"{cluster}: this cluster wants a token; copy the file from the machine of its head to"
+            f" {access.token_file()}, and leave --insecure out"
+        )
     if not insecure and isinstance(without, Metadata):
         raise UsageError(
             f"{cluster}: this cluster takes everyone, without a token: whoever reaches it can run code on its nodes. "

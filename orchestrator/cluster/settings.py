@@ -30,6 +30,11 @@ lost. Ray's own five checks every 3 s give it up after 12 s where the network sa
 processes would close connections over which nothing came for 20 s, and take whoever is at the other end for dead."""
 
 
+PRIORITY = {"RAY_worker_niceness": "0"}
+"""Ray makes its workers nice (15), and ours would inherit that: whatever else runs on the machine would push them
+aside."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """What one machine brings into the cluster."""
@@ -86,6 +91,7 @@ def process_variables() -> dict[str, str]:
     return {
         **worker_thread_settings(1),
         **HEALTH,
+        **PRIORITY,
         "RAY_BACKEND_LOG_LEVEL": "warning",
         "RAY_DEDUP_LOGS": "0",
     }

@@ -40,6 +40,8 @@ from ray._private import services
 from ray.scripts.scripts import main
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+if not hasattr(services, "resolve_ip_for_localhost"):
+    raise SystemExit("this version of Ray would listen on all interfaces, whatever it is told")
 services.resolve_ip_for_localhost = lambda host: host
 main()
 """

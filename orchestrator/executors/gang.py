@@ -5,13 +5,14 @@ An attempt of one process is a gang of one.
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.contract import ExitCode
+from orchestrator.contract import RANKS_SECRET_VARIABLE, ExitCode
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch
 from orchestrator.executors.process import WorkerProcess
@@ -119,6 +120,11 @@ class Gang(Generic[Rank]):
         return Exited(self.handle, end.returncode, end.oom_killed, rank if self.ranks > 1 else None, end.lost)
 
 
+def new_secret() -> str:
+    """For the ranks of one attempt: 256 random bits."""
+    return secrets.token_hex(32)
+
+
 def start(
     command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str | None]
 ) -> Gang[WorkerProcess]:
@@ -128,6 +134,8 @@ def start(
     :raises OSError: when one could not be started; nothing is left of the others then.
     """
     started: list[WorkerProcess] = []
+    if launch.ranks > 1:
+        added = {RANKS_SECRET_VARIABLE: new_secret(), **added}
     try:
         for rank in range(launch.ranks):
             its_token = f"{token}/{rank}" if launch.ranks > 1 else token

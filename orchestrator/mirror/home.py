@@ -89,7 +89,8 @@ class Home:
                 )
 
         self._write(target, fetch, begin=True, finish=True)
-        storage.remove(piece.name)
+        with contextlib.suppress(OSError):  # it has arrived; what is left there goes with the run
+            storage.remove(piece.name)
 
     def _write(self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool) -> None:
         """``write`` to the file that is arriving, which, with ``finish``, becomes ``target``."""

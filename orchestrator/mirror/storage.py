@@ -124,7 +124,7 @@ def _opened(uri: str) -> tuple[Any, str]:
     except ImportError as error:
         raise UsageError(
             f"--storage {uri}: a URI needs the package fsspec, which is not installed; it comes with the extra "
-            '`ray`: pip install "mujoco-orchestrator[ray]"'
+            '`ray`: pip install -c constraints.txt ".[ray]" in a clone of this project'
         ) from error
     scheme = uri.partition("://")[0]
     try:

@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.exchange import bytes_of_all
+
 SLOT_BYTES = 2**20
 """Larger arrays take several rounds."""
 SPIN_S = 0.002
@@ -116,12 +118,8 @@ class Board:
         return found.reshape(self._size, *array.shape)
 
     def all_gather(self, one: Any) -> list[Any]:
-        content = pickle.dumps(one)
-        lengths = self.side_by_side(np.array([len(content)]))[:, 0]
-        padded = np.zeros(lengths.max(), np.uint8)
-        padded[: len(content)] = np.frombuffer(content, np.uint8)
-        everything = self.side_by_side(padded)
-        return [pickle.loads(everything[rank, :length].tobytes()) for rank, length in enumerate(lengths)]
+        # Not signed, as it is over the network: who could write to this memory could do so with all of ours.
+        return [pickle.loads(content) for content in bytes_of_all(self.side_by_side, pickle.dumps(one))]
 
     def _parts(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         """``array`` as one row, in parts that fit into a slot."""
@@ -202,7 +200,7 @@ def share(
     That is where they are on several machines, or in containers or network namespaces that make it look so. The memory
     belongs to no file: nothing is left of it when the ranks are gone, however they end.
 
-    :param all_gather: tells each rank what every one of them has given.
+    :param all_gather: tells each rank what every one of them has given, and certainly nobody else.
     """
     own = _place()
     nonce = secrets.token_bytes(_NONCE_BYTES)

@@ -25,7 +25,7 @@ from torch import nn
 from orchestrator.contract import Backend
 from orchestrator.errors import OrchestratorError
 from orchestrator.worker import board, exchange
-from orchestrator.worker.exchange import MEETING_S, Exchange, Network
+from orchestrator.worker.exchange import MEETING_S, Exchange, Network, Seal
 from orchestrator.worker.outcome import RankLostError
 
 PATIENCE_S = 30.0
@@ -86,7 +86,8 @@ class Group:
     """Ranks in processes of their own, who meet at a store of ``torch.distributed``.
 
     :param backend: ``gloo`` or ``nccl``; arrays that nccl is to add up travel over ``device``.
-    :param store: of ``torch.distributed``, the same for all; nobody else uses it.
+    :param store: of ``torch.distributed``, the same for all.
+    :param secret: by which they know each other.
     :param sharing: whether they exchange over shared memory where they can, rather than over gloo.
     :raises RankLostError: they did not meet, or have lost each other.
     """
@@ -101,6 +102,7 @@ class Group:
         rank: int,
         size: int,
         device: torch.device,
+        secret: str,
         *,
         sharing: bool = False,
     ) -> None:
@@ -108,7 +110,9 @@ class Group:
         self._store = store  # for the others, who may not have read all of it yet
         self._patience_s = patience_s()
         self._network: Network | None = None
-        shared = board.share(rank, size, exchange.gatherer(store, rank, size), self._patience_s) if sharing else None
+        seal = Seal(secret, rank)
+        tell = exchange.gatherer(store, rank, size, seal)
+        shared = board.share(rank, size, tell, self._patience_s) if sharing else None
         self.shares_memory = shared is not None and backend == "gloo"
         if shared is not None and backend == "gloo":  # gloo's threads would wake up a hundred times a second
             self._small: Exchange = shared
@@ -119,9 +123,9 @@ class Group:
         patience = timedelta(seconds=self._patience_s)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=MEETING_S))
         # Objects and flags never go over nccl: they live in main memory.
-        self._small = shared or Network(dist.new_group(backend="gloo", timeout=patience), size)
+        self._small = shared or Network(dist.new_group(backend="gloo", timeout=patience), size, seal)
         self._device = device if backend == "nccl" else None
-        self._network = Network(dist.new_group(backend=backend, timeout=patience), size, self._device)
+        self._network = Network(dist.new_group(backend=backend, timeout=patience), size, seal, self._device)
         self._large = self._network
         exchange.let_gloo_give_way()
 
@@ -219,7 +223,7 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
     ``RANK`` says who we are. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they meet
     there; else over the file ``rendezvous``, which all see and which belongs to this attempt alone.
 
-    :raises RanksError: the environment speaks of another number of ranks than the job.
+    :raises RanksError: the environment speaks of another number of ranks than the job, or has no secret for them.
     :raises RankLostError: they did not meet.
     """
     if size == 1:
@@ -235,8 +239,9 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
     try:
+        secret = exchange.secret()
         store, rank = exchange.meeting_place(size, rendezvous)
-        return Group(backend, store, rank, size, device, sharing=sharing)
+        return Group(backend, store, rank, size, device, secret, sharing=sharing)
     except RuntimeError as error:
         raise RankLostError(f"the ranks did not meet within {MEETING_S:.0f} s: {_one_line(error)}") from error
     except ValueError as error:

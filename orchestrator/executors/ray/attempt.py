@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import machine, mirror
-from orchestrator.contract import JobPaths
+from orchestrator.contract import DISK_FULL_ERRNOS, JobPaths
 from orchestrator.errors import OrchestratorError
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -33,6 +33,8 @@ NOTE_EVERY_S = 5.0
 """How far it is, for whoever asks the keeper."""
 CPUS_PATIENCE_S = 60.0
 """For CPUs of our own: whoever had them before may still be on its way out."""
+GLOO_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+"""Of torch's: where gloo listens. Without, that is what the host's own name resolves to."""
 LAST_SCANS = 5
 PIECE_PATIENCE_S = 120.0
 PIECES_AHEAD = 8
@@ -87,17 +89,18 @@ def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
     """The attempt from start to end; with the last batch everything is over and nothing of it is left here.
 
     :param keeper: the actor of this node.
-    :raises OSError: it could not be started, or this node's disk is full.
+    :raises OSError: it could not be started, or a disk is full; a ScratchFullError where it is this node's.
     """
     granted = _granted(assignment, keeper)
     folder = granted.folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            if (held := lock(folder)) is not None:
-                stack.enter_context(held)
-            granted.holder.write(folder)
-            assignment = replace(assignment, environment=_environment(assignment, folder.parent))
+            with _of_its_own():
+                folder.mkdir(parents=True, exist_ok=True)
+                if (held := lock(folder)) is not None:
+                    stack.enter_context(held)
+                granted.holder.write(folder)
+                assignment = replace(assignment, environment=_environment(assignment, folder.parent))
             if assignment.way == "stream":
                 last = yield from _mirrored(assignment, granted, keeper, folder / assignment.launch.job_id)
             else:
@@ -108,6 +111,21 @@ def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
     yield last
 
 
+class ScratchFullError(OSError):
+    """No space left for what a node holds for itself: not on the disk of the run directory."""
+
+
+@contextlib.contextmanager
+def _of_its_own() -> Iterator[None]:
+    """:raises ScratchFullError: in the place of an OSError that says the same of any disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise ScratchFullError(error.errno, error.strerror, error.filename) from error
+        raise
+
+
 def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
     """Of the workers, as on one machine: without what is there for Ray's own processes, of which we are one.
 
@@ -115,7 +133,22 @@ def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]
     """
     code = {} if assignment.code is None else assignment.code.variables(scratch)
     rays = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
-    return {**dict.fromkeys([*rays, "SPT_NOENV"]), **assignment.environment, **code}
+    network = {} if assignment.ranks is None else _interface()
+    return {**dict.fromkeys([*rays, "SPT_NOENV"]), **network, **assignment.environment, **code}
+
+
+def _interface() -> dict[str, str]:
+    """Ranks on other nodes look for ours where the cluster does, not where ``/etc/hosts`` has this node's name."""
+    import psutil
+    import ray
+
+    if GLOO_INTERFACE_VARIABLE in os.environ:  # of `cluster up` or `join`: the user knows better
+        return {}
+    node = ray.util.get_node_ip_address()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == node for one in addresses):  # IPv6: `address%interface`
+            return {GLOO_INTERFACE_VARIABLE: name}
+    return {}
 
 
 def _granted(assignment: Assignment, keeper: Any) -> Granted:

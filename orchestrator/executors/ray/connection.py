@@ -65,7 +65,10 @@ def connect(where: str, machine: Machine) -> Connection:
     if where == LOCAL:
         access.create_token()
         directory = _directory()
-        client, variables = access.environment(loopback=True), {**settings.HEALTH, **package_path()}
+        client, variables = (
+            access.environment(loopback=True),
+            {**settings.HEALTH, **settings.PRIORITY, **package_path()},
+        )
         offer = settings.offer(machine)
         wanted: dict[str, Any] = {
             "address": "local",
@@ -104,7 +107,7 @@ def _directory() -> Path:
     if len(str(usual)) <= LONGEST_DIRECTORY:
         return usual
     usual.rmdir()
-    return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # noqa: S108 - made for us alone, as the other
+    return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
 
 
 def _remove(directory: Path | None) -> None:
@@ -179,6 +182,8 @@ def _initialise(where: str, wanted: dict[str, Any]) -> None:
                 **wanted,
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+            if where == LOCAL:
+                raise UsageError(f"--executor ray: Ray did not start: {_first_line(error)}") from error
             raise UsageError(
                 f"--ray-address {where}: Ray does not let us in: {_first_line(error)}. This machine must be a node of"
                 " the cluster: `cluster join HOST:PORT` makes it one"

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator import mirror
-from orchestrator.contract import (
-    DISK_FULL_ERRNOS,
-    LOCAL_RANK_VARIABLE,
-    RANK_VARIABLE,
-    WORLD_SIZE_VARIABLE,
-    ExitCode,
-)
+from orchestrator.contract import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.errors import ClusterLostError, DiskFullError
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.gang import Gang
@@ -159,16 +153,9 @@ class RayExecutor:
         one.group = reserved.group
         try:
             for rank, place in enumerate(groups.by_rank(launch.places)):
-                added = {
-                    "MASTER_ADDR": reserved.address,
-                    "MASTER_PORT": str(reserved.port),
-                    RANK_VARIABLE: str(rank),
-                    WORLD_SIZE_VARIABLE: str(launch.ranks),
-                    LOCAL_RANK_VARIABLE: "0",
-                }
                 strategy = PlacementGroupSchedulingStrategy(reserved.group, placement_group_bundle_index=rank)
                 its_own = replace(launch, ranks=1, first_rank=rank, places=())
-                self._start(one, its_own, place, strategy, added)
+                self._start(one, its_own, place, strategy, reserved.environment(rank, launch.ranks))
         except OSError as error:
             one.gang.kill()
             self._end(one, Exited(one.handle, None, lost=str(error)))
@@ -188,10 +175,15 @@ class RayExecutor:
                 return events
 
     def _lose(self, nodes: Collection[str]) -> None:
-        """Give up what runs on ``nodes``, which have left."""
+        """Give up what runs on ``nodes``, which have left; what they have told before counts."""
+        import ray
+
         lost = [stream for stream, (_, task) in self._tasks.items() if task.node in nodes] if nodes else []
         for stream in lost:
-            self._hear(stream, self._tasks[stream][1].lose())
+            while stream in self._tasks and ray.wait([stream], timeout=0)[0]:
+                self._ended += self._read(stream)
+            if stream in self._tasks:
+                self._hear(stream, self._tasks[stream][1].lose())
         self._settle()
 
     def _place(self) -> None:
@@ -209,6 +201,11 @@ class RayExecutor:
     def _heard(self, timeout_s: float) -> list[Event]:
         import ray
 
+        if not self._attempts and (why := self.fleet.all_given_up) is not None:
+            raise ClusterLostError(
+                f"no node of the cluster is left that can be used: {why}. What is wrong there put right, the same"
+                " command goes on"
+            )
         missing_s = self.fleet.head_missing_s
         if missing_s > DRIVER_PATIENCE_S:
             raise ClusterLostError(
@@ -230,12 +227,16 @@ class RayExecutor:
             ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s - rest_s)
         events: list[Event] = []
         for stream in ready:
-            for event in self._tasks[stream][1].read(self._bring):
-                events += self._hear(stream, event)
+            events += self._read(stream)
         self._settle()
         for _, task in self._tasks.values():
             task.enforce()
         return events
+
+    def _read(self, stream: Any) -> list[Event]:
+        """What its task has to tell, as the attempt tells it."""
+        told = self._tasks[stream][1].read(self._bring)
+        return [event for heard in told for event in self._hear(stream, heard)]
 
     def _hear(self, stream: Any, event: Event) -> list[Event]:
         """What the attempt tells where a task tells ``event``; also of the task's end, and not of its own."""
@@ -302,6 +303,7 @@ class RayExecutor:
             self._end(one, Exited(one.handle, None))
         self._tasks.clear()
         self._ended.clear()
+        self._groups.close()
 
 
 def _pinned_to(node: str) -> Any:

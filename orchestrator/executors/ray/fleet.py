@@ -38,6 +38,8 @@ class Fleet:
         self._nodes = nodes
         self._usable: dict[str, Node] = {}
         self._names: dict[str, str] = {}
+        self._given_up: dict[str, str] = {}
+        """Why."""
         self._failed_starts: Counter[str] = Counter()
         """In a row."""
 
@@ -68,15 +70,24 @@ class Fleet:
         return self.transport.of(sees_home=node.facts.sees_home)
 
     def give_up(self, node_id: str, why: str) -> None:
-        """Use a node no more."""
+        """Use a node no more, whatever is heard of it."""
         if self._usable.pop(node_id, None) is not None:
+            self._given_up[node_id] = why
             self.pool.remove(node_id)
             self.tell("warning", f"{self.name(node_id)} is not used any more: {why}")
 
+    @property
+    def all_given_up(self) -> str | None:
+        """Why there is no node to be used, where there was one; None: there is, or it may come back."""
+        if self._usable or not self._given_up:
+            return None
+        return "; ".join(f"{self.name(node_id)}: {why}" for node_id, why in self._given_up.items())
+
     def doubt(self, node_id: str) -> None:
         """Something was lost there: nothing more is sent to it until it has answered, or left."""
-        self.pool.pause(node_id)
-        self._nodes.doubt(node_id)
+        if node_id in self._usable:
+            self.pool.pause(node_id)
+            self._nodes.doubt(node_id)
 
     def could_not_run(self, node_id: str, why: str) -> None:
         """An attempt failed there before it began. What fails so again and again has the most free cores of all."""
@@ -109,9 +120,10 @@ class Fleet:
         unfit += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._against(node))]
         if unfit:
             lines = "".join(f"\n  {line}" for line in unfit)
+            nodes = count(len(unfit), "node")
             raise UsageError(
-                f"the same job would not be the same on {count(len(unfit), 'node')} of the cluster:{lines}\n"
-                "install the versions of this machine there, or take these nodes out of the cluster"
+                f"the same job would not be the same, or not run, on {nodes} of the cluster:{lines}\n"
+                "put it right there (versions must be those of this machine), or take these nodes out of the cluster"
             )
         for node in joined:
             self._take_in(node)
@@ -130,7 +142,11 @@ class Fleet:
         left = []
         for change in self._nodes.changes():
             match change:
-                case Joined(node=node) if against := self._against(node):
+                case Joined(node=Node(node_id=node_id)) | Failed(node_id=node_id) if node_id in self._given_up:
+                    continue
+                case Joined(node=node) if (against := self._against(node)) and node.node_id in self._usable:
+                    self.give_up(node.node_id, ", ".join(against))
+                case Joined(node=node) if against:
                     self.tell("warning", f"{node.name} has joined the cluster and is not used: {', '.join(against)}")
                 case Joined(node=node) if node.node_id in self._usable:
                     self._usable[node.node_id] = node  # perhaps it has a new keeper
@@ -144,6 +160,7 @@ class Fleet:
                     self.tell("warning", f"{name} has joined the cluster and is not used: {why}")
                 case Left(node_id=node_id):
                     left.append(node_id)
+                    self._given_up.pop(node_id, None)
                     if self._usable.pop(node_id, None) is not None:
                         self.pool.remove(node_id)
                         self.tell("warning", f"{self.name(node_id)} has left the cluster; its jobs go on elsewhere")

@@ -8,14 +8,19 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from orchestrator.contract import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
+from orchestrator.executors import gang
 from orchestrator.executors.base import Handle
+from orchestrator.executors.ray.nodes import drained
 from orchestrator.slots import Place
 
 MEETING_PATIENCE_S = 60.0
+CLOSE_S = 5.0
 WAIT_S = 0.5
 """At a time: then it is looked at whether the room is still wanted."""
 NODE_LABEL = "ray.io/node-id"
@@ -31,6 +36,18 @@ class Reserved:
     group: Any
     address: str
     port: int
+    secret: str = field(default_factory=gang.new_secret, repr=False)
+
+    def environment(self, rank: int, ranks: int) -> dict[str, str]:
+        """What tells one of ``ranks`` who it is, where the others are, and how to know them."""
+        return {
+            RANK_VARIABLE: str(rank),
+            WORLD_SIZE_VARIABLE: str(ranks),
+            LOCAL_RANK_VARIABLE: "0",
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.port),
+            RANKS_SECRET_VARIABLE: self.secret,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +66,35 @@ class Groups:
         self._keeper = keeper
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._wanted: set[Handle] = set()
+        self._threads: list[threading.Thread] = []
 
     def ask(self, handle: Handle, ranks: Sequence[Place]) -> None:
         """Room for so many ranks at these places, by rank; :meth:`answers` has it once it is there."""
         self._wanted.add(handle)
-        threading.Thread(target=self._reserve, args=(handle, ranks), name="group", daemon=True).start()
+        self._begin(self._reserve, handle, ranks)
 
     def forget(self, handle: Handle) -> None:
         """It needs no room any more; what it has not got yet is given back as soon as it is there."""
         self._wanted.discard(handle)
 
     def answers(self) -> list[Answer]:
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._answers.get_nowait())
-        return found
+        return drained(self._answers)
 
     def give_back(self, group: Any) -> None:
         """What was reserved."""
-        from ray.util import remove_placement_group
+        self._begin(_remove, group)
 
-        threading.Thread(target=remove_placement_group, args=(group,), name="group", daemon=True).start()
+    def close(self) -> None:
+        """Nothing is waited for any more. Ray must not be left before: asked without a cluster it starts one."""
+        self._wanted.clear()
+        deadline = time.monotonic() + CLOSE_S
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _begin(self, do: Callable[..., None], *arguments: Any) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(threading.Thread(target=do, args=arguments, name="group", daemon=True))
+        self._threads[-1].start()
 
     def _reserve(self, handle: Handle, ranks: Sequence[Place]) -> None:
         import ray
@@ -91,7 +115,8 @@ class Groups:
         except _NotToBe as error:
             self._refuse(handle, group, str(error))
         except Exception as error:
-            self._refuse(handle, group, f"its ranks could not be placed: {type(error).__name__}: {error}")
+            said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            self._refuse(handle, group, f"its ranks could not be placed: {said}")
         else:
             self._answers.put(Reserved(handle=handle, group=group, address=address, port=port))
 
@@ -104,12 +129,21 @@ class Groups:
 
     def _refuse(self, handle: Handle, group: Any, why: str) -> None:
         if group is not None:
-            self.give_back(group)
+            _remove(group)
         self._answers.put(Refused(handle, why))
 
 
 class _NotToBe(Exception):
     """Nothing will come of the room that is waited for; with the reason."""
+
+
+def _remove(group: Any) -> None:
+    import ray
+    from ray.util import remove_placement_group
+
+    with contextlib.suppress(ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError):
+        if ray.is_initialized():  # else it would start a cluster
+            remove_placement_group(group)
 
 
 def _bundle(rank: Place) -> dict[str, float]:

@@ -133,6 +133,7 @@ class Keeper:
         return self._is_given_up or self._head.missing_s > FENCE_AFTER_S
 
     def facts(self) -> NodeFacts:
+        self._take_back()
         return NodeFacts(
             host=socket.gethostname(),
             cores=self._machine.capacity,
@@ -144,14 +145,9 @@ class Keeper:
         )
 
     def take(self, key: str, cores: int, pid: int, pid_start: float | None) -> Granted | None:
-        """CPUs of its own for attempt ``key``, held by process ``pid`` of this machine; None while there are none.
-
-        Whose process is gone holds nothing any more.
-        """
-        for other, held in list(self._held.items()):
-            left = held.inherited and not self._scratch.attempt(other).exists()
-            if other == key or left or not held.holder.is_alive():
-                self.give(other)
+        """CPUs of its own for attempt ``key``, held by process ``pid`` of this machine; None while there are none."""
+        self.give(key)
+        self._take_back()
         if self._is_cut_off:
             return None
         there = min(cores, len(self._machine.cpus))
@@ -162,6 +158,13 @@ class Keeper:
         holder = Holder(home=self._home.identity, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
         self._held[key] = Held(slot=slot, holder=holder)
         return Granted(holder=holder, folder=self._scratch.attempt(key))
+
+    def _take_back(self) -> None:
+        """Whose process is gone holds nothing any more."""
+        for key, held in list(self._held.items()):
+            left = held.inherited and not self._scratch.attempt(key).exists()
+            if left or not held.holder.is_alive():
+                self.give(key)
 
     def give(self, key: str) -> None:
         """Take the CPUs of ``key`` back, if it has any."""
@@ -176,6 +179,7 @@ class Keeper:
             self._said[key] = progress
 
     def running(self) -> list[Running]:
+        self._take_back()
         return [
             Running(key=key, cpus=held.holder.cpus, progress=self._said.get(key)) for key, held in self._held.items()
         ]

@@ -23,6 +23,10 @@ from orchestrator.executors.ray.transport import Transport
 from orchestrator.executors.ray.watch import HeadWatch
 
 LOOK_EVERY_S = 2.0
+URGENT_S = 0.05
+"""For answers that somebody waits for."""
+AGAIN_S = 60.0
+"""Until a keeper that could not start is tried anew."""
 PING_EVERY_S = 20.0
 """Whether a keeper still lives. (Not left to Ray: where memory runs out it ends first what it can restart.)"""
 CLOSE_S = 5.0
@@ -71,7 +75,7 @@ Change: TypeAlias = Joined | Left | Failed
 class _Known:
     row: Mapping[str, Any]
     keeper: Any
-    asked: Any
+    asked: Any = None
     """Reference to the answer; None once it was had."""
     ask_at: float = 0.0
     """When it is asked again."""
@@ -79,6 +83,8 @@ class _Known:
     """Whether others know of the node."""
     is_doubted: bool = False
     """Whether others want to hear that it still answers."""
+    has_failed: bool = False
+    """Whether its last keeper could not be had; others know."""
 
 
 class Nodes:
@@ -86,8 +92,8 @@ class Nodes:
 
     def __init__(self, connection: Connection, home: Home, transport: Transport) -> None:
         self._home = home
-        self.session = secrets.token_hex(6)
-        self.transport = transport
+        self._session = secrets.token_hex(6)
+        self._transport = transport
         self.head = HeadWatch(connection.head)
         self._head_address = connection.head
         self.here = connection.node
@@ -96,17 +102,18 @@ class Nodes:
         self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._doubted: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._over = threading.Event()
+        self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._thread.start()
 
     def changes(self) -> list[Change]:
         """Since the last call."""
-        return _drained(self._changes)
+        return drained(self._changes)
 
     def doubt(self, node_id: str) -> None:
         """Ask the node at once whether it is still there; :meth:`changes` has the answer, also if it is the old one."""
         self._doubted.put(node_id)
+        self._wake.set()
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until every node that was there at the beginning has answered. False: one has not."""
@@ -115,21 +122,30 @@ class Nodes:
     def close(self) -> None:
         """Keepers go, with what they have on their nodes."""
         self._over.set()
+        self._wake.set()
         self.head.close()
         if self.head.answers:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
             _closed([known.keeper for known in self._known.values()])
 
     def _watch(self) -> None:
+        look_at = -math.inf
         while not self._over.is_set():
             if self.head.answers:
                 with contextlib.suppress(*_unreachable()):  # asked again next time
-                    self._look()
-            if not any(known.asked is not None for known in self._known.values()):
+                    if time.monotonic() >= look_at:
+                        self._look()
+                        look_at = time.monotonic() + LOOK_EVERY_S
+                    self._listen()
+            asked = [known for known in self._known.values() if known.asked is not None]
+            if look_at > 0 and not asked:
                 self._settled.set()
-            self._over.wait(LOOK_EVERY_S if self._settled.is_set() else 0.05)
+            is_urgent = not self._settled.is_set() or any(known.is_doubted for known in asked)
+            self._wake.wait(URGENT_S if is_urgent else LOOK_EVERY_S)
+            self._wake.clear()
 
     def _look(self) -> None:
+        """Who has come and gone; and whom to ask anew."""
         import ray
 
         rows = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
@@ -138,19 +154,25 @@ class Nodes:
             self._changes.put(Left(node_id))
         for node_id, row in rows.items():
             if node_id not in self._known:
-                keeper = self._started_keeper(node_id, row)
-                self._known[node_id] = _Known(row=row, keeper=keeper, asked=keeper.facts.remote())
-        for node_id in _drained(self._doubted):
+                self._known[node_id] = _Known(row=row, keeper=self._started_keeper(node_id, row))
+        for node_id, known in self._known.items():
+            if known.asked is None and time.monotonic() >= known.ask_at:
+                if known.has_failed:
+                    known.keeper = self._started_keeper(node_id, known.row)
+                known.asked = known.keeper.facts.remote()
+
+    def _listen(self) -> None:
+        import ray
+
+        for node_id in drained(self._doubted):
             if (doubted := self._known.get(node_id)) is not None and doubted.is_in:
                 doubted.is_doubted, doubted.asked = True, doubted.keeper.facts.remote()
         for node_id, known in self._known.items():
             if known.asked is not None and ray.wait([known.asked], timeout=0)[0]:
                 self._hear(node_id, known)
-            elif known.asked is None and time.monotonic() >= known.ask_at:
-                known.asked = known.keeper.facts.remote()
 
     def _hear(self, node_id: str, known: _Known) -> None:
-        """The answer of a keeper. One that has died is replaced once."""
+        """The answer of a keeper. In the place of one that has died another is started, now or later."""
         change = self._answered(known)
         known.asked, known.ask_at = None, time.monotonic() + PING_EVERY_S
         match change:
@@ -158,11 +180,14 @@ class Nodes:
                 known.keeper, known.is_in = self._started_keeper(node_id, known.row), False
                 known.asked = known.keeper.facts.remote()
             case Failed():
-                known.ask_at = math.inf
-                self._changes.put(change)
-            case Joined() if not known.is_in or known.is_doubted:
-                known.is_in, known.is_doubted = True, False
-                self._changes.put(change)
+                known.ask_at = time.monotonic() + AGAIN_S
+                if not known.has_failed:
+                    self._changes.put(change)
+                known.has_failed, known.is_doubted = True, False
+            case Joined():
+                if not known.is_in or known.is_doubted:
+                    self._changes.put(change)
+                known.is_in, known.is_doubted, known.has_failed = True, False, False
 
     def _started_keeper(self, node_id: str, row: Mapping[str, Any]) -> Any:
         import ray
@@ -171,7 +196,7 @@ class Nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
         options = {
             "num_cpus": 0,
-            "name": f"{NAME_PREFIX}/{self.session}/{node_id}",
+            "name": f"{NAME_PREFIX}/{self._session}/{node_id}",
             "namespace": NAMESPACE,
             "scheduling_strategy": strategy,
         }
@@ -179,7 +204,7 @@ class Nodes:
         return (
             ray.remote(Keeper)
             .options(**options)
-            .remote(self.session, node_id, cpus, self._home, self.transport, self._head_address)
+            .remote(self._session, node_id, cpus, self._home, self._transport, self._head_address)
         )
 
     def _answered(self, known: _Known) -> Change:
@@ -189,7 +214,8 @@ class Nodes:
         host = str(row["NodeManagerHostname"])
         try:
             facts: NodeFacts = ray.get(known.asked)
-        except (ray.exceptions.RayError, ImportError, AttributeError) as error:
+            differences = versions.differences(versions.found(), facts.versions)
+        except Exception as error:  # of another version of this package: whatever its pickles lead to
             return Failed(row["NodeID"], host, _why(str(error)))
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._known.values()]
         resources = row["Resources"]
@@ -202,7 +228,7 @@ class Nodes:
                 memory_mib=int(resources.get("memory", 0)) // MIB,
                 facts=facts,
                 keeper=known.keeper,
-                differences=versions.differences(versions.found(), facts.versions),
+                differences=differences,
             )
         )
 
@@ -210,7 +236,7 @@ class Nodes:
 Item = TypeVar("Item")
 
 
-def _drained(waiting: queue.SimpleQueue[Item]) -> list[Item]:
+def drained(waiting: queue.SimpleQueue[Item]) -> list[Item]:
     found = []
     with contextlib.suppress(queue.Empty):
         while True:
@@ -222,7 +248,10 @@ def _why(error: str) -> str:
     """In one line, why a keeper cannot be had: of a traceback, its last one."""
     if "No module named 'orchestrator'" in error:
         return "this package is not installed there"
-    return ([line.strip() for line in error.splitlines() if line.strip()] or ["it does not say why"])[-1][-300:]
+    last = ([line.strip() for line in error.splitlines() if line.strip()] or ["it does not say why"])[-1][-300:]
+    if "orchestrator." in last or "__init__()" in last:
+        return f"another version of this package is installed there ({last})"
+    return last
 
 
 def _unreachable() -> tuple[type[Exception], ...]:

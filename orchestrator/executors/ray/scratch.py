@@ -92,8 +92,8 @@ class Scratch:
                 Scratch(left).remove()
 
     def holders_elsewhere(self) -> list[Holder]:
-        """Of the attempts of other sessions on this machine."""
-        folders = [folder for folder in self.root.parents[1].glob("*/*/*/") if self.root not in folder.parents]
+        """Of the attempts of other sessions on this machine, which may be several nodes of this one."""
+        folders = [folder for folder in self.root.parents[1].glob("*/*/*/") if self.root.parent not in folder.parents]
         return [holder for folder in folders if (holder := Holder.read(folder)) is not None]
 
     def holders(self) -> list[Holder]:

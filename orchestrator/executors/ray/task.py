@@ -9,8 +9,9 @@ from typing import Any
 
 from orchestrator import mirror
 from orchestrator.contract import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.errors import OrchestratorError
 from orchestrator.executors.base import Event, Exited, Handle, Placed
-from orchestrator.executors.ray.attempt import Assignment, Batch
+from orchestrator.executors.ray.attempt import Assignment, Batch, ScratchFullError
 from orchestrator.executors.ray.fleet import Fleet
 from orchestrator.executors.ray.keeper import Order
 from orchestrator.mirror import MirrorError, Piece
@@ -91,6 +92,19 @@ class Task:
 
         name = self.fleet.name(self.node)
         match error:
+            case ray.exceptions.RayTaskError(cause=ScratchFullError()):
+                return self._without_space()
+            case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
+                if self.home is None:
+                    return Exited(self.handle, int(ExitCode.DISK_FULL))
+                return self._without_space()
+            case ray.exceptions.RayTaskError(cause=ray.exceptions.RayActorError()):
+                why = f"the keeper of {name} had died"
+                self.fleet.doubt(self.node)
+            case ray.exceptions.RayTaskError(cause=cause):
+                why = f"it could not be run on {name}: {_last_line(error)}"
+                if not self.is_placed and not isinstance(cause, OrchestratorError):  # those are not the node's fault
+                    self.fleet.could_not_run(self.node, why)
             case ray.exceptions.OutOfMemoryError():
                 return Exited(self.handle, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
@@ -100,14 +114,6 @@ class Task:
             case ray.exceptions.WorkerCrashedError():
                 why = f"the process that ran it on {name} was killed"
                 self.fleet.doubt(self.node)
-            case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
-                if self.home is None:
-                    return Exited(self.handle, int(ExitCode.DISK_FULL))
-                return self._without_space()
-            case ray.exceptions.RayTaskError():
-                why = f"it could not be run on {name}: {_last_line(error)}"
-                if not self.is_placed:
-                    self.fleet.could_not_run(self.node, why)
             case _:
                 why = f"its node {name} was lost"
                 self.fleet.doubt(self.node)

