@@ -41,10 +41,10 @@ class Remote:
                     )
                 )
                 return []
-            case Progressed() if task.rank:
-                return []
             case _ if self.is_one_task:
                 return [event]
+            case Progressed() if task.rank or len(self._placed) < self.launch.ranks:  # it runs when all have come to
+                return []
             case Placed():
                 self._placed[task.rank] = event
                 return [self._all_placed()] if len(self._placed) == self.launch.ranks else []
