@@ -31,7 +31,7 @@ from executor_helpers import (
 from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
 
 from orchestrator.contract import ExitCode
-from orchestrator.executors.base import Exited, Handle, Launch, Placed, Progressed
+from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.ray.executor import RayExecutor
 from orchestrator.executors.ray.fleet import Fleet
 from orchestrator.executors.ray.task import Task
@@ -55,11 +55,14 @@ def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
 
 
 def placed(executor: RayExecutor, launch: Launch) -> Placed:
-    """The attempt, once it runs and has said something."""
+    """The attempt, once it runs; where it is on one node, once it has said something, too."""
     handle = executor.submit(launch)
-    both = {Placed, Progressed}  # of several ranks one may speak before the last has begun
-    events = events_until(executor, lambda events: {type(event) for event in events if event.handle == handle} >= both)
-    return next(event for event in events if isinstance(event, Placed))
+    awaited = {Placed, Progressed} if len(launch.places) == 1 else {Placed}  # what one rank says early is dropped
+
+    def has_begun(events: list[Event]) -> bool:
+        return {type(event) for event in events if event.handle == handle} >= awaited
+
+    return next(event for event in events_until(executor, has_begun) if isinstance(event, Placed))
 
 
 def task_of(pid: int) -> int:
@@ -266,8 +269,7 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
         until_known(executor.fleet, late.node_id)
         nodes = [home, late.node_id]
         launch = over_two_nodes(tmp_path, executor.fleet, "a", family(0), family(1), nodes=nodes)
-        handle = executor.submit(launch)
-        until_heard(executor, handle)
+        handle = placed(executor, launch).handle
         names = (f"{name}-{rank}" for name in ("child", "daemon") for rank in range(2))
         pids = [int(pid) for pid in await_files(*(launch.job_dir / name for name in names))]
         ray_cluster.kill(late)
@@ -279,20 +281,20 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
 
 
 def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
-    polite: list[Order] = [("when asked", 11), ("say", READY), ("sleep", None)]
-    handle = executor.submit(over_two_nodes(tmp_path, executor.fleet, "a", polite, polite))
-    until_heard(executor, handle)
+    polite: list[list[Order]] = [[("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)]
+    launch = over_two_nodes(tmp_path, executor.fleet, "a", *polite)
+    handle = placed(executor, launch).handle
+    await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
     executor.cancel(handle, kill=False)
     assert until_exit(executor, handle)[handle].returncode == 11
 
 
 def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
-    whole = [
-        executor.submit(over_two_nodes(tmp_path, executor.fleet, f"j{number}", ASLEEP, ASLEEP)) for number in (0, 1)
-    ]
-    until_heard(executor, whole[0])  # three nodes hold three such ranks, not four
-    executor.cancel(whole[1], kill=False)
-    assert until_exit(executor, whole[1])[whole[1]] == Exited(whole[1], 11, rank=0)
+    launches = [over_two_nodes(tmp_path, executor.fleet, f"j{number}", ASLEEP, ASLEEP) for number in (0, 1)]
+    placed(executor, launches[0])  # three nodes hold three such ranks, not four
+    waiting = executor.submit(launches[1])
+    executor.cancel(waiting, kill=False)
+    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
     third = executor.submit(on_node(tmp_path, executor.fleet.home_node, "third", [("exit", 0)]))
     assert until_exit(executor, third)[third].returncode == 0
 
