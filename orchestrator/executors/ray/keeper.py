@@ -28,7 +28,7 @@ from orchestrator.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"
 NAME_PREFIX = "keeper"
-"""Of an actor's name: ``keeper/<session>/<node>``. Whoever is in the cluster can find them by it."""
+"""Of an actor's name: ``keeper/<session>.<number>/<node>``. Whoever is in the cluster can find them by it."""
 
 FENCE_LOOK_S = 0.5
 ASK_EVERY_S = 10.0

@@ -6,6 +6,7 @@ What asks Ray's head for something may wait as long as the head is out of reach:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import queue
 import secrets
@@ -102,6 +103,7 @@ class Nodes:
         self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._doubted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._starts = itertools.count()
         self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._thread.start()
@@ -196,7 +198,7 @@ class Nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
         options = {
             "num_cpus": 0,
-            "name": f"{NAME_PREFIX}/{self._session}/{node_id}",
+            "name": f"{NAME_PREFIX}/{self._session}.{next(self._starts)}/{node_id}",  # a dead one's is not free at once
             "namespace": NAMESPACE,
             "scheduling_strategy": strategy,
         }
