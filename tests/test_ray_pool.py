@@ -314,6 +314,18 @@ def test_a_node_in_use_that_becomes_unfit_is_given_up() -> None:
     assert told == ["warning: a is not used any more: checking --storage s3://b: denied"]
 
 
+def test_a_node_that_cannot_be_reached_is_no_obstacle_and_gets_nothing_until_it_can() -> None:
+    made, nodes, told = fleet(joined("a"), Failed("b", "b", "the actor never ran", is_silent=True))
+    assert made.assemble() == ["b cannot be reached now, and is used once it can."]
+    nodes.told = [Failed("a", "a", "the actor never ran", is_silent=True), joined("b")]
+    made.update()
+    assert nodes_of(made.pool.acquire(1) for _ in range(3)) == ["b", "b", None]
+    nodes.told = [joined("a")]
+    made.update()
+    assert nodes_of([made.pool.acquire(1)]) == ["a"]
+    assert told == ["node: b has joined the cluster: 2 cores"]
+
+
 def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
     made, _, _ = fleet(joined("a", storage_problem="--storage s3://b: needs a package that is not installed here"))
     with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):

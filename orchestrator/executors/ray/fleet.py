@@ -116,7 +116,10 @@ class Fleet:
                 case Left(node_id=node_id):  # meanwhile
                     latest.pop(node_id, None)
         joined = [change.node for change in latest.values() if isinstance(change, Joined)]
-        unfit = [f"{change.name}: {change.why}" for change in latest.values() if isinstance(change, Failed)]
+        failed = [change for change in latest.values() if isinstance(change, Failed)]
+        unfit = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
+        if silent := [change.name for change in failed if change.is_silent]:
+            warnings.append(f"{listed(silent, SHOWN)} cannot be reached now, and is used once it can.")
         unfit += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._against(node))]
         if unfit:
             lines = "".join(f"\n  {line}" for line in unfit)
@@ -154,6 +157,8 @@ class Fleet:
                 case Joined(node=node):
                     self._take_in(node)
                     self.tell("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
+                case Failed(node_id=node_id, is_silent=True):
+                    self.pool.pause(node_id)  # until it answers, or has left
                 case Failed(node_id=node_id, why=why) if node_id in self._usable:
                     self.give_up(node_id, why)
                 case Failed(name=name, why=why):

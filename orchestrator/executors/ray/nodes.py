@@ -26,6 +26,8 @@ from orchestrator.executors.ray.watch import HeadWatch
 LOOK_EVERY_S = 2.0
 URGENT_S = 0.05
 """For answers that somebody waits for."""
+CREATION = "creation task"
+"""Ray says so of an actor that could not be made, where it was tried."""
 AGAIN_S = 60.0
 """Until a keeper that could not start is tried anew."""
 PING_EVERY_S = 20.0
@@ -67,6 +69,8 @@ class Failed:
     node_id: str
     name: str
     why: str
+    is_silent: bool = False
+    """It did not come so far as to fail: as a rule the node is dead, and its head does not know yet."""
 
 
 Change: TypeAlias = Joined | Left | Failed
@@ -218,7 +222,8 @@ class Nodes:
             facts: NodeFacts = ray.get(known.asked)
             differences = versions.differences(versions.found(), facts.versions)
         except Exception as error:  # of another version of this package: whatever its pickles lead to
-            return Failed(row["NodeID"], host, _why(str(error)))
+            is_silent = isinstance(error, ray.exceptions.RayActorError) and CREATION not in str(error)
+            return Failed(row["NodeID"], host, _why(str(error)), is_silent)
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._known.values()]
         resources = row["Resources"]
         return Joined(
