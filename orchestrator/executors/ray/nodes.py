@@ -28,6 +28,8 @@ URGENT_S = 0.05
 """For answers that somebody waits for."""
 CREATION = "creation task"
 """Ray says so of an actor that could not be made, where it was tried."""
+DOUBT_S = 2.0
+"""Until one that is doubted is asked: of a node that dies, what has not ended yet would still answer."""
 AGAIN_S = 60.0
 """Until a keeper that could not start is tried anew."""
 PING_EVERY_S = 20.0
@@ -117,7 +119,7 @@ class Nodes:
         return drained(self._changes)
 
     def doubt(self, node_id: str) -> None:
-        """Ask the node at once whether it is still there; :meth:`changes` has the answer, also if it is the old one."""
+        """Ask the node soon whether it is still there; :meth:`changes` has the answer, also if it is the old one."""
         self._doubted.put(node_id)
         self._wake.set()
 
@@ -172,7 +174,7 @@ class Nodes:
 
         for node_id in drained(self._doubted):
             if (doubted := self._known.get(node_id)) is not None and doubted.is_in:
-                doubted.is_doubted, doubted.asked = True, doubted.keeper.facts.remote()
+                doubted.is_doubted, doubted.asked, doubted.ask_at = True, None, time.monotonic() + DOUBT_S
         for node_id, known in self._known.items():
             if known.asked is not None and ray.wait([known.asked], timeout=0)[0]:
                 self._hear(node_id, known)
