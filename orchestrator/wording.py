@@ -1,8 +1,10 @@
-"""Numbers and lists of names, as they stand in a sentence."""
+"""Numbers and lists of names, as they stand in a sentence, and what several places say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+INSTALL_RAY = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
@@ -13,3 +15,8 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
 def listed(names: Sequence[str], most: int) -> str:
     """``"a, b and 3 more"``: so many of them by name, the others as a number."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def last_line(text: str, otherwise: str) -> str:
+    """Of what another program has said, where that is long, its last line; ``otherwise`` where it says nothing."""
+    return ([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1]

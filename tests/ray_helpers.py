@@ -28,6 +28,7 @@ from orchestrator.executors.ray.nodes import Nodes
 from orchestrator.executors.ray.pool import ClusterPool
 from orchestrator.executors.ray.transport import Transport, Way
 from orchestrator.machine import detect
+from orchestrator.wording import INSTALL_RAY
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "include_dashboard": False}
 
@@ -176,7 +177,7 @@ def ray_cluster() -> Iterator[Cluster]:
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
     if importlib.util.find_spec("ray") is None:  # not imported yet: it looks at the environment then
-        pytest.skip(f"Ray is an extra: {access.INSTALL}")
+        pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     before = dict(os.environ)
     made = Cluster(Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
     try:

@@ -14,7 +14,7 @@ from command_helpers import HOPPER, odd, write_experiment
 from ray_helpers import Cluster
 
 import orchestrator
-from orchestrator.cluster import access
+from orchestrator.wording import INSTALL_RAY
 
 PROGRAM = """
 import json, os, sys
@@ -70,7 +70,7 @@ def test_both_take_a_cluster_one_after_the_other_and_leave_the_program_as_it_was
 )
 def test_what_is_wrong_is_said_as_by_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
     if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
-        pytest.skip(f"Ray is an extra: {access.INSTALL}")
+        pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     jobs = write_experiment(tmp_path, odd("a", "nothing"))
     with pytest.raises(orchestrator.UsageError, match=message):
         orchestrator.run(jobs, run_dir=tmp_path / "run", **options)  # type: ignore[arg-type]

@@ -337,9 +337,9 @@ def test_a_node_whose_disk_is_full_is_used_no_more_and_its_jobs_go_elsewhere(
         handle = executor.submit(launch)
         assert until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
         assert ray_fleet.node(node.node_id) is None
-        assert node.node_id not in ray_fleet.pool
+        assert node.node_id not in [room.node for room in ray_fleet.pool.nodes]
     finally:
         executor.close()
         ray_fleet._given_up.pop(node.node_id, None)
-        if node.node_id not in ray_fleet.pool:
+        if node.node_id not in [room.node for room in ray_fleet.pool.nodes]:
             ray_fleet._take_in(node)

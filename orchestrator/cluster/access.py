@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.cluster import state
 from orchestrator.errors import UsageError
+from orchestrator.wording import INSTALL_RAY
 
 MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable, no secret
@@ -24,7 +25,6 @@ LOOPBACK = ("127.0.0.1", "::1")
 LEAST_RAY = (2, 55)
 """The first in which a node that joins has a directory of its own for temporary files: before, all had to use the path
 of the head's, which Ray made for everyone to enter. (Token authentication came with 2.52.)"""
-INSTALL = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
 
 
 def require_ray() -> str:
@@ -35,10 +35,10 @@ def require_ray() -> str:
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise UsageError(f"Ray is not installed here: {INSTALL}") from None
+        raise UsageError(f"Ray is not installed here: {INSTALL_RAY}") from None
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < LEAST_RAY or numbers >= (3,):
-        raise UsageError(f"Ray {version} is installed here; needed is one from 2.55 on, below 3: {INSTALL}")
+        raise UsageError(f"Ray {version} is installed here; needed is one from 2.55 on, below 3: {INSTALL_RAY}")
     return version
 
 

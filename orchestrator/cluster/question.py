@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.cluster import access, address
 from orchestrator.errors import OrchestratorError, UsageError
 from orchestrator.executors.process import package_path
+from orchestrator.wording import last_line
 
 PATIENCE_S = 60.0
 
@@ -132,8 +133,7 @@ def _ask(what: str, cluster: str, variables: dict[str, str]) -> dict[str, Any] |
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        return Silent(said[-1] if said else f"exit code {done.returncode}")
+        return Silent(last_line(done.stderr, f"exit code {done.returncode}"))
     if "refused" in answer:
         return Refused()
     return Silent(answer["silent"]) if "silent" in answer else answer

@@ -14,6 +14,8 @@ from orchestrator.machine import Machine
 MIB = 1 << 20
 LEAST_STORE_MIB, MOST_STORE_MIB = 96, 2048
 """Ray refuses an object store below 75 MiB. Ours carries spec, robot and small pieces of files, one after the other."""
+LONGEST_DIRECTORY = 43
+"""For Ray's files: below it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
 LEAST_RESERVE_MIB = 768
 """For the system and Ray's own processes, which take about 400 MiB on a head."""
 
@@ -28,7 +30,6 @@ HEALTH = {
 """A node is given up after eight checks that failed, 35 s at least: in a network that is silent for 20 s nothing is
 lost. Ray's own five checks every 3 s give it up after 12 s where the network says at once that there is no way; and its
 processes would close connections over which nothing came for 20 s, and take whoever is at the other end for dead."""
-
 
 PRIORITY = {"RAY_worker_niceness": "0"}
 """Ray makes its workers nice (15), and ours would inherit that: whatever else runs on the machine would push them

@@ -31,8 +31,6 @@ LAST_WORDS = 8
 """Lines of each log, when something has gone wrong."""
 START_LOG = "start.log"
 LOGS = [f"session_2*/logs/{name}" for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")]
-LONGEST_DIRECTORY = 43
-"""Below it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
 
 _RAY = """
 import resource
@@ -214,10 +212,10 @@ def _directory(mark: str) -> Path:
             "your own"
         )
     path = ours / f"ray-{mark[:6]}"
-    if len(str(path)) > LONGEST_DIRECTORY:
+    if len(str(path)) > settings.LONGEST_DIRECTORY:
         raise UsageError(
-            f"{ours}: too long a path for Ray's sockets (at most {LONGEST_DIRECTORY - 11} characters); set TMPDIR to a "
-            "shorter one"
+            f"{ours}: the path is too long for the sockets of Ray (at most {settings.LONGEST_DIRECTORY - 11} "
+            "characters); set TMPDIR to a shorter one"
         )
     path.mkdir(mode=0o700)
     return path

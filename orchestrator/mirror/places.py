@@ -19,7 +19,7 @@ _ATTEMPTS, _CHECKPOINTS, _ROBOT = _JOB.attempts.name, _JOB.checkpoints.name, _JO
 _LAST_WORD = _JOB.attempt(0).exit.name
 _MEETING_PLACE = re.compile(rf"{_ATTEMPTS}/[^/]+/{_JOB.attempt(0).rendezvous.name}$")
 _CHECKPOINT = ".pt"
-_RANK = re.compile(rf"{_ATTEMPTS}/[^/]+/rank-(\d+)\.|{_CHECKPOINTS}/[^/]+-of-rank-(\d+)(?:/|$)")
+_RANK = re.compile(rf"{_ATTEMPTS}/[^/]+/rank-(\d+)\.|{_JOB.replay(1).as_posix()[:-1]}(\d+)(?:/|$)")
 
 
 class Kind(enum.IntEnum):

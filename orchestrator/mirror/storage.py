@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.contract import DISK_FULL_ERRNOS
 from orchestrator.errors import UsageError
+from orchestrator.wording import INSTALL_RAY
 
 CHUNK_BYTES = 2**20
 EXAMPLES = "such as s3://bucket/folder or file:///mnt/shared/folder"
@@ -124,7 +125,7 @@ def _opened(uri: str) -> tuple[Any, str]:
     except ImportError as error:
         raise UsageError(
             f"--storage {uri}: a URI needs the package fsspec, which is not installed; it comes with the extra "
-            '`ray`: pip install -c constraints.txt ".[ray]" in a clone of this project'
+            f"`ray`: {INSTALL_RAY}"
         ) from error
     scheme = uri.partition("://")[0]
     try:

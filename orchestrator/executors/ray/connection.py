@@ -25,8 +25,8 @@ from orchestrator.executors.ray.keeper import NAMESPACE
 from orchestrator.machine import Machine
 
 LOCAL, AUTO = "local", "auto"
-LONGEST_DIRECTORY = 39
-"""Below ``ray`` in it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
+WITHIN = "ray"
+"""Of a directory that only we can enter, the one that Ray opens to everyone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def connect(where: str, machine: Machine) -> Connection:
             "object_store_memory": offer.store_mib * settings.MIB,
             "_memory": offer.memory_mib * settings.MIB,
             "include_dashboard": False,
-            "_temp_dir": str(directory / "ray"),
+            "_temp_dir": str(directory / WITHIN),
         }
     else:
         found = _found(where)
@@ -104,7 +104,7 @@ def connect(where: str, machine: Machine) -> Connection:
 def _directory() -> Path:
     """That only we can enter: what Ray makes in it is open to everyone."""
     usual = Path(tempfile.mkdtemp(prefix="ray-"))
-    if len(str(usual)) <= LONGEST_DIRECTORY:
+    if len(str(usual / WITHIN)) <= settings.LONGEST_DIRECTORY:
         return usual
     usual.rmdir()
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))

@@ -118,8 +118,8 @@ class Fleet:
         joined = [change.node for change in latest.values() if isinstance(change, Joined)]
         failed = [change for change in latest.values() if isinstance(change, Failed)]
         unfit = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
-        if silent := [change.name for change in failed if change.is_silent]:
-            warnings.append(f"{listed(silent, SHOWN)} cannot be reached now, and is used once it can.")
+        if unreached := [change.name for change in failed if change.is_silent]:
+            warnings.append(f"{listed(unreached, SHOWN)} cannot be reached now, and is used once it can.")
         unfit += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._against(node))]
         if unfit:
             lines = "".join(f"\n  {line}" for line in unfit)

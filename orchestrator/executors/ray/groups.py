@@ -18,6 +18,7 @@ from orchestrator.executors import gang
 from orchestrator.executors.base import Handle
 from orchestrator.executors.ray.nodes import drained
 from orchestrator.slots import Place
+from orchestrator.wording import last_line
 
 MEETING_PATIENCE_S = 60.0
 CLOSE_S = 5.0
@@ -115,7 +116,7 @@ class Groups:
         except _NotToBe as error:
             self._refuse(handle, group, str(error))
         except Exception as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            said = last_line(str(error), type(error).__name__)
             self._refuse(handle, group, f"its ranks could not be placed: {said}")
         else:
             self._answers.put(Reserved(handle=handle, group=group, address=address, port=port))

@@ -22,6 +22,7 @@ from orchestrator.executors.ray.home import Home
 from orchestrator.executors.ray.keeper import NAME_PREFIX, NAMESPACE, Keeper, NodeFacts
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.executors.ray.watch import HeadWatch
+from orchestrator.wording import last_line
 
 LOOK_EVERY_S = 2.0
 URGENT_S = 0.05
@@ -257,7 +258,7 @@ def _why(error: str) -> str:
     """In one line, why a keeper cannot be had: of a traceback, its last one."""
     if "No module named 'orchestrator'" in error:
         return "this package is not installed there"
-    last = ([line.strip() for line in error.splitlines() if line.strip()] or ["it does not say why"])[-1][-300:]
+    last = last_line(error, "it does not say why")[-300:]
     if "orchestrator." in last or "__init__()" in last:
         return f"another version of this package is installed there ({last})"
     return last

@@ -80,9 +80,6 @@ class ClusterPool:
     def resume(self, node: str) -> None:
         self._paused.discard(node)
 
-    def __contains__(self, node: str) -> bool:
-        return node in self._free
-
     @property
     def nodes(self) -> Sequence[Room]:
         """All that each node has for jobs, whether free or not."""

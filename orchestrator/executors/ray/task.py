@@ -15,6 +15,7 @@ from orchestrator.executors.ray.attempt import Assignment, Batch, ScratchFullErr
 from orchestrator.executors.ray.fleet import Fleet
 from orchestrator.executors.ray.keeper import Order
 from orchestrator.mirror import MirrorError, Piece
+from orchestrator.wording import last_line
 
 FORCE_AFTER_S = 10.0
 """An order to kill that has had no effect for so long is followed by the end of the task's process."""
@@ -69,7 +70,11 @@ class Task:
         """Its node has left the cluster. Of a machine that has fallen silent Ray says so at once, but of its tasks only
         when their connections are given up, minutes later.
         """
-        return self._over(Exited(self.handle, None, lost=f"its node {self.fleet.name(self.node)} was lost"))
+        return self._over(Exited(self.handle, None, lost=self._lost_node))
+
+    @property
+    def _lost_node(self) -> str:
+        return f"its node {self.fleet.name(self.node)} was lost"
 
     def _ours(self, event: Event) -> Event:
         if isinstance(event, Placed):
@@ -102,7 +107,7 @@ class Task:
                 why = f"the keeper of {name} had died"
                 self.fleet.doubt(self.node)
             case ray.exceptions.RayTaskError(cause=cause):
-                why = f"it could not be run on {name}: {_last_line(error)}"
+                why = f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
                 if not self.is_placed and not isinstance(cause, OrchestratorError):  # those are not the node's fault
                     self.fleet.could_not_run(self.node, why)
             case ray.exceptions.OutOfMemoryError():
@@ -115,7 +120,7 @@ class Task:
                 why = f"the process that ran it on {name} was killed"
                 self.fleet.doubt(self.node)
             case _:
-                why = f"its node {name} was lost"
+                why = self._lost_node
                 self.fleet.doubt(self.node)
         return Exited(self.handle, None, lost=why)
 
@@ -160,7 +165,3 @@ class Task:
         node = self.fleet.node(self.node)
         keeper = self.keeper if node is None else node.keeper  # perhaps a new one
         keeper.order.remote(self.assignment.key, order)
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
