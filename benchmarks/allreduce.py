@@ -4,7 +4,8 @@
 
 Over shared memory, as ranks of one machine exchange, and over gloo, as those of several machines do.
 
-The ranks are processes that meet and exchange as those of a training do (:mod:`orchestrator.worker.ranks`), but have
+The ranks are processes that meet and exchange as those of a training do
+(:mod:`orchestrator.worker.distributed.ranks`), but have
 nothing else to do: in a training, waiting for a rank that is later comes on top.
 """
 
@@ -23,14 +24,14 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Line, at_most
-from orchestrator.contract import (
+from orchestrator.core.contract import (
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,
     Backend,
     worker_thread_settings,
 )
-from orchestrator.executors.gang import new_secret
+from orchestrator.executors.rank_group import new_secret
 
 RANKS = 2
 CALLS = 500
@@ -93,7 +94,7 @@ def as_rank(folder: Path, repeats: int, backend: Any) -> None:
     import numpy as np
     import torch
 
-    from orchestrator.worker.ranks import join
+    from orchestrator.worker.distributed.ranks import join
 
     torch.set_num_threads(1)
     ranks = join(RANKS, backend, torch.device("cpu"), folder / "rendezvous")

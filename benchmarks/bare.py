@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    from orchestrator.worker.simulation import Simulation
+    from orchestrator.worker.envs.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Shadow:
 
     def remember(self) -> None:
         """From here the steps are taken."""
-        from orchestrator.worker import env_state
+        from orchestrator.worker.envs import env_state
 
         self._state = self._venv.get_state() if self._batched else env_state.save(self._venv.envs)
 
@@ -97,7 +97,7 @@ class Shadow:
 
         :param actions: ``(n_steps, n_envs, nu)`` as the environments got them.
         """
-        from orchestrator.worker import env_state
+        from orchestrator.worker.envs import env_state
 
         if self._batched:
             self._twin.set_state(self._state)

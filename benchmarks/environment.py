@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecEnv
 
-    from orchestrator.worker.vec_env import MujocoVecEnv
+    from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 N_ENVS = 8
 TURNS = 6
@@ -59,7 +59,7 @@ def physics(repeats: int) -> list[Line]:
 
 
 def _fitting(xml: Path) -> tuple[MujocoVecEnv, str]:
-    from orchestrator.worker.vec_env import MujocoVecEnv
+    from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
     problems = []
     for task in TASKS:
@@ -111,8 +111,8 @@ def over_gymnasium(repeats: int) -> list[Line]:
 def _both(name: str) -> tuple[MujocoVecEnv, VecEnv]:
     from stable_baselines3.common.env_util import make_vec_env
 
+    from orchestrator.worker.envs.vec_env import MujocoVecEnv
     from orchestrator.worker.tasks import presets
-    from orchestrator.worker.vec_env import MujocoVecEnv
 
     preset = f"gymnasium:{name}"
     ours = MujocoVecEnv(presets.default_xml(preset), preset, n_envs=N_ENVS, seed=0)
@@ -182,7 +182,7 @@ def memory(repeats: int) -> list[Line]:
     """Resident memory for each environment more, of a process each."""
     program = (
         "import sys, psutil, numpy as np\n"
-        "from orchestrator.worker.vec_env import MujocoVecEnv\n"
+        "from orchestrator.worker.envs.vec_env import MujocoVecEnv\n"
         "venv = MujocoVecEnv(sys.argv[1], 'forward', n_envs=int(sys.argv[2]), seed=0)\n"
         "venv.reset()\n"
         "for _ in range(20): venv.step(np.zeros((venv.num_envs, *venv.action_space.shape), np.float32))\n"

@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
-from orchestrator import machine
-from orchestrator.contract import worker_thread_settings
+from orchestrator.core.contract import worker_thread_settings
+from orchestrator.machine import topology
 
 JOBS, STEPS = 8, 10_240
 MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8
@@ -67,7 +67,7 @@ def cluster() -> Iterator[str]:
     """Ray on this machine alone; its address."""
     from orchestrator.executors.ray.connection import LOCAL, connect
 
-    connection = connect(LOCAL, machine.detect())
+    connection = connect(LOCAL, topology.detect())
     import ray  # not before: it looks at the environment then
 
     try:
@@ -105,7 +105,7 @@ def tune_s(cores: int) -> float | None:
 
 
 def makespan(repeats: int) -> list[Line]:
-    cores = machine.detect().capacity
+    cores = topology.detect().capacity
     of_local, of_tune = [], []
     found: dict[str, list[float]] = {"local": [], "ray": [], "tune": []}
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:

@@ -30,16 +30,16 @@ import psutil
 
 import orchestrator
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
-from orchestrator import machine
-from orchestrator.claims import CpuClaims, shared_directory
-from orchestrator.contract import RunPaths, WorkerSpec
-from orchestrator.display import SilentReporter
+from orchestrator.core.contract import RunPaths, WorkerSpec
+from orchestrator.core.job import Job, Pending, Resources
 from orchestrator.executors.fake import FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.job import Job, Pending, Resources
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.slots import SlotPool
-from orchestrator.supervisor import Supervisor
+from orchestrator.machine import topology
+from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.slots import SlotPool
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.terminal.live_table import SilentReporter
 
 COMMAND = [sys.executable, "-m", "orchestrator"]
 ROBOTS = ("quadruped", "runner")
@@ -103,7 +103,7 @@ def steps_at(moment: float, ends: Sequence[float], steps: Sequence[int]) -> floa
 
 def scaling(repeats: int) -> list[Line]:
     """N one-core jobs on N cores against one of them alone."""
-    n = machine.detect().capacity
+    n = topology.detect().capacity
     lines = []
     for robot in ROBOTS:
         ratios, alone_rates = [], []
@@ -196,7 +196,7 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 def supervisor_load(_: int) -> list[Line]:
     """CPU and memory of the supervisor, and of its sentinel, while every slot is busy and others wait."""
     with tempfile.TemporaryDirectory() as name, terminal() as out:
-        path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + machine.detect().capacity)
+        path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity)
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
         with subprocess.Popen(command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}) as process:
             time.sleep(8)  # past start-up
@@ -303,7 +303,7 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             JobRow(job=job, fingerprint=job.spec.fingerprint(), robot_hash=None, state=Pending(), attempts=0)
             for job in jobs
         ]
-        here = machine.detect()
+        here = topology.detect()
         slots = SlotPool(here, claims=CpuClaims(shared_directory(), (cpu.index for cpu in here.cpus)))
         supervisor = Supervisor(
             paths=paths,
@@ -341,7 +341,7 @@ def tiny_job(number: int) -> Job:
 
 def timings_cost(repeats: int) -> list[Line]:
     """Throughput with the recording of timings against without."""
-    from orchestrator.worker.timings import OFF_VARIABLE  # with all that a worker imports: only here
+    from orchestrator.worker.training.timings import OFF_VARIABLE  # with all that a worker imports: only here
 
     ratios = []
     for number in range(repeats):

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import machine, provenance
-from orchestrator.contract import worker_thread_settings
+from orchestrator.core.contract import worker_thread_settings
+from orchestrator.machine import provenance, topology
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -104,7 +104,7 @@ def print_table(description: str | None, parts: Mapping[str, Callable[[int], lis
         parser.error(f"--only {','.join(sorted(unknown))}: unknown; valid: {','.join(parts)}")
     if arguments.repeats < 1:
         parser.error(f"--repeats {arguments.repeats}: at least 1")
-    here = machine.detect()
+    here = topology.detect()
     print(
         f"{time.strftime('%Y-%m-%d')}, {len(here.cpus)} CPUs ({here.physical_cores} physical cores), "
         f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "

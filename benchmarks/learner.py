@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import experiment, harness, roofline
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
-from orchestrator import spec as job_files
-from orchestrator.contract import WorkerSpec
+from orchestrator import jobfile as job_files
+from orchestrator.core.contract import WorkerSpec
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -125,7 +125,7 @@ def gymnasium_spec(robot: str, **changes: Any) -> WorkerSpec:
 
 def built(spec: WorkerSpec, learner: Any, venv: VecEnv) -> Any:
     """The model that ``learner`` makes of ``spec``."""
-    from orchestrator.worker import learners
+    from orchestrator.worker.training import learners
 
     made = learners.build(replace(spec, learner=learner), venv)
     assert made.name == learner, made.reason
@@ -149,7 +149,7 @@ def over_dummy(spec: WorkerSpec, learner: str) -> Contender:
 
 def over_environment_of_job(spec: WorkerSpec) -> Contender:
     from benchmarks.contenders import Library
-    from orchestrator.worker import envs
+    from orchestrator.worker.envs import envs
 
     return Library(built(spec, FAST, envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
 
@@ -157,7 +157,7 @@ def over_environment_of_job(spec: WorkerSpec) -> Contender:
 def over_batch(spec: WorkerSpec, learner: str) -> Contender:
     from benchmarks.bare import Shadow
     from benchmarks.contenders import Library
-    from orchestrator.worker import envs
+    from orchestrator.worker.envs import envs
 
     venv, twin = (envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
     model = built(spec, learner, envs.normalized(spec, venv) if spec.normalize else venv)

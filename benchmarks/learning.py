@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks import learning_figures, published
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
 from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, p_value
-from orchestrator.contract import write_whole
-from orchestrator.errors import UsageError
-from orchestrator.statistics import t_quantile
-from orchestrator.wording import listed
+from orchestrator.analysis.statistics import t_quantile
+from orchestrator.core.contract import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.core.text import listed
 
 
 def mean_std(found: Sequence[float]) -> str:

@@ -25,10 +25,10 @@ from benchmarks.harness import ROOT
 from benchmarks.learning import mean_std, power, probability, signed
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
 from benchmarks.permutation import Pair, holm, interval, p_value
-from orchestrator import spec as job_files
-from orchestrator.bench import work
-from orchestrator.bench.work import Work
-from orchestrator.contract import (
+from orchestrator import jobfile as job_files
+from orchestrator.bench import workload
+from orchestrator.bench.workload import Work
+from orchestrator.core.contract import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
@@ -39,10 +39,10 @@ from orchestrator.contract import (
     worker_thread_settings,
     write_whole,
 )
-from orchestrator.errors import OrchestratorError, UsageError
-from orchestrator.executors.gang import new_secret
-from orchestrator.report import records
-from orchestrator.wording import count
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.text import count
+from orchestrator.executors.rank_group import new_secret
+from orchestrator.report import run_files
 
 JOBS = ROOT / "jobs" / "wide.toml"
 
@@ -58,7 +58,7 @@ def train(folder: Path, ranks: Sequence[int], seeds: int) -> None:
         return
     experiment = job_files.load(JOBS)
     job = experiment.jobs[0]
-    examined = work.examine(experiment, job, folder / "staging")
+    examined = workload.examine(experiment, job, folder / "staging")
     for number, seed in missing:
         _train(_paths(folder, number, seed), examined.over_ranks(number), seed)
 
@@ -119,7 +119,7 @@ def read(folder: Path, ranks: Sequence[int], seeds: int) -> Sides:
                 env_steps=record.env_steps,
                 final=record.ep_rew_mean,
                 evaluated=record.eval_mean,
-                curve=records.curve(paths.progress_csv),
+                curve=run_files.curve(paths.progress_csv),
             )
         )
     return sides

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import rundir
-from orchestrator.contract import NOT_IN_FINGERPRINT, WorkerSpec
-from orchestrator.errors import UsageError
+from orchestrator.core.contract import NOT_IN_FINGERPRINT, WorkerSpec
+from orchestrator.core.errors import UsageError
+from orchestrator.core.text import listed
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
-from orchestrator.report import records
-from orchestrator.wording import listed
+from orchestrator.report import run_files
 
 MEASURES = {
     "final": "Final return of training: `rollout/ep_rew_mean` at its end, the mean over the last 100 episodes",
@@ -51,7 +51,7 @@ class Side:
 
 def read(run_dir: Path) -> Side:
     """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners have trained in it."""
-    paths = rundir.existing(run_dir)
+    paths = run_directory.existing(run_dir)
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
         rows, jobs = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
@@ -72,7 +72,7 @@ def read(run_dir: Path) -> Side:
                 env_steps=row["env_steps"],
                 final=row["ep_rew_mean"],
                 evaluated=row["eval_mean"],
-                curve=records.curve(paths.job(job_id).progress_csv),
+                curve=run_files.curve(paths.job(job_id).progress_csv),
             )
         )
     if len(learners) != 1:

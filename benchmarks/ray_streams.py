@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.simulation import resident_mib
 from benchmarks.streams import ROW
-from orchestrator.contract import Progress
+from orchestrator.core.contract import Progress
 from orchestrator.executors.base import Handle, Progressed
-from orchestrator.executors.ray.attempt import Batch
-from orchestrator.mirror.pieces import Data, Tail
+from orchestrator.executors.ray.file_sync.chunks import Data, Tail
+from orchestrator.executors.ray.node_attempt import Batch
 
 READ = 2000
 """Batches."""

@@ -31,8 +31,8 @@ from benchmarks.harness import ROOT
 from benchmarks.simulated import Rates
 from benchmarks.simulation import CORES, Outcome, resident_mib, simulate
 from benchmarks.streams import Load, measure
-from orchestrator.display import LiveReporter
-from orchestrator.reporting import Reporter
+from orchestrator.supervisor.events import Reporter
+from orchestrator.terminal.live_table import LiveReporter
 
 JOBS_A_NODE = 20
 MOST_JOBS = 100_000

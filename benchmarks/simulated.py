@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.contract import ExitCode, Progress, RunPaths, WorkerSpec
+from orchestrator.core.contract import ExitCode, Progress, RunPaths, WorkerSpec
+from orchestrator.core.job import Job, Resources
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.job import Job, Resources
+from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.ledger import Ledger
-from orchestrator.reporting import Reporter
-from orchestrator.slots import Place, Slot
-from orchestrator.supervisor import Supervisor
+from orchestrator.machine.slots import Place, Slot
+from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.supervisor import Supervisor
 
 DAY_S = 86_400.0
 MIB_A_CORE = 4096
@@ -96,7 +96,7 @@ class Nodes(ClusterPool):
         """What has become known of nodes lost and mended since the last look."""
         while self._agenda[0][0] <= self._now():
             when, node = self._agenda[0]
-            if str(node) in self:
+            if str(node) in self._free:
                 self.remove(str(node))
                 self.losses += 1
                 sigma = self._rates.repair_sigma

@@ -19,16 +19,17 @@ from unittest import mock
 
 from benchmarks.parts import Parts, timed
 from benchmarks.simulated import STEPS_PER_S, Nodes, Rates, Work, entered, make_jobs
-from orchestrator import policy, summary
-from orchestrator.contract import ExitCode, ExitRecord, RunPaths
+from orchestrator.core.contract import ExitCode, ExitRecord, RunPaths
+from orchestrator.core.job import TERMINAL
 from orchestrator.executors.base import Event, Exited, Handle
 from orchestrator.executors.fake import FakeExecutor
-from orchestrator.job import TERMINAL
-from orchestrator.launching import Launching
-from orchestrator.recorder import Recorder
-from orchestrator.reporting import Reporter
-from orchestrator.roster import Roster
-from orchestrator.supervisor import Supervisor
+from orchestrator.ledger import summary
+from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.job_table import Roster
+from orchestrator.supervisor.launcher import Launching
+from orchestrator.supervisor.recorder import Recorder
+from orchestrator.supervisor.supervisor import Supervisor
 
 CORES = 10
 """Of each node."""
@@ -126,7 +127,7 @@ def simulate(
         sum(work * job.resources.cores for work, job in zip(work_s, jobs, strict=True)) / (nodes * CORES), *work_s
     )
     paths = RunPaths(root)
-    ledger = entered(paths, policy.launch_order(jobs, "longest-first"))
+    ledger = entered(paths, retry_policy.launch_order(jobs, "longest-first"))
     executor = FilesOfEnds(paths)
     pool = Nodes(nodes, CORES, rates, executor.now, chance)
     every_s = progress_every_s or max(2.0, sum(work_s) / MOST_RECORDS)

@@ -19,15 +19,15 @@ from pathlib import Path
 from benchmarks.parts import Parts, timed
 from benchmarks.simulated import DAY_S, entered, make_jobs
 from benchmarks.simulation import booked
-from orchestrator.contract import JobPaths, Progress, RunPaths
-from orchestrator.display import SilentReporter
+from orchestrator.core.contract import JobPaths, Progress, RunPaths
+from orchestrator.core.job import Resources
 from orchestrator.executors.base import Event, Handle, Launch, Progressed
-from orchestrator.executors.ray.attempt import Batch
-from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.job import Resources
-from orchestrator.mirror import Home, Source
-from orchestrator.reporting import View
-from orchestrator.supervisor import Supervisor
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.executors.ray.file_sync import Home, Source
+from orchestrator.executors.ray.node_attempt import Batch
+from orchestrator.supervisor.events import View
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.terminal.live_table import SilentReporter
 
 TICK_S = 0.25
 ITERATION_EVERY_S = 2.0

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from benchmarks.simulated import DAY_S, make_jobs, supervisor_over
 from benchmarks.simulation import resident_mib
-from orchestrator import session  # noqa: F401 - everything that a driver loads
-from orchestrator.contract import RunPaths
-from orchestrator.display import SilentReporter
+from orchestrator.core.contract import RunPaths
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.reporting import View
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.experiment import session  # noqa: F401 - everything that a driver loads
+from orchestrator.supervisor.events import View
+from orchestrator.terminal.live_table import SilentReporter
 
 LOOKED_AFTER_S = 5.0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.api import ExperimentResult, Result, run, train
-    from orchestrator.errors import OrchestratorError, SpecError, UsageError
+    from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 
 __all__ = ["ExperimentResult", "OrchestratorError", "Result", "SpecError", "UsageError", "run", "train"]
 
@@ -20,7 +20,8 @@ __all__ = ["ExperimentResult", "OrchestratorError", "Result", "SpecError", "Usag
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orchestrator import api, errors
+    from orchestrator import api
+    from orchestrator.core import errors
 
     return getattr(api, name, None) or getattr(errors, name)
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator import session
-from orchestrator.contract import RunPaths
-from orchestrator.display import LineReporter, SilentReporter
-from orchestrator.errors import SpecError, UsageError
-from orchestrator.spec import Experiment, from_mapping, load
+from orchestrator.core.contract import RunPaths
+from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.experiment import session
+from orchestrator.jobfile import Experiment, from_mapping, load
+from orchestrator.terminal.live_table import LineReporter, SilentReporter
 
 StrPath = str | os.PathLike[str]
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cluster import commands as cluster_commands
-from orchestrator.errors import OrchestratorError, SpecError, UsageError
+from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
+from orchestrator.executors.ray.cluster import cluster_commands
 
 if TYPE_CHECKING:
-    from orchestrator.preflight import Child
-    from orchestrator.session import Options, Plan
-    from orchestrator.spec import Experiment
+    from orchestrator.experiment.preflight import Child
+    from orchestrator.experiment.session import Options, Plan
+    from orchestrator.jobfile import Experiment
 
 app = typer.Typer(
     name="orchestrator",
@@ -98,25 +98,25 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, or go on with it: finished jobs are not run again, interrupted ones resume."""
-    from orchestrator import preflight
+    from orchestrator.experiment import preflight
 
     with contextlib.nullcontext() if jobs.is_dir() else preflight.warm_up() as warm:
-        from orchestrator import session
-        from orchestrator.spec import load, parse_override
+        from orchestrator.experiment import session
+        from orchestrator.jobfile import load, parse_override
 
         overrides = dict(map(parse_override, set_ or []))
         if learner is not None:
             overrides["learner"] = learner
         verdicts = None
         if jobs.is_dir():
-            from orchestrator import recorded
+            from orchestrator.experiment import resume
 
             if run_dir is not None or overrides or fresh or rebuild_ledger:
                 raise UsageError(
                     f"{jobs}: a run directory goes on as it is; --run-dir, --set, --learner, --fresh and "
                     "--rebuild-ledger need the job file"
                 )
-            known = recorded.load(jobs)
+            known = resume.load(jobs)
             experiment, verdicts, run_dir, given = known.experiment, known.verdicts, jobs, None
         else:
             experiment, given = load(jobs, overrides=overrides), jobs.read_bytes()
@@ -145,9 +145,10 @@ def run(
 
 
 def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child | None, *, as_json: bool) -> int:
-    from orchestrator import display, session
+    from orchestrator.experiment import session
+    from orchestrator.terminal import live_table
 
-    with display.reporter(as_json=as_json) as reporter:
+    with live_table.reporter(as_json=as_json) as reporter:
         finished = session.run(experiment, options, reporter, given=given, warm=warm)
     try:
         if as_json:
@@ -155,17 +156,17 @@ def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Ch
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
-            from orchestrator import views
+            from orchestrator.terminal import views
 
             views.show_end(finished)
         sys.stdout.flush()
     except OSError:
-        display.mute()  # the terminal was closed, the pipe's reader has ended
+        live_table.mute()  # the terminal was closed, the pipe's reader has ended
     return finished.exit_code
 
 
 def _show_plan(experiment: Experiment, plan: Plan, run_dir: Path, *, as_json: bool) -> None:
-    from orchestrator import views
+    from orchestrator.terminal import views
 
     if as_json:
         print(json.dumps(views.plan_facts(experiment, plan, run_dir), indent=1, ensure_ascii=False))
@@ -183,11 +184,12 @@ def status(
 ) -> None:
     """Show every job of a run directory."""
     if not as_json:
-        from orchestrator import views
+        from orchestrator.terminal import views
 
         views.show_status(run_dir, watch=watch)
         return
-    from orchestrator import control, summary
+    from orchestrator.experiment import control
+    from orchestrator.ledger import summary
 
     snapshot = control.status(run_dir)
     print(summary.to_json(snapshot.rows), end="", flush=True)
@@ -207,7 +209,7 @@ def logs(
     rank: Annotated[int, typer.Option(min=0, help="Which process of a job with several ranks, from 0.")] = 0,
 ) -> None:
     """Show what a worker printed."""
-    from orchestrator import control
+    from orchestrator.experiment import control
 
     for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
         sys.stdout.write(text)
@@ -222,7 +224,7 @@ def stop(
     ] = None,
 ) -> None:
     """Stop an experiment, resumable as after Ctrl-C; or cancel some of its jobs."""
-    from orchestrator import control
+    from orchestrator.experiment import control
 
     print(control.stop(run_dir, jobs or []))
 
@@ -235,7 +237,7 @@ def retry(
     ] = None,
 ) -> None:
     """Put failed and cancelled jobs back; they go on from their last checkpoint."""
-    from orchestrator import control
+    from orchestrator.experiment import control
 
     print(control.retry(run_dir, jobs or []))
 
@@ -264,9 +266,9 @@ def play(
     output: Annotated[Path | None, typer.Option(help="Folder for the pictures.", show_default="the job's own")] = None,
 ) -> None:
     """Show a trained policy at work: in a window where there is a display, else as video and film strip."""
-    from orchestrator import control, pictures
+    from orchestrator.experiment import control, videos
 
-    request = pictures.Request(
+    request = videos.Request(
         checkpoint=checkpoint,
         interactive=not video,
         seconds=seconds,
@@ -278,7 +280,7 @@ def play(
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ leaves it; now there is a child to end
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        pictures.play(control.find(run_dir, job), request)
+        videos.play(control.find(run_dir, job), request)
     except KeyboardInterrupt:
         _fail("stopped", 130)
 
@@ -292,20 +294,21 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they run, and what is wrong with the others."""
-    from orchestrator import check_view, checking
-    from orchestrator.signals import StopRequests
+    from orchestrator.experiment import robot_check
+    from orchestrator.experiment.signals import StopRequests
+    from orchestrator.terminal import check_view
 
     stops = StopRequests()
     try:
         with stops.installed(), check_view.progress() as told:
-            rows = checking.check(paths, time_limit_s=time_limit, told=told, stop=stops.check)
+            rows = robot_check.check(paths, time_limit_s=time_limit, told=told, stop=stops.check)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     if as_json:
         print(json.dumps([row.facts() for row in rows], indent=1, ensure_ascii=False))
     else:
         check_view.show(rows)
-    raise typer.Exit(checking.exit_code(rows))
+    raise typer.Exit(robot_check.exit_code(rows))
 
 
 @app.command()
@@ -337,9 +340,9 @@ def verify(
     if as_json:
         print(certificate.to_json(), end="")
     else:
-        from orchestrator.verify import view
+        from orchestrator.terminal import verify_view
 
-        view.show(certificate, where)
+        verify_view.show(certificate, where)
     raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
 
 
@@ -377,9 +380,9 @@ def bench(
     ] = None,
 ) -> None:
     """Measure how training scales with processes, started in this and in other ways; goes on where it was."""
-    from orchestrator.bench import arms as ways
-    from orchestrator.bench import command
-    from orchestrator.spec import load, parse_override
+    from orchestrator.bench import baselines as ways
+    from orchestrator.bench import benchmark
+    from orchestrator.jobfile import load, parse_override
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are two measurements: give one of them")
@@ -387,7 +390,7 @@ def bench(
     if learner is not None:
         overrides["learner"] = learner
     experiment = load(jobs, overrides=overrides)
-    options = command.Options(
+    options = benchmark.Options(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
         arms=ways.chosen(arms),
@@ -401,15 +404,15 @@ def bench(
         ranks=ranks,
     )
     try:
-        finished = command.run(experiment, options, lambda text: print(text, file=sys.stderr, flush=True))
+        finished = benchmark.run(experiment, options, lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on", 130)
     if tune:
         print("\n".join(finished.lines))
     elif finished.measured:
-        from orchestrator.bench import view
+        from orchestrator.terminal import bench_view
 
-        (view.show if ranks is None else view.show_ranks)(finished.run_dir)
+        (bench_view.show if ranks is None else bench_view.show_ranks)(finished.run_dir)
     raise typer.Exit(finished.exit_code)
 
 
@@ -439,7 +442,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Put two benchmarks or two experiments side by side: another machine, another version; ratios with intervals."""
-    from orchestrator import compare as comparison
+    from orchestrator.analysis import compare as comparison
 
     found = comparison.compare(run_a, run_b)
     if as_json:
@@ -451,7 +454,7 @@ def compare(
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine offers, what will be used of it, and what would cause contention."""
-    from orchestrator import doctor as doctors
+    from orchestrator.machine import doctor as doctors
 
     findings = doctors.examine()
     if as_json:
@@ -463,7 +466,7 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the job file, for editors."""
-    from orchestrator.spec import json_schema
+    from orchestrator.jobfile import json_schema
 
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
@@ -490,7 +493,7 @@ def main() -> None:
         _fail(f"error: {error}", 1)
     except BrokenPipeError:
         # The reader of our output went away (`… | head`): no reason to complain.
-        from orchestrator.display import mute
+        from orchestrator.terminal.live_table import mute
 
         mute()
         raise SystemExit(141) from None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import command_helpers as commands
 
-from orchestrator.cluster.address import check_own
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster.address import check_own
 
 PATIENCE_S = 180.0
 TOKEN = ".config/orchestrator/cluster-token"

@@ -19,8 +19,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from orchestrator.worker.fast.policy import Network
-from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.training.fast.policy import Network
+from orchestrator.worker.training.fast.ppo import FastPPO
 
 torch.set_num_threads(1)
 

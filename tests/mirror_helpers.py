@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.contract import REPLAY, JobPaths
-from orchestrator.mirror import Home, Part, Piece, Source, Tail
-from orchestrator.mirror.pieces import Data
+from orchestrator.core.contract import REPLAY, JobPaths
+from orchestrator.executors.ray.file_sync import Home, Part, Piece, Source, Tail
+from orchestrator.executors.ray.file_sync.chunks import Data
 
 BUFFER_ROWS = 6
 EVERY = 3

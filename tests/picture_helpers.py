@@ -19,7 +19,7 @@ def look(xml: Path) -> dict[str, Any]:
     import mujoco
     import numpy as np
 
-    from orchestrator.worker import camera, rendering, scenes
+    from orchestrator.worker.rendering import camera, rendering, scenes
 
     model = rendering.dressed(xml)
     data = mujoco.MjData(model)
@@ -61,7 +61,7 @@ def greens(picture: Any) -> int:
 
 
 if __name__ == "__main__":
-    from orchestrator.worker import rendering
+    from orchestrator.worker.rendering import rendering
 
     rendering.choose_gl()
     rendering.WIDTH, rendering.HEIGHT = 320, 240

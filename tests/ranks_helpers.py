@@ -17,7 +17,7 @@ from typing import Any
 
 import worker_helpers as worker
 
-from orchestrator.contract import RANKS_SECRET_VARIABLE, Backend, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.contract import RANKS_SECRET_VARIABLE, Backend, ExitRecord, JobPaths, WorkerSpec
 
 HERE = Path(__file__).parent
 SECRET = {RANKS_SECRET_VARIABLE: "of all ranks that are started here by hand"}
@@ -63,13 +63,13 @@ def together(
 
 
 def _be_a_rank(directory: Path) -> None:
-    from orchestrator.worker import startup
+    from orchestrator.worker.runtime import startup
 
     with startup.imports(), startup.meta_kernels_later():
         import torch
     startup.keep_dynamo_out()
 
-    from orchestrator.worker.ranks import join
+    from orchestrator.worker.distributed.ranks import join
 
     torch.set_num_threads(1)
     module, name, arguments = pickle.loads((directory / "call.pkl").read_bytes())

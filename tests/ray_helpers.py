@@ -18,17 +18,18 @@ import psutil
 import pytest
 from command_helpers import summary, wait_until
 
-from orchestrator.cluster import access, settings
+from orchestrator.core.text import INSTALL_RAY
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
+from orchestrator.executors.ray.cluster import node_settings
+from orchestrator.executors.ray.cluster import token as access
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.executors.ray.compatible_nodes import Fleet
 from orchestrator.executors.ray.connection import Connection
-from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.executors.ray.home import Home
-from orchestrator.executors.ray.nodes import Nodes
-from orchestrator.executors.ray.pool import ClusterPool
+from orchestrator.executors.ray.driver_directory import Home
+from orchestrator.executors.ray.node_registry import Nodes
 from orchestrator.executors.ray.transport import Transport, Way
-from orchestrator.machine import detect
-from orchestrator.wording import INSTALL_RAY
+from orchestrator.machine.topology import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "include_dashboard": False}
 
@@ -54,7 +55,7 @@ class Cluster:
         token.chmod(0o600)
         os.environ[access.TOKEN_FILE_VARIABLE] = str(token)
         os.environ.update(
-            access.environment(loopback=True) | settings.HEALTH | settings.PRIORITY | QUICK_HEALTH,
+            access.environment(loopback=True) | node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH,
             RAY_TMPDIR=str(folder),
         )
         os.environ.update(package_path())

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from supervisor_helpers import make_job
 
-from orchestrator.contract import ExitRecord, RunPaths
-from orchestrator.job import Attempt, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.contract import ExitRecord, RunPaths
+from orchestrator.core.job import Attempt, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.ledger import Ledger
-from orchestrator.policy import Ending
+from orchestrator.supervisor.retry_policy import Ending
 
 PROGRESS = ("time/iterations", "time/total_timesteps", "rollout/ep_rew_mean", "train/loss", "train/approx_kl")
 TIMINGS = (

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.contract import RunPaths, WorkerSpec
+from orchestrator.core.contract import RunPaths, WorkerSpec
+from orchestrator.core.job import Job, Resources
 from orchestrator.executors.base import Executor, Launch
 from orchestrator.executors.fake import FakeExecutor, Fate
-from orchestrator.job import Job, Resources
 from orchestrator.ledger import Ledger
-from orchestrator.machine import Cpu, Gpu, Machine
-from orchestrator.reporting import View
-from orchestrator.slots import SlotPool
-from orchestrator.supervisor import Supervisor
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Cpu, Gpu, Machine
+from orchestrator.supervisor.events import View
+from orchestrator.supervisor.supervisor import Supervisor
 
 RESOURCES = Resources(cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6)
 

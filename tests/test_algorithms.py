@@ -20,13 +20,15 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
-from orchestrator.preflight import requests_of
-from orchestrator.spec import from_mapping
-from orchestrator.worker import algorithms, envs, evaluation, finite, learners, play
-from orchestrator.worker.checkpoint import CheckpointStore
-from orchestrator.worker.outcome import Diverged
-from orchestrator.worker.preflight import check
+from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.experiment.preflight import requests_of
+from orchestrator.jobfile import from_mapping
+from orchestrator.worker.envs import envs
+from orchestrator.worker.rendering import play
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
 
@@ -245,14 +247,14 @@ def model_of(spec: WorkerSpec) -> algorithms.Model:
 
 
 def test_the_policy_is_to_blame_for_physics_that_its_nonsense_made_diverge() -> None:
-    from orchestrator.worker.simulation import PhysicsDiverged
+    from orchestrator.worker.envs.simulation import PhysicsDiverged
 
     model = model_of(helpers.algorithm("td3"))
-    with pytest.raises(PhysicsDiverged), finite.blaming(model, 1):
+    with pytest.raises(PhysicsDiverged), nan_guard.blaming(model, 1):
         raise PhysicsDiverged("torn")
     with torch.no_grad():
         next(model.policy.parameters()).fill_(float("nan"))
-    with pytest.raises(Diverged, match=r"parameter actor\.mu\.0\.weight of the policy"), finite.blaming(model, 1):
+    with pytest.raises(Diverged, match=r"parameter actor\.mu\.0\.weight of the policy"), nan_guard.blaming(model, 1):
         raise PhysicsDiverged("torn")
 
 
@@ -261,7 +263,7 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     model.set_logger(Logger(None, []))
     model.logger.record("train/critic_loss", float("inf"))
     with pytest.raises(Diverged, match="train/critic_loss is not finite: inf"):
-        finite.check_losses(model, 1)
+        nan_guard.check_losses(model, 1)
 
 
 @pytest.mark.parametrize(("freq", "expected"), [(3, [0, 3, 6]), (-1, [0, 4]), (9, [0, 4])])

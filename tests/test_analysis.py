@@ -9,8 +9,8 @@ import cell_helpers as bench
 import pytest
 from cell_helpers import cell, cells, collapsed, slower
 
-from orchestrator.bench.analysis import analyse
-from orchestrator.errors import UsageError
+from orchestrator.bench.scaling_analysis import analyse
+from orchestrator.core.errors import UsageError
 
 WALL = sum(bench.ALONE.values())
 

@@ -147,8 +147,8 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "instant.py"
     program.write_text(INSTANT)
     instant = (sys.executable, "-I", "-S", str(program))
-    monkeypatch.setattr("orchestrator.engine.LocalExecutor", lambda: LocalExecutor(worker_command=instant))
-    monkeypatch.setattr("orchestrator.preflight.examine", no_examination)
+    monkeypatch.setattr("orchestrator.experiment.backend.LocalExecutor", lambda: LocalExecutor(worker_command=instant))
+    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
     def call(number: int) -> None:
@@ -168,7 +168,7 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
-    from orchestrator.preflight import Verdict
+    from orchestrator.experiment.preflight import Verdict
 
     return {job.job_id: Verdict(problem=None) for job in jobs}
 

@@ -14,7 +14,7 @@ from command_helpers import HOPPER, odd, write_experiment
 from ray_helpers import Cluster
 
 import orchestrator
-from orchestrator.wording import INSTALL_RAY
+from orchestrator.core.text import INSTALL_RAY
 
 PROGRAM = """
 import json, os, sys

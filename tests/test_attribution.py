@@ -10,7 +10,7 @@ import cell_helpers as bench
 import pytest
 from cell_helpers import cell, cells, collapsed, slower
 
-from orchestrator.bench import samples
+from orchestrator.analysis import samples
 from orchestrator.bench.attribution import attribute
 
 WALL = sum(bench.ALONE.values())

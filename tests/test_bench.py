@@ -16,16 +16,27 @@ import command_helpers as commands
 import pytest
 from command_helpers import BALANCER, PATIENCE_S, write_experiment
 
-from orchestrator import machine
-from orchestrator.bench import arms, command, drift, figures, plan, runner, strong, tune, weak, work
-from orchestrator.bench.arms import ARMS
-from orchestrator.bench.figures import Course
+from orchestrator.bench import (
+    baselines,
+    benchmark,
+    drift,
+    measurement_window,
+    plan,
+    runner,
+    strong_scaling,
+    tune,
+    weak_scaling,
+    workload,
+)
+from orchestrator.bench.baselines import ARMS
+from orchestrator.bench.measurement_window import Course
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell
-from orchestrator.contract import THREAD_VARIABLES, TOKEN_VARIABLE
-from orchestrator.errors import UsageError
-from orchestrator.machine import Cpu, Machine
-from orchestrator.spec import load
+from orchestrator.core.contract import THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.errors import UsageError
+from orchestrator.jobfile import load
+from orchestrator.machine import topology
+from orchestrator.machine.topology import Cpu, Machine
 
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 MAY_LACK = {"throttled_s", "run_delay_s"}
@@ -248,25 +259,27 @@ def test_an_experiments_run_directory_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory: pytest.TempPathFactory) -> work.Work:
+def staged(tmp_path_factory: pytest.TempPathFactory) -> workload.Work:
     folder = tmp_path_factory.mktemp("work")
     experiment = load(write_experiment(folder, WORK))
-    return work.examine(experiment, work.pick(experiment, None), folder / "staging")
+    return workload.examine(experiment, workload.pick(experiment, None), folder / "staging")
 
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Iterator[runner.Ground]:
-    with runner.ground(tmp_path / "work", machine.detect()) as made:
+    with runner.ground(tmp_path / "work", topology.detect()) as made:
         yield made
 
 
-def measure(arm: str, level: int, todo: work.Work, ground: runner.Ground, **changes: float) -> dict[str, Any]:
+def measure(arm: str, level: int, todo: workload.Work, ground: runner.Ground, **changes: float) -> dict[str, Any]:
     settings = {"seconds": 0.2, "limit_s": LONG_S, "reference_s": 1.0, **changes}
     return runner.measure(Cell(arm=arm, level=level, repeat=0), todo, ground, **settings)
 
 
 @pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned", "pool-spawn-pinned"])
-def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: work.Work, ground: runner.Ground) -> None:
+def test_a_thread_budget_and_affinity_are_what_the_arm_says(
+    arm: str, staged: workload.Work, ground: runner.Ground
+) -> None:
     level = min(2, ground.machine.capacity)
     record = measure(arm, level, staged, ground)
     assert record["status"] == "ok", record["message"]
@@ -275,7 +288,7 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: wo
     assert record["throughput"] == pytest.approx(sum(one["env_steps"] for one in processes) / record["window_s"])
     for one in processes:
         assert {name for name, value in one.items() if value is None} <= MAY_LACK
-        assert one["env_steps"] >= figures.LEAST * staged.steps_an_iteration
+        assert one["env_steps"] >= measurement_window.LEAST * staged.steps_an_iteration
         assert one["updates"] == pytest.approx(one["iterations"] * 2, abs=0.1)
         assert one["learner"] == "fast"
         assert one["n_threads"] <= 2  # itself, and the watchdog of a supervised one
@@ -294,7 +307,7 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(arm: str, staged: wo
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves")
 def test_without_a_budget_libraries_start_threads(
-    arm: str, staged: work.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+    arm: str, staged: workload.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the user's shell says is not what libraries do by themselves
     record = measure(arm, 1, staged, ground)
@@ -303,7 +316,7 @@ def test_without_a_budget_libraries_start_threads(
 
 
 def test_a_window_that_the_time_limit_ends_is_told(
-    staged: work.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+    staged: workload.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = runner._watch
     monkeypatch.setattr(runner, "_watch", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
@@ -312,7 +325,7 @@ def test_a_window_that_the_time_limit_ends_is_told(
     assert f"for {record['window_s']:.1f} s only, until its time limit of 120 s" in record["message"]
 
 
-def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: work.Work, ground: runner.Ground) -> None:
+def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, ground: runner.Ground) -> None:
     record = measure("threads", 1, staged, ground, seconds=600.0, limit_s=0.0)
     assert record["status"] == "cut"
     assert record["throughput"] > 0
@@ -333,14 +346,14 @@ def test_a_training_that_fails_makes_a_failed_cell_with_its_reason(
     arm: str, deed: str, words: str, tmp_path: Path, ground: runner.Ground
 ) -> None:
     experiment = load(write_experiment(tmp_path, commands.odd("odd", deed)))
-    todo = work.examine(experiment, work.pick(experiment, None), tmp_path / "staging")
+    todo = workload.examine(experiment, workload.pick(experiment, None), tmp_path / "staging")
     record = measure(arm, 1, todo, ground, seconds=600.0)
     assert record["status"] == "failed"
     assert words in record["message"]
     assert record["throughput"] is None
 
 
-def test_more_processes_than_cores_share_them(staged: work.Work, ground: runner.Ground) -> None:
+def test_more_processes_than_cores_share_them(staged: workload.Work, ground: runner.Ground) -> None:
     level = 2 * ground.machine.capacity
     if not plan.has_slots(ground.machine, level, 1):
         pytest.skip("the CPU quota forbids it")
@@ -373,12 +386,12 @@ def test_tuning_prints_lines_that_a_job_file_takes(tmp_path: Path) -> None:
 
 
 def test_environments_differ_in_the_thread_budget_alone() -> None:
-    from orchestrator.worker.timings import OFF_VARIABLE
+    from orchestrator.worker.training.timings import OFF_VARIABLE
 
-    assert arms.NO_TIMINGS == OFF_VARIABLE
+    assert baselines.NO_TIMINGS == OFF_VARIABLE
     given = {"OMP_NUM_THREADS": "7", "KMP_AFFINITY": "compact", "ORCHESTRATOR_NO_TIMINGS": "1", "HOME": "/home/me"}
-    free = arms.environment(ARMS["default"], 3, token="t", ours=given)
-    limited = arms.environment(ARMS["threads"], 3, token="t", ours=given)
+    free = baselines.environment(ARMS["default"], 3, token="t", ours=given)
+    limited = baselines.environment(ARMS["threads"], 3, token="t", ours=given)
     assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
     assert free["HOME"] == "/home/me"
     assert free[TOKEN_VARIABLE] == "t"
@@ -424,11 +437,11 @@ def test_a_quota_limits_what_the_supervisor_runs_at_once() -> None:
 
 
 def test_levels_beyond_the_machine_are_said() -> None:
-    assert command.notes(cores(4), [1, 2, 4], [], 1, ["pinned"]) == []
-    over = command.notes(cores(4), [1, 4, 8, 16], [16], 1, ["pinned"])
+    assert benchmark.notes(cores(4), [1, 2, 4], [], 1, ["pinned"]) == []
+    over = benchmark.notes(cores(4), [1, 4, 8, 16], [16], 1, ["pinned"])
     assert over[0] == "Over-subscribed: 8, 16 processes with 1 core each share 4 cores."
     assert "never runs 16 such jobs at once" in over[1]
-    assert "may not fit" in command.notes(cores(4), [10**6], [], 1, ["default"])[-1]
+    assert "may not fit" in benchmark.notes(cores(4), [10**6], [], 1, ["default"])[-1]
 
 
 def test_each_repeat_holds_every_cell_once_in_an_order_that_the_seed_decides() -> None:
@@ -455,35 +468,35 @@ def course(ends: Sequence[float], **changes: Any) -> Course:
 
 def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time() -> None:
     fast, other, slow = course([1, 2, 3, 4, 5, 6, 7, 8]), course([2, 4, 5.5, 7, 9]), course([3, 6, 9, 12, 15])
-    span = figures.window([fast, other])
+    span = measurement_window.window([fast, other])
     assert span is not None
     assert (span.begin, span.end) == (4.0, 8.0)
-    found = figures.measured([fast, other], span)
+    found = measurement_window.measured([fast, other], span)
     assert [process["env_steps"] for process in found["processes"]] == [400, 250]
     assert found["throughput"] == pytest.approx(650 / 4)
     one = found["processes"][0]
     assert (one["updates"], one["wall_s"], one["env_s"], one["rest_s"]) == (16, 4, 2, 0.5)
     assert one["run_delay_s"] is None
     assert one["voluntary_switches"] == 40
-    assert figures.window([fast, slow]) is None  # when the slow one was warm, the fast one's rows end soon
-    assert figures.window([fast, course([1.0, 2.0])]) is None
+    assert measurement_window.window([fast, slow]) is None  # when the slow one was warm, the fast one's rows end soon
+    assert measurement_window.window([fast, course([1.0, 2.0])]) is None
 
 
 def test_a_bound_is_never_below_what_was_reached() -> None:
     # 7 iterations of 100 env_steps since the warm-up ended at 2; now it is 9.5.
-    found = figures.bounded([course([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
+    found = measurement_window.bounded([course([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
     assert found["throughput"] == pytest.approx(800 / 7.5)
     assert found["processes"][0]["env_steps"] == 700
     # Its first iteration has not ended: less than 100 env_steps in 20 s.
-    assert figures.bounded([course([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
-    assert figures.bounded([course([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
+    assert measurement_window.bounded([course([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
+    assert measurement_window.bounded([course([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
 
 
 def test_rows_of_a_file_that_is_being_written_are_read_up_to_the_last_whole_one(tmp_path: Path) -> None:
     path = tmp_path / "timings.csv"
-    assert figures.read_rows(path) == []
+    assert measurement_window.read_rows(path) == []
     path.write_text("iteration,wall_s,clock_s\n1,0.5,10.5\n2,,11.0\n3,0.5,1")
-    assert figures.read_rows(path) == [
+    assert measurement_window.read_rows(path) == [
         {"iteration": 1.0, "wall_s": 0.5, "clock_s": 10.5},
         {"iteration": 2.0, "wall_s": None, "clock_s": 11.0},
     ]
@@ -496,7 +509,7 @@ def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any
 
 def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
     cells, cell = Cells(tmp_path / "cells.jsonl"), Cell(arm="pinned", level=1, repeat=0)
-    marked = weak.judged(record("ok", "a hog"), again=True)
+    marked = weak_scaling.judged(record("ok", "a hog"), again=True)
     assert (marked["status"], marked["throughput"], marked["message"]) == ("disturbed", 5.0, "a hog")
     for _ in range(2):
         cells.append(marked)
@@ -508,10 +521,10 @@ def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tm
 
 
 def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
-    assert weak.judged(record("cut", "a hog"), again=True)["status"] == "disturbed"
-    assert weak.judged(record("cut", "a hog"), again=True)["throughput"] is None
-    assert weak.judged(record("cut", "a hog"), again=False)["status"] == "cut"
-    assert weak.judged(record("failed", "a hog"), again=False) == record("failed", "a hog")
+    assert weak_scaling.judged(record("cut", "a hog"), again=True)["status"] == "disturbed"
+    assert weak_scaling.judged(record("cut", "a hog"), again=True)["throughput"] is None
+    assert weak_scaling.judged(record("cut", "a hog"), again=False)["status"] == "cut"
+    assert weak_scaling.judged(record("failed", "a hog"), again=False) == record("failed", "a hog")
 
 
 def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> None:
@@ -530,19 +543,19 @@ def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> N
 
 def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path: Path) -> None:
     experiment = load(write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 51_200}))
-    short, part = strong.scaled(experiment.jobs, 5171.2)
+    short, part = strong_scaling.scaled(experiment.jobs, 5171.2)
     assert part == pytest.approx(0.1)
     assert [job.spec.total_timesteps for job in short] == [3 * 128, 5120]
     assert all(job.spec.eval_episodes == 0 for job in short)
-    assert strong.scaled(experiment.jobs, 1e9)[1] == 1.0
+    assert strong_scaling.scaled(experiment.jobs, 1e9)[1] == 1.0
 
 
 def test_no_schedule_beats_the_lower_bound() -> None:
     jobs = [(4.0, 1), (2.0, 1), (2.0, 1)]
-    assert strong.lower_bound_s(jobs, at_once=1, cores=2) == 8.0
-    assert strong.lower_bound_s(jobs, at_once=4, cores=2) == 4.0
-    assert strong.lower_bound_s([(9.0, 1), (2.0, 1)], at_once=2, cores=2) == 9.0
-    assert strong.lower_bound_s([(4.0, 2), (4.0, 2)], at_once=2, cores=2) == 8.0
+    assert strong_scaling.lower_bound_s(jobs, at_once=1, cores=2) == 8.0
+    assert strong_scaling.lower_bound_s(jobs, at_once=4, cores=2) == 4.0
+    assert strong_scaling.lower_bound_s([(9.0, 1), (2.0, 1)], at_once=2, cores=2) == 9.0
+    assert strong_scaling.lower_bound_s([(4.0, 2), (4.0, 2)], at_once=2, cores=2) == 8.0
 
 
 def test_packings_use_the_cores_by_processes_by_threads_and_with_smt() -> None:

@@ -14,19 +14,20 @@ import pytest
 from command_helpers import BALANCER, HOPPER, write_experiment
 from supervisor_helpers import make_spec
 
-from orchestrator import machine
-from orchestrator.bench import drift, isolation, ranks, samples, thieves, wide_or_many, witnesses, work
+from orchestrator.analysis import contention, job_metrics, samples
+from orchestrator.bench import drift, isolation, rank_benchmark, wide_or_many, workload
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell
-from orchestrator.contract import JobPaths
-from orchestrator.errors import UsageError
-from orchestrator.machine import Cpu, Machine
-from orchestrator.spec import load
-from orchestrator.spec.ranks import uneven
+from orchestrator.core.contract import JobPaths
+from orchestrator.core.errors import UsageError
+from orchestrator.jobfile import load
+from orchestrator.jobfile.distributed_keys import uneven
+from orchestrator.machine import topology
+from orchestrator.machine.topology import Cpu, Machine
 
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance", "ppo": {"n_steps": 64, "batch_size": 64}}
 QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
-two_cpus = pytest.mark.skipif(machine.largest_job(machine.detect()) < 2, reason="needs two CPUs")
+two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
 
 
 def cores(count: int, *, siblings: int = 1, memory_mib: int = 64_000) -> Machine:
@@ -35,11 +36,11 @@ def cores(count: int, *, siblings: int = 1, memory_mib: int = 64_000) -> Machine
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory: pytest.TempPathFactory) -> work.Work:
+def staged(tmp_path_factory: pytest.TempPathFactory) -> workload.Work:
     """Of four environments and minibatches of 64."""
     folder = tmp_path_factory.mktemp("work")
     experiment = load(write_experiment(folder, {**WORK, "n_envs": 4}))
-    return work.examine(experiment, work.pick(experiment, None), folder / "staging")
+    return workload.examine(experiment, workload.pick(experiment, None), folder / "staging")
 
 
 # -- the command
@@ -52,14 +53,17 @@ def test_every_way_is_measured_once_and_the_end_says_which_is_better(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "1024 ranks are left out: they ask for 1024 cores" in done.stderr
     found = Cells(tmp_path / "bench/bench/ranks.jsonl").read()
-    assert {(one["arm"], one["level"]) for one in found} == {("allreduce", 1), *((way, 2) for way in ranks.WAYS)}
+    assert {(one["arm"], one["level"]) for one in found} == {
+        ("allreduce", 1),
+        *((way, 2) for way in rank_benchmark.WAYS),
+    }
     assert len(found) == 5
     for one in found:
         assert one["status"] in ("ok", "disturbed", "cut"), one["message"]
         assert {process["learner"] for process in one["processes"]} == {"sb3" if one["arm"] == "subproc" else "fast"}
         if one["arm"] == "subproc":
             assert len(one["processes"][0]["cpus"]) == 2, "no more than two ranks have"
-        together = one["arm"] in ranks.TOGETHER and one["level"] > 1
+        together = one["arm"] in rank_benchmark.TOGETHER and one["level"] > 1
         assert [process["allreduce_s"] > 0 for process in one["processes"]] == [together] * len(one["processes"])
     assert len(next(one for one in found if one["arm"] == "jobs")["processes"]) == 2
     first, *_ = wide_or_many.facts(tmp_path / "bench")["sentences"]
@@ -99,43 +103,43 @@ def test_wrong_usage_is_told_with_what_would_be_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "0,2", "two", "1"])
 def test_numbers_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
-        ranks.numbers(text)
+        rank_benchmark.numbers(text)
 
 
 def test_one_rank_is_always_measured() -> None:
-    assert ranks.numbers("4, 2,") == [1, 2, 4]
+    assert rank_benchmark.numbers("4, 2,") == [1, 2, 4]
 
 
-def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(staged: work.Work) -> None:
-    kept, said = ranks.fitting([1, 2, 3, 4, 8], staged, cores(4))
+def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(staged: workload.Work) -> None:
+    kept, said = rank_benchmark.fitting([1, 2, 3, 4, 8], staged, cores(4))
     assert kept == [1, 2, 4]
     assert said == [
         f"3 ranks are left out: {uneven('n_envs = 4', 4, 3)}.",
         "8 ranks are left out: they ask for 8 cores, and this machine has 4 for jobs.",
     ]
-    assert ranks.fitting([1, 2], staged, cores(1, siblings=2)) == (
+    assert rank_benchmark.fitting([1, 2], staged, cores(1, siblings=2)) == (
         [1, 2],
         ["2 ranks with 1 core each share 1 physical core, or what a CPU quota allows."],
     )
     with pytest.raises(UsageError, match="nothing to be compared with one rank"):
-        ranks.fitting([1, 2], staged, cores(1))
+        rank_benchmark.fitting([1, 2], staged, cores(1))
 
 
-def test_a_plan_has_every_way_at_every_number_and_one_rank_once(staged: work.Work, tmp_path: Path) -> None:
+def test_a_plan_has_every_way_at_every_number_and_one_rank_once(staged: workload.Work, tmp_path: Path) -> None:
     experiment = load(write_experiment(tmp_path, WORK))
     settings: dict[str, Any] = {"repeats": 2, "seconds": 1.0, "seed": 0, "notes": []}
-    document = ranks.plan_of(experiment, staged, cores(2), [1, 2], **settings)
-    wanted = {("allreduce", 1), *((way, 2) for way in ranks.WAYS)}
+    document = rank_benchmark.plan_of(experiment, staged, cores(2), [1, 2], **settings)
+    wanted = {("allreduce", 1), *((way, 2) for way in rank_benchmark.WAYS)}
     for repeat in range(2):
         assert {(way, number) for way, number, turn in document["order"] if turn == repeat} == wanted
     assert len(document["order"]) == 10
-    small = ranks.plan_of(experiment, staged, cores(2, memory_mib=1200), [1, 2], **settings)
+    small = rank_benchmark.plan_of(experiment, staged, cores(2, memory_mib=1200), [1, 2], **settings)
     assert not any(way == "subproc" for way, *_ in small["order"])
     assert small["notes"] == ["subproc is left out: 5 processes of 400 MiB do not fit into memory."]
 
 
-def test_ways_differ_in_how_the_same_work_is_started(staged: work.Work) -> None:
-    found = {way: ranks.started_as(Cell(arm=way, level=2, repeat=3), staged) for way in ranks.WAYS}
+def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> None:
+    found = {way: rank_benchmark.started_as(Cell(arm=way, level=2, repeat=3), staged) for way in rank_benchmark.WAYS}
     assert {way: (cell.arm, cell.level, cell.repeat) for way, (cell, _) in found.items()} == {
         "allreduce": ("pinned", 1, 3),
         "parameter-server": ("pinned", 1, 3),
@@ -143,17 +147,20 @@ def test_ways_differ_in_how_the_same_work_is_started(staged: work.Work) -> None:
         "subproc": ("subproc", 1, 3),
     }
     jobs = {way: todo.job for way, (_, todo) in found.items()}
-    assert {way: job.resources.all_cores for way, job in jobs.items()} == {**dict.fromkeys(ranks.WAYS, 2), "jobs": 1}
-    assert {way: job.spec.mode for way, job in jobs.items() if way in ranks.TOGETHER} == {
-        way: way for way in ranks.TOGETHER
+    assert {way: job.resources.all_cores for way, job in jobs.items()} == {
+        **dict.fromkeys(rank_benchmark.WAYS, 2),
+        "jobs": 1,
+    }
+    assert {way: job.spec.mode for way, job in jobs.items() if way in rank_benchmark.TOGETHER} == {
+        way: way for way in rank_benchmark.TOGETHER
     }
     assert {(job.spec.n_envs, job.spec.steps_an_iteration) for job in jobs.values()} == {(4, 256)}
     assert all(job.spec.ranks == job.resources.ranks for job in jobs.values())
 
 
 def test_an_environment_by_itself_does_what_it_does_in_the_batch(tmp_path: Path) -> None:
-    from orchestrator.worker import envs
-    from orchestrator.worker.subproc import Single
+    from orchestrator.worker.baselines.subproc import Single
+    from orchestrator.worker.envs import envs
 
     (tmp_path / "robot").mkdir()
     (tmp_path / "robot/hopper.xml").write_bytes(HOPPER.read_bytes())
@@ -195,7 +202,7 @@ def told(many: float, wide: float, **more: Any) -> wide_or_many.Verdict:
     """Of one rank with 1,000 env_steps/s, and two."""
     cells = measured("allreduce", 1, 1000, **more) + measured("allreduce", 2, wide, **more)
     cells += measured("jobs", 2, many, **more) + measured("subproc", 2, 1000, **more)
-    ways, _ = samples.by_arm(cells, tuple(ranks.WAYS))
+    ways, _ = samples.by_arm(cells, tuple(rank_benchmark.WAYS))
     found = wide_or_many.verdict(ways, job="dog-s0", cores=1, capacity=2)
     assert found is not None
     return found
@@ -236,7 +243,7 @@ def test_facts_compare_with_one_rank_and_know_the_share_in_all_reduce(tmp_path: 
     cells = measured("allreduce", 1, 1000) + measured("allreduce", 2, 1750) + measured("jobs", 2, 1990)
     for one in cells:
         one["processes"] = [{**process, "allreduce_s": process["wall_s"] / 5} for process in one["processes"]]
-    (folder / "ranks.json").write_text(json.dumps({**bench.plan(), "arms": list(ranks.WAYS)}))
+    (folder / "ranks.json").write_text(json.dumps({**bench.plan(), "arms": list(rank_benchmark.WAYS)}))
     (folder / "ranks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cells) + '{"arm": "torn')
     found = wide_or_many.facts(tmp_path)
     assert found is not None
@@ -278,11 +285,11 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
     paths.timings_csv.write_text(
         "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
     )
-    one = witnesses._witness(paths, "wide-s0", cpus=(4, 5, 6, 7), spans=[(0.0, 1.0)], robot_hash=None)
+    one = job_metrics._witness(paths, "wide-s0", cpus=(4, 5, 6, 7), spans=[(0.0, 1.0)], robot_hash=None)
     assert one.cpus == {4, 5}
-    narrow = witnesses._witness(paths, "wide-s0", cpus=(4, 5), spans=[(0.0, 1.0)], robot_hash=None)
-    evidence = witnesses.Evidence(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
-    assert thieves.judge(evidence) == []
+    narrow = job_metrics._witness(paths, "wide-s0", cpus=(4, 5), spans=[(0.0, 1.0)], robot_hash=None)
+    evidence = job_metrics.Evidence(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
+    assert contention.judge(evidence) == []
 
 
 def test_the_benchmarked_policy_has_as_many_numbers_as_stable_baselines3_gives_it() -> None:

@@ -15,8 +15,8 @@ import pytest
 from model_helpers import differences
 from PIL import Image
 
-from orchestrator.worker import bundle
-from orchestrator.worker.bundle import BundleError, collect
+from orchestrator.worker.robots import bundle
+from orchestrator.worker.robots.bundle import BundleError, collect
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = [

@@ -23,9 +23,9 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator import preflight
-from orchestrator.checking import FIGURES
-from orchestrator.contract import ExaminationRequest
+from orchestrator.core.contract import ExaminationRequest
+from orchestrator.experiment import preflight
+from orchestrator.experiment.robot_check import FIGURES
 
 REPOSITORY = Path(__file__).parents[1]
 HOPPER = REPOSITORY / "mjcf" / "hopper.xml"

@@ -8,9 +8,9 @@ import gymnasium
 import mujoco
 import pytest
 
-from orchestrator.worker.simulation import load_model
+from orchestrator.worker.envs.simulation import load_model
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks import AUTO, TASKS, choose, make_task
-from orchestrator.worker.vec_env import MujocoVecEnv
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 GYMNASIUM = Path(gymnasium.__file__).parent / "envs/mujoco/assets"

@@ -13,9 +13,9 @@ import pytest
 from command_helpers import HOPPER, REPOSITORY, Run, write_experiment
 from supervisor_helpers import make_machine
 
-from orchestrator import machine
-from orchestrator.claims import CpuClaims, shared_directory
-from orchestrator.slots import SlotPool
+from orchestrator.machine import topology
+from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.slots import SlotPool
 
 
 def pool(directory: Path | None, cpus: int = 4, max_parallel: int | None = None) -> SlotPool:
@@ -100,7 +100,7 @@ def test_a_directory_that_others_may_write_to_is_not_trusted(tmp_path: Path, mon
     assert shared_directory() is None
 
 
-@pytest.mark.skipif(machine.detect().capacity < 2, reason="needs two cores")
+@pytest.mark.skipif(topology.detect().capacity < 2, reason="needs two cores")
 def test_two_commands_at_once_train_on_different_cores(tmp_path: Path) -> None:
     cpus = []
     for name in ("a", "b"):

@@ -19,13 +19,14 @@ import pytest
 from command_helpers import HOPPER, Experiment, Run, give, odd, wait_until, write_experiment
 from supervisor_helpers import make_job
 
-from orchestrator import display, machine, provenance, tables
-from orchestrator.contract import THREAD_VARIABLES
+from orchestrator.core.contract import THREAD_VARIABLES
+from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.executors.base import Handle
-from orchestrator.job import Cause, Failed, Succeeded
-from orchestrator.reporting import Live, View
-from orchestrator.slots import Slot
-from orchestrator.spec import json_schema
+from orchestrator.jobfile import json_schema
+from orchestrator.machine import provenance, topology
+from orchestrator.machine.slots import Slot
+from orchestrator.supervisor.events import Live, View
+from orchestrator.terminal import live_table, tables
 
 RUN_OPTIONS = (
     "--run-dir",
@@ -75,9 +76,8 @@ def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_path: Path) -> None:
-    code = (
-        "import sys, orchestrator.cli; print([n for n in ('pydantic', 'orchestrator.supervisor') if n in sys.modules])"
-    )
+    unwanted = "('pydantic', 'orchestrator.supervisor.supervisor')"
+    code = f"import sys, orchestrator.cli; print([n for n in {unwanted} if n in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, env=commands.environment(), capture_output=True, text=True
     )
@@ -521,7 +521,7 @@ def test_live_table_shows_what_is_over_and_what_is_next_where_there_is_room(heig
     )
     console = Console(width=80, force_terminal=False)
     with console.capture() as capture:
-        console.print(display.live_view(view, 80, height))
+        console.print(live_table.live_view(view, 80, height))
     shown = [line.split()[:2] for line in capture.get().splitlines() if re.match("live|over|next", line)]
     states = {"over0": "failed", "over1": "succeeded", "next0": "pending"} | dict.fromkeys(
         ("live0", "live1"), "starting"
@@ -644,7 +644,7 @@ def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
 def test_each_worker_is_a_session_on_its_own_core_with_its_thread_budget(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7, "seeds": [0, 1]})
     with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path) as run:
-        launches = [run.until("launched") for _ in range(min(2, machine.detect().capacity))]
+        launches = [run.until("launched") for _ in range(min(2, topology.detect().capacity))]
         for launch in launches:
             rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"
             wait_until(lambda rows=rows: rows.exists() and len(rows.read_text().splitlines()) > 2, "it trains")

@@ -14,11 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import access, address, end, settings, start, state
-from orchestrator.cluster.state import Node, Process
-from orchestrator.cluster.status import ClusterNode, RunningJob, from_facts, hot_spots, version_lines
-from orchestrator.errors import UsageError
-from orchestrator.machine import Cpu, Machine, process_start
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster import address, down, node_settings, node_state, token, up
+from orchestrator.executors.ray.cluster.cluster_status import (
+    ClusterNode,
+    RunningJob,
+    from_facts,
+    hot_spots,
+    version_lines,
+)
+from orchestrator.executors.ray.cluster.node_state import Node, Process
+from orchestrator.machine.topology import Cpu, Machine, process_start
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -26,7 +32,7 @@ TOKEN = "0123456789abcdef" * 4
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's home."""
-    for name in (access.MODE_VARIABLE, access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE, "XDG_CONFIG_HOME"):
+    for name in (token.MODE_VARIABLE, token.TOKEN_VARIABLE, token.TOKEN_FILE_VARIABLE, "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -44,73 +50,73 @@ def no_umask() -> Iterator[None]:
 
 
 def test_a_token_is_made_once_and_for_its_owner_alone(place: Path, no_umask: None) -> None:
-    path = access.create_token()
+    path = token.create_token()
     assert path == place / ".config/orchestrator/cluster-token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     made = path.read_text()
     assert len(made) == 64
-    assert access.create_token().read_text() == made
-    access.check_token()
+    assert token.create_token().read_text() == made
+    token.check_token()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
-    path = access.create_token()
+    path = token.create_token()
     path.chmod(mode)
     with pytest.raises(UsageError, match=f"others can read this token .mode 0{mode:o}.*chmod 600 {path}"):
-        access.check_token()
+        token.check_token()
 
 
 @pytest.mark.parametrize("text", ["", "short", "two words that are long enough", "a" * 20 + "\n" + "b" * 20])
 def test_what_is_no_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = access.create_token()
+    path = token.create_token()
     path.write_text(text)
     with pytest.raises(UsageError, match=f"{path}: this is no token"):
-        access.check_token()
+        token.check_token()
     if text:
-        monkeypatch.setenv(access.TOKEN_VARIABLE, text)
+        monkeypatch.setenv(token.TOKEN_VARIABLE, text)
         with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: this is no token"):
-            access.check_token()
+            token.check_token()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_another_users_token_is_refused() -> None:
-    path = access.create_token()
+    path = token.create_token()
     os.chown(path, 12345, 12345)
     with pytest.raises(UsageError, match="belongs to another user"):
-        access.check_token()
+        token.check_token()
 
 
 def test_where_the_token_is_looked_for(place: Path) -> None:
-    assert access.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
-    assert access.token_file({access.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
-    assert access.has_token({access.TOKEN_VARIABLE: TOKEN})
-    assert not access.has_token({access.TOKEN_FILE_VARIABLE: "~/mine"})
+    assert token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
+    assert token.token_file({token.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
+    assert token.has_token({token.TOKEN_VARIABLE: TOKEN})
+    assert not token.has_token({token.TOKEN_FILE_VARIABLE: "~/mine"})
 
 
 def test_rays_processes_are_told_of_the_token_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="there is no token"):
-        access.environment()
-    assert access.environment(insecure=True)[access.MODE_VARIABLE] == "disabled"
-    assert access.client_environment("10.0.0.1:6379")[access.MODE_VARIABLE] == "disabled"
-    path = access.create_token()
-    told = access.client_environment("10.0.0.1:6379")
-    assert (told[access.MODE_VARIABLE], told[access.TOKEN_FILE_VARIABLE]) == ("token", str(path))
+        token.environment()
+    assert token.environment(insecure=True)[token.MODE_VARIABLE] == "disabled"
+    assert token.client_environment("10.0.0.1:6379")[token.MODE_VARIABLE] == "disabled"
+    path = token.create_token()
+    told = token.client_environment("10.0.0.1:6379")
+    assert (told[token.MODE_VARIABLE], told[token.TOKEN_FILE_VARIABLE]) == ("token", str(path))
     assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in told
-    assert access.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    monkeypatch.setenv(access.TOKEN_VARIABLE, TOKEN)
-    assert access.TOKEN_FILE_VARIABLE not in access.environment()
+    assert token.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    monkeypatch.setenv(token.TOKEN_VARIABLE, TOKEN)
+    assert token.TOKEN_FILE_VARIABLE not in token.environment()
 
 
 @pytest.mark.parametrize(("version", "fits"), [("2.54.0", False), ("2.55.0", True), ("2.60.0", True), ("3.0.0", False)])
 def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     if fits:
-        assert access.require_ray() == version
+        assert token.require_ray() == version
     else:
         with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.55 on, below 3: pip install .*\[ray\]"):
-            access.require_ray()
+            token.require_ray()
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +125,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UsageError, match=r'^Ray is not installed here: pip install -c constraints.txt ".\[ray\]" in a'):
-        start.up()
+        up.up()
 
 
 # -- addresses
@@ -171,15 +177,15 @@ def machine(cores: int = 8, siblings: int = 2, quota: float | None = None, memor
 
 
 def test_cores_are_counted_as_doctor_counts_them() -> None:
-    assert settings.offer(machine()).cores == 8, "not 16: siblings share a core"
-    assert settings.offer(machine(quota=2.5)).cores == 2
-    assert "--num-cpus=2" in settings.offer(machine(quota=2.5)).arguments()
+    assert node_settings.offer(machine()).cores == 8, "not 16: siblings share a core"
+    assert node_settings.offer(machine(quota=2.5)).cores == 2
+    assert "--num-cpus=2" in node_settings.offer(machine(quota=2.5)).arguments()
 
 
 @pytest.mark.parametrize("memory_mib", [1_000, 4_000, 64_000, 2_000_000])
 @pytest.mark.parametrize("shared_memory_mib", [None, 64, 500, 1_000_000])
 def test_memory_is_left_for_ray_and_the_system(memory_mib: int, shared_memory_mib: int | None) -> None:
-    offer = settings.offer(machine(memory_mib=memory_mib), shared_memory_mib)
+    offer = node_settings.offer(machine(memory_mib=memory_mib), shared_memory_mib)
     assert 75 < offer.store_mib <= 2048, "Ray wants 75 MiB at least"
     assert memory_mib // 2 <= offer.memory_mib < memory_mib
     if memory_mib >= 4_000:
@@ -198,7 +204,7 @@ def node(**changes: object) -> Node:
         mark=f"mark-{os.getpid()}-{id(changes)}",
         directory="/nonexistent",
         started="2026-11-20 12:00:00 UTC",
-        boot=state.boot(),
+        boot=node_state.boot(),
         processes=(),
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
@@ -219,35 +225,35 @@ def recorded(process: subprocess.Popen[bytes], *, later: float = 0.0) -> Process
 
 
 def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> None:
-    assert state.load() is None
-    assert state.cluster_here() is None
+    assert node_state.load() is None
+    assert node_state.cluster_here() is None
     kept = node(processes=(recorded(bystander),))
-    state.save(kept)
-    assert state.load() == kept
-    assert state.cluster_here() == "10.0.0.1:6379"
-    state.forget()
-    assert state.load() is None
+    node_state.save(kept)
+    assert node_state.load() == kept
+    assert node_state.cluster_here() == "10.0.0.1:6379"
+    node_state.forget()
+    assert node_state.load() is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"processes": [{}]}', '{"processes": 1}'])
 def test_a_damaged_record_is_told_of(text: str) -> None:
-    state.save(node())
-    state.path().write_text(text)
+    node_state.save(node())
+    node_state.path().write_text(text)
     with pytest.raises(UsageError, match="this is no record of a cluster's node"):
-        state.load()
+        node_state.load()
 
 
 def test_a_pid_that_another_has_now_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
-    state.save(node(processes=(recorded(bystander, later=1.0),)))
-    assert state.cluster_here() is None
-    assert end.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had ended already"]
+    node_state.save(node(processes=(recorded(bystander, later=1.0),)))
+    assert node_state.cluster_here() is None
+    assert down.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had ended already"]
     assert bystander.poll() is None
-    assert state.load() is None
+    assert node_state.load() is None
 
 
 def test_after_a_reboot_nothing_of_the_record_is_ours(bystander: subprocess.Popen[bytes]) -> None:
-    state.save(node(processes=(recorded(bystander),), boot="another"))
-    assert end.down()[0].startswith("nothing to end: ")
+    node_state.save(node(processes=(recorded(bystander),), boot="another"))
+    assert down.down()[0].startswith("nothing to end: ")
     assert bystander.poll() is None
 
 
@@ -261,17 +267,17 @@ def test_what_carries_the_mark_is_ended_even_if_it_does_not_want_to() -> None:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    state.save(marked)
-    (said,) = end.down()
+    node_state.save(marked)
+    (said,) = down.down()
     assert said.startswith("ended 10.0.0.2, a node of the cluster at 10.0.0.1:6379: ")
     assert process.wait() == -9
     process.stdout.close()
 
 
 def test_one_command_at_a_time() -> None:
-    with state.alone(), pytest.raises(UsageError, match="another `cluster` command is at work"):
-        end.down()
-    assert end.down()[0].startswith("nothing to end")
+    with node_state.alone(), pytest.raises(UsageError, match="another `cluster` command is at work"):
+        down.down()
+    assert down.down()[0].startswith("nothing to end")
 
 
 # -- what is slow

@@ -106,7 +106,7 @@ def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine,
         assert "stable-baselines3 " in said
     facts = json.loads(head.done("status", "--json", "--address", address))
     assert [row["is_head"] for row in facts["nodes"]] == [True, False]
-    counted = "from orchestrator.machine import detect; print(detect().capacity)"
+    counted = "from orchestrator.machine.topology import detect; print(detect().capacity)"
     capacity = int(head.run([sys.executable, "-c", counted]).stdout)
     assert {row["cores"] for row in facts["nodes"]} == {capacity}
     assert all(row["versions"]["torch"] for row in facts["nodes"])

@@ -19,8 +19,8 @@ from command_helpers import REPOSITORY, summary, wait_until, write_experiment
 from network_helpers import Network, network
 from ray_helpers import LONG
 
-from orchestrator import machine
-from orchestrator.contract import ExitRecord, RunPaths
+from orchestrator.core.contract import ExitRecord, RunPaths
+from orchestrator.machine import topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -97,9 +97,9 @@ def driver(site: Site) -> Iterator[subprocess.Popen[str]]:
 
 
 def ids(machine: Machine) -> list[str]:
-    answer = [sys.executable, "-c", "import sys; from orchestrator.cluster import question; "]
+    answer = [sys.executable, "-c", "import sys; from orchestrator.executors.ray.cluster import question; "]
     answer[-1] += f"print(*sorted(node['node_id'] for node in question.facts({HEAD!r})['nodes']))"
-    done = machine.run(answer)
+    done = topology.run(answer)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -289,13 +289,13 @@ def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(s
         events = (json.loads(line) for line in process.stdout)
         first = {event["node"]: event for event in (next(events) for _ in range(3))}
         cut_off = first["node2"]
-        started = machine.process_start(cut_off["pid"])
+        started = topology.process_start(cut_off["pid"])
         assert started is not None
         checkpoints = run_dir / "jobs" / cut_off["job_id"] / "checkpoints"
         wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
         with site.network.stalled(NODE2):
             again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
-            assert not machine.same_process(cut_off["pid"], started), "it has ended itself"
+            assert not topology.same_process(cut_off["pid"], started), "it has ended itself"
         assert again["job_id"] == cut_off["job_id"]
         assert again["node"] in ("head", "node1")
         process.send_signal(signal.SIGINT)

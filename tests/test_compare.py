@@ -13,8 +13,8 @@ import pytest
 from cell_helpers import cells, collapsed, slower
 from command_helpers import Experiment
 
-from orchestrator.compare import Comparison, Pair, compare
-from orchestrator.errors import UsageError
+from orchestrator.analysis.compare import Comparison, Pair, compare
+from orchestrator.core.errors import UsageError
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator import checks, doctor, threads
-from orchestrator.checks import Finding
-from orchestrator.machine import Cpu, Gpu, Machine
-from orchestrator.threads import CensusError, Stage
+from orchestrator.machine import doctor, doctor_checks, thread_census
+from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.thread_census import CensusError, Stage
+from orchestrator.machine.topology import Cpu, Gpu, Machine
 
 
 def made(cores: int = 2, smt: int = 1, quota: float | None = None, gpus: tuple[Gpu, ...] = ()) -> Machine:
@@ -45,29 +45,29 @@ def levels(findings: Iterable[Finding]) -> list[str]:
     ],
 )
 def test_cpus_read_like_a_sentence(cpus: list[int], text: str) -> None:
-    assert checks.cpu_text(cpus) == text
+    assert doctor_checks.cpu_text(cpus) == text
 
 
 def test_what_will_be_used_is_said_first() -> None:
-    (finding,) = checks.use(made(), None)
+    (finding,) = doctor_checks.use(made(), None)
     assert finding.detail.startswith("2 one-core jobs at once: CPUs 0 and 1.")
 
 
 def test_asking_for_more_than_there_is_warns_with_a_cure() -> None:
-    findings = list(checks.use(made(), 3))
+    findings = list(doctor_checks.use(made(), 3))
     assert levels(findings) == ["ok", "warning"]
     assert "only 2 CPUs are usable" in findings[1].detail
     assert findings[1].cure
 
 
 def test_idle_siblings_are_noted() -> None:
-    assert levels(checks.cores(made(smt=2))) == ["ok", "note"]
-    assert levels(checks.cores(made())) == ["ok"]
+    assert levels(doctor_checks.cores(made(smt=2))) == ["ok", "note"]
+    assert levels(doctor_checks.cores(made())) == ["ok"]
 
 
 def test_affinity_mask_is_noted() -> None:
-    assert levels(checks.affinity(made(), [0, 1])) == ["ok"]
-    (finding,) = checks.affinity(made(), [0, 1, 2, 3])
+    assert levels(doctor_checks.affinity(made(), [0, 1])) == ["ok"]
+    (finding,) = doctor_checks.affinity(made(), [0, 1, 2, 3])
     assert finding.level == "note"
     assert "only CPUs 0 and 1 of 4 online" in finding.detail
 
@@ -76,12 +76,12 @@ def test_affinity_mask_is_noted() -> None:
     ("quota", "level"), [(None, "ok"), (2.0, "ok"), (8.0, "ok"), (1.5, "warning"), (0.5, "warning")]
 )
 def test_quota_below_the_cores_is_a_warning(quota: float | None, level: str) -> None:
-    assert levels(checks.quota(made(quota=quota), 0.0)) == [level]
+    assert levels(doctor_checks.quota(made(quota=quota), 0.0)) == [level]
 
 
 def test_throttling_that_happened_is_noted() -> None:
-    assert levels(checks.quota(made(quota=2.0), 12.5)) == ["ok", "note"]
-    assert levels(checks.quota(made(), None)) == ["ok"]
+    assert levels(doctor_checks.quota(made(quota=2.0), 12.5)) == ["ok", "note"]
+    assert levels(doctor_checks.quota(made(), None)) == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -102,34 +102,34 @@ def test_only_a_governor_that_really_saves_power_is_a_warning(
     if governor and driver:
         (folder / "scaling_governor").write_text(governor + "\n")
         (folder / "scaling_driver").write_text(driver + "\n")
-    assert levels(checks.governor(made(), tmp_path)) == [level]
+    assert levels(doctor_checks.governor(made(), tmp_path)) == [level]
 
 
 def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "HOG_CORES", 0.02)  # other tests may crowd this machine
+    monkeypatch.setattr(doctor_checks, "HOG_CORES", 0.02)  # other tests may crowd this machine
     with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as hog:
         try:
             assert hog.stdout is not None
             hog.stdout.readline()
-            assert hog.pid in [pid for pid, _, _ in checks.cpu_hogs(0.2)]
+            assert hog.pid in [pid for pid, _, _ in doctor_checks.cpu_hogs(0.2)]
         finally:
             hog.kill()
 
 
 def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "cpu_hogs", lambda: [(7, "blender", 2.0), (8, "cc1plus", 0.9)])
-    (finding,) = checks.load(made(cores=4))
+    monkeypatch.setattr(doctor_checks, "cpu_hogs", lambda: [(7, "blender", 2.0), (8, "cc1plus", 0.9)])
+    (finding,) = doctor_checks.load(made(cores=4))
     assert finding.level == "warning"
     assert "blender (pid 7) 2.0 cores" in finding.detail
     assert "--max-parallel 1" in finding.cure
 
 
 def test_memory_too_small_for_all_lanes_is_a_warning() -> None:
-    assert levels(checks.memory(made(), None, 5000, 0)) == ["ok"]
-    (finding,) = checks.memory(made(), None, 3000, None)
+    assert levels(doctor_checks.memory(made(), None, 5000, 0)) == ["ok"]
+    (finding,) = doctor_checks.memory(made(), None, 3000, None)
     assert finding.level == "warning"
     assert "room for 1 of the 2 jobs" in finding.detail
-    assert levels(checks.memory(made(), None, 5000, 3)) == ["ok", "note"]
+    assert levels(doctor_checks.memory(made(), None, 5000, 3)) == ["ok", "note"]
 
 
 def test_little_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_little_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         free = 100 << 20
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
-    assert levels(checks.disk(tmp_path)) == ["warning"]
+    assert levels(doctor_checks.disk(tmp_path)) == ["warning"]
 
 
 def test_used_swap_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,31 +145,31 @@ def test_used_swap_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         used, total = 1 << 30, 2 << 30
 
     monkeypatch.setattr(psutil, "swap_memory", lambda: Swap)
-    (finding,) = checks.swap()
+    (finding,) = doctor_checks.swap()
     assert (finding.level, "1.0 of 2.0 GiB" in finding.detail) == ("note", True)
 
 
 def test_gpu_with_a_cpu_build_of_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     of = made(gpus=(Gpu(index="GPU-1", name="NVIDIA H200", memory_mib=143771),))
-    monkeypatch.setattr(checks.provenance, "version", lambda _: "2.13.0+cpu")
-    assert levels(checks.gpus(of)) == ["ok", "warning"]
-    monkeypatch.setattr(checks.provenance, "version", lambda _: "2.13.0+cu130")
-    assert levels(checks.gpus(of)) == ["ok"]
-    monkeypatch.setattr(checks.provenance, "version", lambda _: None)
-    assert levels(checks.gpus(made())) == ["ok"]
+    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: "2.13.0+cpu")
+    assert levels(doctor_checks.gpus(of)) == ["ok", "warning"]
+    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: "2.13.0+cu130")
+    assert levels(doctor_checks.gpus(of)) == ["ok"]
+    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: None)
+    assert levels(doctor_checks.gpus(made())) == ["ok"]
 
 
 def test_no_gl_library_is_a_note_as_training_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
-    assert levels(checks.rendering({})) == ["note"]
+    assert levels(doctor_checks.rendering({})) == ["note"]
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: name if name == "OSMesa" else None)
-    (finding,) = checks.rendering({"MUJOCO_GL": "osmesa"})
+    (finding,) = doctor_checks.rendering({"MUJOCO_GL": "osmesa"})
     assert finding.detail == "libraries for off-screen images: OSMesa; MUJOCO_GL=osmesa."
 
 
 def test_outer_thread_counts_do_no_harm_but_binding_does() -> None:
-    assert levels(checks.thread_variables({"OMP_NUM_THREADS": "64"})) == ["ok"]
-    findings = list(checks.thread_variables({"OMP_PROC_BIND": "true"}))
+    assert levels(doctor_checks.thread_variables({"OMP_NUM_THREADS": "64"})) == ["ok"]
+    findings = list(doctor_checks.thread_variables({"OMP_PROC_BIND": "true"}))
     assert levels(findings) == ["ok", "warning"]
     assert findings[1].cure == "unset OMP_PROC_BIND"
 
@@ -180,41 +180,41 @@ def stages(*counts: int) -> list[Stage]:
 
 
 def test_every_worker_thread_is_explained() -> None:
-    finding = checks.threads_finding(2, stages(1, 2, 3, 4))
+    finding = doctor_checks.threads_finding(2, stages(1, 2, 3, 4))
     assert finding.level == "ok"
     assert "a worker has 5 threads, at most 2 of them computing" in finding.detail
     assert "1 from numpy, 1 from torch, 1 from training step" in finding.detail
 
 
 def test_a_library_beyond_its_budget_is_a_warning() -> None:
-    finding = checks.threads_finding(1, stages(1, 1, 1, 2))
+    finding = doctor_checks.threads_finding(1, stages(1, 1, 1, 2))
     assert finding.level == "warning"
     assert finding.cure
 
 
 def test_imports_that_fail_are_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_CHILD", "raise ImportError('libfoo.so: cannot open')")
-    (finding,) = checks.worker_threads(1, os.environ)
+    monkeypatch.setattr(thread_census, "_CHILD", "raise ImportError('libfoo.so: cannot open')")
+    (finding,) = doctor_checks.worker_threads(1, os.environ)
     assert finding.level == "warning"
     assert "ImportError: libfoo.so: cannot open" in finding.detail
 
 
 def test_imports_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_CHILD", "input_ = __import__('time').sleep(60)")
+    monkeypatch.setattr(thread_census, "_CHILD", "input_ = __import__('time').sleep(60)")
     with pytest.raises(CensusError, match=r"longer than 0\.2 s"):
-        threads.census(1, timeout_s=0.2)
+        thread_census.census(1, timeout_s=0.2)
 
 
 def test_missing_packages_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(checks.versions()) == ["ok"]
-    monkeypatch.setattr(checks.provenance, "PACKAGES", ("numpy", "no-such-package"))
-    (finding,) = checks.versions()
+    assert levels(doctor_checks.versions()) == ["ok"]
+    monkeypatch.setattr(doctor_checks.provenance, "PACKAGES", ("numpy", "no-such-package"))
+    (finding,) = doctor_checks.versions()
     assert finding.level == "warning"
     assert "missing: no-such-package" in finding.detail
 
 
 def test_kernel_without_schedstat_is_noted(tmp_path: Path) -> None:
-    assert levels(checks.kernel(tmp_path)) == ["note"]
+    assert levels(doctor_checks.kernel(tmp_path)) == ["note"]
 
 
 def test_warnings_and_notes_say_what_to_do_and_json_holds_all() -> None:

@@ -15,8 +15,8 @@ import worker_helpers as helpers
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, RescaleAction
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker import env_state, envs
-from orchestrator.worker.outcome import Diverged
+from orchestrator.worker.envs import env_state, envs
+from orchestrator.worker.runtime.outcome import Diverged
 
 IDS = (
     "Ant-v5",

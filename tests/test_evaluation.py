@@ -20,11 +20,12 @@ import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
 
-from orchestrator.contract import ExitCode, Progress, WorkerSpec
-from orchestrator.worker import envs, evaluation
-from orchestrator.worker.evaluation import Evaluation, interquartile_mean
-from orchestrator.worker.outcome import Diverged
-from orchestrator.worker.simulation import Simulation
+from orchestrator.core.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.worker.envs import envs
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.training import evaluation
+from orchestrator.worker.training.evaluation import Evaluation, interquartile_mean
 
 CART = """
 <mujoco><option timestep="0.02"/>

@@ -9,12 +9,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.checking import FIGURES
-from orchestrator.worker import soundness, tryout
-from orchestrator.worker.examine import examine
-from orchestrator.worker.figures import actuator_kind, root_type
-from orchestrator.worker.simulation import load_model
-from orchestrator.worker.soundness import Findings
+from orchestrator.experiment.robot_check import FIGURES
+from orchestrator.worker.envs.simulation import load_model
+from orchestrator.worker.robots import model_checks, stability_test
+from orchestrator.worker.robots.examine import examine
+from orchestrator.worker.robots.model_checks import Findings
+from orchestrator.worker.robots.model_summary import actuator_kind, root_type
 
 ROBOTS = sorted((Path(__file__).parents[1] / "mjcf").glob("*.xml"))
 LIMITS = 'ctrlrange="-1 1"'
@@ -78,17 +78,17 @@ def test_what_speaks_against_a_robot_is_told_with_its_element(model: dict[str, s
 def test_an_inertia_wider_than_the_robot_is_absurd() -> None:
     model = arm()
     model.body_inertia[model.body("lower").id] = 1e4
-    (found,) = soundness.masses(model)
+    (found,) = model_checks.masses(model)
     assert found.startswith("absurd inertia (body 'lower': 1 kg with 1e+04 kg·m² is as wide as 100 m)")
 
 
 def test_masses_are_compared_within_a_robot_only() -> None:
     light = '<worldbody><body name="dust" pos="0 0 3"><freejoint/><geom size="0.01" mass="1e-9" /></body></worldbody>'
-    assert list(soundness.masses(arm(more=light))) == []
+    assert list(model_checks.masses(arm(more=light))) == []
     model = arm()
     model.body_subtreemass[model.body("lower").id] = 1e-9
     assert "masses differ by a factor of 1e+09 (body 'upper' 1 kg, what hangs on body 'lower'" in "".join(
-        soundness.masses(model)
+        model_checks.masses(model)
     )
 
 
@@ -111,7 +111,7 @@ def test_a_robot_that_starts_in_the_ground_or_in_itself_is_told() -> None:
 def test_a_number_that_is_none_is_placed(field: str, message: str) -> None:
     model = arm()
     getattr(model, field)[1 if field != "actuator_gear" else 0] = np.inf
-    (found,) = soundness.numbers(model)
+    (found,) = model_checks.numbers(model)
     assert re.match(f"{message}: not a finite number", found)
 
 
@@ -119,7 +119,7 @@ def test_a_number_that_is_none_is_placed(field: str, message: str) -> None:
 def test_no_robot_moves_without_a_timestep(step: float) -> None:
     model = arm()
     model.opt.timestep = step
-    assert "option timestep is" in "".join(soundness.numbers(model))
+    assert "option timestep is" in "".join(model_checks.numbers(model))
 
 
 def test_divergence_under_random_actions_is_an_error_with_a_cure_where_there_is_one() -> None:
@@ -135,7 +135,7 @@ def test_divergence_under_random_actions_is_an_error_with_a_cure_where_there_is_
 def test_divergence_under_extreme_actions_alone_is_a_warning() -> None:
     held = '<keyframe><key name="home" qpos="0 0" ctrl="0"/></keyframe>'
     wild = arm(actuator='<position joint="elbow" kp="1" ctrlrange="-1e14 1e14"/>', more=held)
-    middle = soundness.Findings()
+    middle = model_checks.Findings()
 
     class Gentle:
         low = high = np.zeros(1, np.float32)
@@ -147,7 +147,7 @@ def test_divergence_under_extreme_actions_alone_is_a_warning() -> None:
             return 0 * taken
 
     data = mujoco.MjData(wild)
-    tryout.try_out(wild, data, wild.qpos0, np.zeros(1), Gentle(), 5.0, middle)
+    stability_test.try_out(wild, data, wild.qpos0, np.zeros(1), Gentle(), 5.0, middle)
     assert middle.problems == []
     assert "physics diverges under extreme actions" in "".join(middle.warnings)
 
@@ -166,10 +166,10 @@ def test_energy_from_nothing_is_told() -> None:
 
 def test_what_mujoco_counts_as_warnings_is_told() -> None:
     data, findings = mujoco.MjData(arm()), Findings()
-    assert not tryout.tell_warnings(data, findings)
+    assert not stability_test.tell_warnings(data, findings)
     data.warning[int(mujoco.mjtWarning.mjWARN_CONTACTFULL)].number = 1
     data.warning[int(mujoco.mjtWarning.mjWARN_INERTIA)].number = 2
-    assert tryout.tell_warnings(data, findings)
+    assert stability_test.tell_warnings(data, findings)
     memory, inertia = findings.warnings
     assert "do not fit into memory" in memory
     assert "close to singular" in inertia

@@ -16,14 +16,14 @@ from typing import Protocol
 import pytest
 from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch, until_exit, until_heard
 
-from orchestrator.contract import ExitCode, Progress
+from orchestrator.core.contract import ExitCode, Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.ray.executor import RayExecutor
-from orchestrator.executors.ray.fleet import Fleet
+from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.slots import Place
+from orchestrator.machine.slots import Place
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
 ALSO_SAID = Progress(phase="training", env_steps=7)

@@ -23,8 +23,8 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
-from orchestrator.worker.fast import epochs, loss, network, policy, ppo, rollout, update
-from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.training.fast import epochs, loss, network, policy, ppo, rollout, update
+from orchestrator.worker.training.fast.ppo import FastPPO
 
 OPTIONS: dict[str, Any] = {
     "n_steps": 32,

@@ -21,12 +21,12 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 from torch.nn import functional
 
-from orchestrator.worker.fast.epochs import Epoch, Samples
-from orchestrator.worker.fast.loss import Minibatch, Settings
-from orchestrator.worker.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
-from orchestrator.worker.fast.policy import ACTIVATION_NAMES, shape_of
-from orchestrator.worker.fast.ppo import FastPPO
-from orchestrator.worker.ranks import ALONE
+from orchestrator.worker.distributed.ranks import ALONE
+from orchestrator.worker.training.fast.epochs import Epoch, Samples
+from orchestrator.worker.training.fast.loss import Minibatch, Settings
+from orchestrator.worker.training.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
+from orchestrator.worker.training.fast.policy import ACTIVATION_NAMES, shape_of
+from orchestrator.worker.training.fast.ppo import FastPPO
 
 WIDTHS = st.lists(st.integers(1, 9), max_size=3)
 ARCHITECTURES = st.one_of(WIDTHS, st.fixed_dictionaries({"pi": WIDTHS, "vf": WIDTHS}))

@@ -19,8 +19,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from torch import nn
 
-from orchestrator.worker.fast import rollout
-from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.worker.training.fast import rollout
+from orchestrator.worker.training.fast.ppo import FastPPO
 
 ARRAYS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns")
 LEFT_OVER = {"idx", "done", "terminal_obs", "terminal_value"}

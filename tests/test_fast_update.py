@@ -25,8 +25,8 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
-from orchestrator.worker.fast.ppo import FastPPO
-from orchestrator.worker.fast.update import NonFiniteGradient
+from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.fast.update import NonFiniteGradient
 
 ROUNDING = 1e-5
 """Of an update's size."""

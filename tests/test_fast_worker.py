@@ -15,9 +15,10 @@ import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
 
-from orchestrator.contract import ExitCode
-from orchestrator.worker import envs, learners
-from orchestrator.worker.checkpoint import CheckpointStore
+from orchestrator.core.contract import ExitCode
+from orchestrator.worker.envs import envs
+from orchestrator.worker.training import learners
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 OWN = """

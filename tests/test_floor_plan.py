@@ -168,7 +168,7 @@ def loaded_by(*arguments: str) -> set[str]:
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     loaded = loaded_by("-m", "orchestrator", "--help")
     assert not loaded & {*HEAVY, "numpy", "pydantic", "psutil", "sqlite3", "matplotlib"}
-    assert not {name for name in loaded if name.startswith(("orchestrator.spec", "orchestrator.worker"))}
+    assert not {name for name in loaded if name.startswith(("orchestrator.jobfile", "orchestrator.worker"))}
 
 
 @pytest.mark.parametrize("module", ["supervisor", "session", "control", "executors.local", "api"])

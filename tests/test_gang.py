@@ -25,12 +25,12 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator import contract
-from orchestrator.contract import AttemptPaths, ExitCode
+from orchestrator.core import contract
+from orchestrator.core.contract import AttemptPaths, ExitCode
 from orchestrator.executors import local as local_module
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Sampled
-from orchestrator.executors.gang import End, Gang
+from orchestrator.executors.rank_group import End, Gang
 
 REPOSITORY = Path(__file__).parents[1]
 ASLEEP: list[Order] = [("say", READY), ("sleep", None)]

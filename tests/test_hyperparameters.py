@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from stable_baselines3 import A2C, PPO, SAC, TD3
 
-from orchestrator.contract import LEAST_ITERATION, WorkerSpec
-from orchestrator.errors import SpecError
-from orchestrator.job import Job
-from orchestrator.reconcile import _keys
-from orchestrator.spec import from_mapping
-from orchestrator.spec.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs
-from orchestrator.worker import algorithms
+from orchestrator.core.contract import LEAST_ITERATION, WorkerSpec
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
+from orchestrator.experiment.reconcile import _keys
+from orchestrator.jobfile import from_mapping
+from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs
+from orchestrator.worker.training import algorithms
 
 CLASSES = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
 JOB = {"name": "one", "env": "Pendulum-v1", "total_timesteps": 1000}

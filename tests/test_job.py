@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from orchestrator.errors import IllegalTransition
-from orchestrator.job import (
+from orchestrator.core.errors import IllegalTransition
+from orchestrator.core.job import (
     LEGAL,
     TERMINAL,
     Attempt,

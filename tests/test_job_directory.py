@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import Experiment, fates, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator import job_directory
-from orchestrator.contract import JobPaths, WorkerSpec
+from orchestrator.core.contract import JobPaths, WorkerSpec
 from orchestrator.executors.fake import Fate
+from orchestrator.supervisor import job_directory
 
 
 def test_what_an_earlier_launch_of_the_same_number_left_is_gone(tmp_path: Path) -> None:

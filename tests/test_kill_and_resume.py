@@ -20,8 +20,9 @@ import pytest
 import worker_helpers as worker
 from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
 
-from orchestrator import machine, reconcile
+from orchestrator.experiment import reconcile
 from orchestrator.ledger import Ledger, Request
+from orchestrator.machine import topology
 
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
@@ -162,7 +163,7 @@ def leftover() -> subprocess.Popen[bytes]:
 
 def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None:
     with leftover() as process:
-        start = machine.process_start(process.pid)
+        start = topology.process_start(process.pid)
         assert start is not None
         reconcile._end_leftover(process.pid, start + 1)
         assert process.poll() is None
@@ -172,11 +173,11 @@ def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None
 
 def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with leftover() as process:
-        start = machine.process_start(process.pid)
+        start = topology.process_start(process.pid)
         assert start is not None
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        monkeypatch.setattr("orchestrator.reconcile.time.sleep", lambda _: pytest.fail("waits for a zombie"))
+        monkeypatch.setattr("orchestrator.experiment.reconcile.time.sleep", lambda _: pytest.fail("waits for a zombie"))
         reconcile._end_leftover(process.pid, start)
 
 

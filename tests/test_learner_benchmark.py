@@ -23,7 +23,7 @@ from benchmarks.bare import BarePhysics, Course, Shadow, course_of_simulation
 from benchmarks.harness import Line, at_least, at_most, both_ways
 from benchmarks.learner import networks
 from benchmarks.plain_torch_ppo import PlainPPO
-from orchestrator.worker.vec_env import MujocoVecEnv
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 ROOT = Path(__file__).parents[1]
 

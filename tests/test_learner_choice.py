@@ -17,12 +17,12 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.preprocessing import is_image_space
 from supervisor_helpers import make_spec
 
-from orchestrator import tables
-from orchestrator.contract import Activation
-from orchestrator.spec.hyperparameters import POLICY_KEYS
-from orchestrator.worker import learners
-from orchestrator.worker.fast import qualify
-from orchestrator.worker.fast.ppo import FastPPO
+from orchestrator.core.contract import Activation
+from orchestrator.jobfile.hyperparameters import POLICY_KEYS
+from orchestrator.terminal import tables
+from orchestrator.worker.training import learners
+from orchestrator.worker.training.fast import qualify
+from orchestrator.worker.training.fast.ppo import FastPPO
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 PIXELS = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -97,7 +97,7 @@ def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value
 def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere(
     learner: str, changes: dict[str, Any], why: str | None, tmp_path: Path
 ) -> None:
-    from orchestrator.worker import envs
+    from orchestrator.worker.envs import envs
 
     spec = make_spec("a", learner=learner, **changes)
     venv = envs.make(spec, tmp_path, n_envs=1, seed=0)
@@ -119,7 +119,7 @@ def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere
 
 def test_whether_a_job_qualifies_is_known_without_torch() -> None:
     program = (
-        "import sys, orchestrator.worker.fast.qualify; "
+        "import sys, orchestrator.worker.training.fast.qualify; "
         "print({'torch', 'stable_baselines3', 'mujoco'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", program]

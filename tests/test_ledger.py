@@ -20,12 +20,11 @@ from typing import Any
 import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator import summary
-from orchestrator.contract import ExitRecord, RunPaths
-from orchestrator.errors import DiskFullError, LedgerError
-from orchestrator.job import Attempt, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request
-from orchestrator.policy import Ending
+from orchestrator.core.contract import ExitRecord, RunPaths
+from orchestrator.core.errors import DiskFullError, LedgerError
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request, summary
+from orchestrator.supervisor.retry_policy import Ending
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -415,7 +414,7 @@ def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:
 
 
 def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.ledger.file.BUSY_S", 0.05)
+    monkeypatch.setattr("orchestrator.ledger.database_file.BUSY_S", 0.05)
     holder = sqlite3.connect(whole, isolation_level=None)
     with contextlib.closing(holder), contextlib.closing(sqlite3.connect(whole)):
         ledger = Ledger.open(whole)

@@ -26,9 +26,9 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator import contract
+from orchestrator.core import contract
 from orchestrator.executors import local as local_module
-from orchestrator.executors import process, sentinel
+from orchestrator.executors import orphan_reaper, process
 from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
 
@@ -408,7 +408,7 @@ def test_without_a_working_sentinel_everything_else_still_works(
 
 
 def test_the_sentinel_looks_for_the_variable_that_workers_have() -> None:
-    assert sentinel.VARIABLE.decode() == f"{contract.TOKEN_VARIABLE}="
+    assert orphan_reaper.VARIABLE.decode() == f"{contract.TOKEN_VARIABLE}="
 
 
 def test_the_sentinel_tells_its_own_from_others() -> None:
@@ -425,9 +425,9 @@ def test_the_sentinel_tells_its_own_from_others() -> None:
         sleeper(),
     ]
     try:
-        found = sentinel.carriers({b"aaa/job/0", b"something else"})
+        found = orphan_reaper.carriers({b"aaa/job/0", b"something else"})
         assert sorted(found) == sorted(one.pid for one in family)
-        sentinel.sweep({b"aaa/job/0"})
+        orphan_reaper.sweep({b"aaa/job/0"})
         assert [one.wait() for one in family] == [-signal.SIGKILL] * 2
         assert [one.poll() for one in others] == [None] * 5
     finally:
@@ -439,7 +439,7 @@ def test_the_sentinel_tells_its_own_from_others() -> None:
 def test_the_sentinel_imports_little() -> None:
     """It starts with every supervisor, and stays beside it."""
     code = "import sys; sys.path[:0] = [sys.argv[1]]; import sentinel; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-c", code, str(Path(sentinel.__file__).parent)]
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(orphan_reaper.__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"subprocess", "pathlib", "re", "json", "socket", "threading"} & set(done.stdout.split())
 

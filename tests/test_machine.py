@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import cgroup, machine
-from orchestrator.gpu import detect_gpus
-from orchestrator.machine import Cpu, Gpu, Machine, detect, largest_job
-from orchestrator.slots import Slot, SlotPool
+from orchestrator.machine import cgroup, topology
+from orchestrator.machine.gpu import detect_gpus
+from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.machine.topology import Cpu, Gpu, Machine, detect, largest_job
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712\n"
@@ -130,7 +130,7 @@ class TestTopology:
         assert order(found) == [0, 2, 1, 3]
         assert (found.physical_cores, found.quota) == (2, None)
         assert found.memory_total_mib > 0
-        assert machine.available_memory_mib(tmp_path) > 0
+        assert topology.available_memory_mib(tmp_path) > 0
         assert cgroup.throttled_s(tmp_path) is None
         assert cgroup.oom_kills(tmp_path) is None
 
@@ -155,7 +155,7 @@ class TestCgroups:
         v2(root, "/a", {"a/cpu.max": "max 100000\n", "a/memory.max": "max\n", "a/memory.current": "5\n"})
         found = detect(root)
         assert (found.quota, found.capacity, found.memory_total_mib) == (None, 4, 16384)
-        assert machine.available_memory_mib(root) == 8192
+        assert topology.available_memory_mib(root) == 8192
 
     def test_v1_quota_of_an_ancestor_counts(self, root: Path) -> None:
         v1(
@@ -197,7 +197,7 @@ class TestCgroups:
         )
         found = detect(root)
         assert (found.quota, found.memory_total_mib) == (3.0, 4096)
-        assert machine.available_memory_mib(root) == 2048
+        assert topology.available_memory_mib(root) == 2048
         assert cgroup.throttled_s(root) == 2.5
         assert cgroup.oom_kills(root) == 2
 
@@ -220,7 +220,7 @@ class TestCgroups:
             },
         )
         assert detect(root).memory_total_mib == 4096
-        assert machine.available_memory_mib(root) == 1536
+        assert topology.available_memory_mib(root) == 1536
 
     def test_memory_high_is_a_limit(self, root: Path) -> None:
         v2(root, "/a", {"a/memory.max": "max\n", "a/memory.high": f"{2 * GIB}\n"})
@@ -229,11 +229,11 @@ class TestCgroups:
     def test_a_limit_above_physical_memory_changes_nothing(self, root: Path) -> None:
         v2(root, "/a", {"a/memory.max": f"{900 * GIB}\n", "a/memory.current": "0\n"})
         assert detect(root).memory_total_mib == 16384
-        assert machine.available_memory_mib(root) == 8192
+        assert topology.available_memory_mib(root) == 8192
 
     def test_memory_over_its_limit_leaves_nothing(self, root: Path) -> None:
         v2(root, "/a", {"a/memory.max": "4096\n", "a/memory.current": "8192\n"})
-        assert machine.available_memory_mib(root) == 0
+        assert topology.available_memory_mib(root) == 0
 
     def test_container_with_its_own_cgroup_namespace(self, root: Path) -> None:
         v2(root, "/", {"cpu.max": "200000 100000\n", "memory.max": f"{GIB}\n"})
@@ -353,7 +353,7 @@ def made(nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = Non
         for core in range(total)
     ]
     return Machine(
-        cpus=machine._preference(cpus),
+        cpus=topology._preference(cpus),
         quota=quota,
         memory_total_mib=1024,
         gpus=tuple(Gpu(index=str(index), name="x", memory_mib=1) for index in range(gpus)),
@@ -523,28 +523,28 @@ class TestSlotPool:
 class TestThisMachine:
     def test_a_pid_with_its_start_time_is_an_identity(self) -> None:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        start = machine.process_start(child.pid)
+        start = topology.process_start(child.pid)
         assert start is not None
-        assert machine.same_process(child.pid, start)
-        assert not machine.same_process(child.pid, start + 1)
+        assert topology.same_process(child.pid, start)
+        assert not topology.same_process(child.pid, start + 1)
         assert child.stdin is not None
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert machine.same_process(child.pid, start), "a zombie still holds its pid"
+        assert topology.same_process(child.pid, start), "a zombie still holds its pid"
         child.wait()
-        assert machine.process_start(child.pid) is None
-        assert not machine.same_process(child.pid, start)
+        assert topology.process_start(child.pid) is None
+        assert not topology.same_process(child.pid, start)
 
     @pytest.mark.parametrize("pid", [0, -1, 2**30])
     def test_no_such_process(self, pid: int) -> None:
-        assert machine.process_start(pid) is None
+        assert topology.process_start(pid) is None
 
     def test_a_process_name_with_parentheses_does_not_confuse(self, tmp_path: Path) -> None:
         program = tmp_path / "a) R 1 (b"
         program.symlink_to("/bin/sleep")
         child = subprocess.Popen([program, "60"])
         try:
-            assert machine.process_start(child.pid) == pytest.approx(machine.process_start(os.getpid()), abs=1e6)
+            assert topology.process_start(child.pid) == pytest.approx(topology.process_start(os.getpid()), abs=1e6)
         finally:
             child.kill()
             child.wait()
@@ -553,9 +553,9 @@ class TestThisMachine:
         found = detect()
         assert set(order(found)) == os.sched_getaffinity(0)
         assert 1 <= found.capacity <= found.physical_cores
-        assert 0 < machine.available_memory_mib() <= found.memory_total_mib
+        assert 0 < topology.available_memory_mib() <= found.memory_total_mib
 
     def test_import_and_detection_load_nothing_heavy(self) -> None:
-        code = "import sys, orchestrator.machine as m; m.detect(); print(*sys.modules)"
+        code = "import sys, orchestrator.machine.topology as m; m.detect(); print(*sys.modules)"
         loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         assert not {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"} & set(loaded)

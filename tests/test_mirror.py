@@ -21,8 +21,18 @@ from mirror_helpers import (
     write,
 )
 
-from orchestrator.mirror import Home, MirrorError, Part, Piece, Removed, Source, Stored, outgoing, pieces
-from orchestrator.mirror.pieces import Data, carried_bytes
+from orchestrator.executors.ray.file_sync import (
+    Home,
+    MirrorError,
+    Part,
+    Piece,
+    Removed,
+    Source,
+    Stored,
+    chunks,
+    outgoing,
+)
+from orchestrator.executors.ray.file_sync.chunks import Data, carried_bytes
 
 
 def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
@@ -114,7 +124,7 @@ def test_pieces_pickle_small(piece: Piece) -> None:
     assert pickle.loads(content) == piece
 
 
-@pytest.mark.parametrize("content", [b"no zlib at all", pieces.zlib.compress(bytes(pieces.PIECE_BYTES + 1))])
+@pytest.mark.parametrize("content", [b"no zlib at all", chunks.zlib.compress(bytes(chunks.PIECE_BYTES + 1))])
 def test_a_damaged_piece_is_refused(tmp_path: Path, content: bytes) -> None:
     home = Home(tmp_path)
     with pytest.raises(MirrorError, match="damaged"):

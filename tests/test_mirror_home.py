@@ -18,8 +18,8 @@ from mirror_helpers import (
     write,
 )
 
-from orchestrator.contract import JobPaths
-from orchestrator.mirror import Home, MirrorError, Piece, Removed, Stored
+from orchestrator.core.contract import JobPaths
+from orchestrator.executors.ray.file_sync import Home, MirrorError, Piece, Removed, Stored
 
 LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]
 

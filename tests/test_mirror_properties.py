@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mirror_helpers import FakeWorker, assert_resumable, bring, damage, tree
 
-from orchestrator.mirror import Home, Source, Storage, outgoing, places, source
+from orchestrator.executors.ray.file_sync import Home, Source, Storage, outgoing, patterns, sender
 
 STORAGE = Storage("memory://mirror-properties", "run")
 WORK = st.tuples(st.just("work"), st.integers(1, 40))
@@ -35,9 +35,9 @@ def small_pieces() -> Iterator[Path]:
     """So that every file has several; and no waiting for the disk."""
     with (
         tempfile.TemporaryDirectory() as scratch,
-        mock.patch("orchestrator.mirror.pieces.PIECE_BYTES", 64),
-        mock.patch("orchestrator.mirror.pieces.TAIL_BYTES", 16),
-        mock.patch("orchestrator.mirror.source.STORED_FROM_BYTES", 100),
+        mock.patch("orchestrator.executors.ray.file_sync.chunks.PIECE_BYTES", 64),
+        mock.patch("orchestrator.executors.ray.file_sync.chunks.TAIL_BYTES", 16),
+        mock.patch("orchestrator.executors.ray.file_sync.sender.STORED_FROM_BYTES", 100),
         mock.patch("os.fsync"),
     ):
         yield Path(scratch)
@@ -104,7 +104,12 @@ class Story:
             return wrapped
 
         with contextlib.ExitStack() as stack:
-            for module, name in ((places, "_look"), (places, "checkpoints"), (source, "_opened"), (source, "_read")):
+            for module, name in (
+                (patterns, "_look"),
+                (patterns, "checkpoints"),
+                (sender, "_opened"),
+                (sender, "_read"),
+            ):
                 stack.enter_context(mock.patch.object(module, name, after_some_work(getattr(module, name))))
             yield
 

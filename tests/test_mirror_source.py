@@ -27,8 +27,8 @@ from mirror_helpers import (
     write,
 )
 
-from orchestrator.mirror import Home, Part, Removed, Source, Tail, outgoing
-from orchestrator.mirror import source as sources
+from orchestrator.executors.ray.file_sync import Home, Part, Removed, Source, Tail, outgoing
+from orchestrator.executors.ray.file_sync import sender as sources
 
 
 def test_what_came_from_home_is_not_sent_back(tmp_path: Path) -> None:

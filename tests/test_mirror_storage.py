@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from mirror_helpers import bring, tree
 
-from orchestrator.errors import UsageError
-from orchestrator.mirror import Home, MirrorError, Part, Source, Storage, Stored, outgoing
-from orchestrator.mirror import storage as storages
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.file_sync import Home, MirrorError, Part, Source, Storage, Stored, outgoing
+from orchestrator.executors.ray.file_sync import storage as storages
 
 LARGE = os.urandom(3 * 2**20 + 5)
 

@@ -12,8 +12,8 @@ import worker_helpers as worker
 from command_helpers import wait_until
 from mirror_helpers import bring, tree
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
-from orchestrator.mirror import Home, Source, outgoing
+from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.executors.ray.file_sync import Home, Source, outgoing
 
 STOPPING = """
 import os, signal

@@ -13,10 +13,10 @@ from command_helpers import HOPPER, give, summary, write_experiment
 from model_helpers import differences
 from test_bundle import INSTALLED, OWN, ROBOTS, lay_out
 
-from orchestrator.contract import EDITABLE_KINDS, SINGLE_KINDS
-from orchestrator.worker import model_edits
-from orchestrator.worker.bundle import collect
-from orchestrator.worker.model_edits import EditError, edited
+from orchestrator.core.contract import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.worker.robots import model_edits
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.model_edits import EditError, edited
 
 ROOT = Path(__file__).parents[1]
 ROBOT = """<mujoco>

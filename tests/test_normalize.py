@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from orchestrator.worker import checkpoint, envs
-from orchestrator.worker.normalize import LeanVecNormalize
-from orchestrator.worker.vec_env import MujocoVecEnv
+from orchestrator.worker.envs import envs
+from orchestrator.worker.envs.normalize import LeanVecNormalize
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
+from orchestrator.worker.training import checkpoint
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 SHAPES = [(1,), (3,), (17,), (40,), (2, 3), ()]

@@ -34,13 +34,13 @@ from command_helpers import (
 from PIL import Image
 from supervisor_helpers import Told, make_job, make_machine, make_spec
 
-from orchestrator import pictures
-from orchestrator.contract import JobPaths, RunPaths, WorkerSpec
-from orchestrator.job import Cause, Failed, State, Succeeded
-from orchestrator.machine import Cpu
-from orchestrator.slots import SlotPool
-from orchestrator.worker import film, rendering, scenes
-from orchestrator.worker import play as worker_play
+from orchestrator.core.contract import JobPaths, RunPaths, WorkerSpec
+from orchestrator.core.job import Cause, Failed, State, Succeeded
+from orchestrator.experiment import videos
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Cpu
+from orchestrator.worker.rendering import film, rendering, scenes
+from orchestrator.worker.rendering import play as worker_play
 
 COARSE = {"frame_skip": 100}
 """Half a second a control step: few frames, so that ten seconds of video are made quickly."""
@@ -102,12 +102,12 @@ def shown(opengl: None, finished_once: Experiment, tmp_path_factory: pytest.Temp
 def test_play_writes_a_video_in_real_time_and_a_film_strip(shown: tuple[Path, str], finished_once: Experiment) -> None:
     folder, said = shown
     assert f"wrote {folder / 'video.mp4'}" in said
-    pictures, rate = frames(folder / "video.mp4")
+    videos, rate = frames(folder / "video.mp4")
     assert 20 <= rate <= 45
-    assert len(pictures) / rate == pytest.approx(0.5, abs=1 / float(rate))
-    assert {picture.shape for picture in pictures} == {(480, 640, 3)}
-    assert min(np.ptp(picture) for picture in pictures) > 100  # something is to be seen in each
-    assert np.abs(pictures[0].astype(int) - pictures[-1]).max() > 50  # and it moves
+    assert len(videos) / rate == pytest.approx(0.5, abs=1 / float(rate))
+    assert {picture.shape for picture in videos} == {(480, 640, 3)}
+    assert min(np.ptp(picture) for picture in videos) > 100  # something is to be seen in each
+    assert np.abs(videos[0].astype(int) - videos[-1]).max() > 50  # and it moves
     assert size(folder / "preview.png") == STRIP
     assert not job_dir(finished_once, "hopper-s0").video.exists()  # it went where it was asked to
 
@@ -363,9 +363,9 @@ def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilm
     assert "launched" not in [event["event"] for event in run.events]
     assert hopper.preview.exists()
     assert own.video.stat().st_mtime_ns == before
-    assert not pictures.is_due(hopper)
+    assert not videos.is_due(hopper)
     os.utime(hopper.model)
-    assert pictures.is_due(hopper)
+    assert videos.is_due(hopper)
 
 
 def test_video_does_not_belong_to_what_decides_a_training() -> None:
@@ -390,7 +390,9 @@ def drawing(refilmed: Experiment) -> Iterator[commands.Run]:
 def players_of(pid: int) -> list[int]:
     """Children of ``pid`` that play a policy."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(one) for one in found if b"orchestrator.worker.play" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [
+        int(one) for one in found if b"orchestrator.worker.rendering.play" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
 
 
 def is_alive(pid: int) -> bool:
@@ -424,7 +426,7 @@ def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -
 def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, why: str
 ) -> None:
-    monkeypatch.setattr(pictures, "TIME_LIMIT_S", limit_s)
+    monkeypatch.setattr(videos, "TIME_LIMIT_S", limit_s)
     jobs = [make_job(job_id, spec={"video": True}) for job_id in ("a-s0", "b-s0", "failed-s0")]
     paths, told = RunPaths(tmp_path), Told()
     for job in jobs:
@@ -434,7 +436,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     states: dict[str, State] = {"a-s0": Succeeded(), "b-s0": Succeeded(), "failed-s0": failed}
     [cpu, *_] = os.sched_getaffinity(0)
     machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
-    pictures.make_missing(paths, jobs, states, SlotPool(machine), told, lambda: False)
+    videos.make_missing(paths, jobs, states, SlotPool(machine), told, lambda: False)
     assert told.kinds() == ["pictures", "warning", "warning"]
     assert [facts.get("job_id") for _, _, facts in told.events] == [None, "a-s0", "b-s0"]
     assert told.messages().count(why) == 2

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import RESOURCES, make_job
 
-from orchestrator import policy
-from orchestrator.contract import ExitCode, ExitRecord
-from orchestrator.job import Cancelled, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.policy import Ending, Watched
+from orchestrator.core.contract import ExitCode, ExitRecord
+from orchestrator.core.job import Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.retry_policy import Ending, Watched
 
 STOP = Ending(cause=Cause.INTERRUPTED, message="SIGINT")
 LATE = Ending(cause=Cause.TIMEOUT, message="late")
@@ -64,7 +64,9 @@ def test_what_an_exit_means(
     cause: Cause | None,
     message: str,
 ) -> None:
-    assert policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == Ending(cause=cause, message=message)
+    assert retry_policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == Ending(
+        cause=cause, message=message
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_what_an_exit_means(
 def test_of_several_ranks_the_one_that_ended_is_named(
     rank: int, returncode: int, said: ExitRecord | None, message: str
 ) -> None:
-    assert policy.judge(returncode, said, asked=None, oom_killed=False, rank=rank).message == message
+    assert retry_policy.judge(returncode, said, asked=None, oom_killed=False, rank=rank).message == message
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
     cause: Cause | None, failures: int, max_retries: int, new: State
 ) -> None:
     ending = Ending(cause=cause, message="why")
-    assert policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
+    assert retry_policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
 
 
 @pytest.mark.parametrize(
@@ -122,27 +124,29 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
     [
         (1, 0, Pending(failures=0, not_before=101.0)),
         (3, 0, Pending(failures=0, not_before=104.0)),
-        (policy.MOST_LOSSES, 2, Pending(failures=0, not_before=160.0)),
-        (policy.MOST_LOSSES + 1, 2, Pending(failures=1, not_before=101.0)),
-        (policy.MOST_LOSSES + 1, 0, Failed(cause=Cause.NODE_LOST, message="why")),
+        (retry_policy.MOST_LOSSES, 2, Pending(failures=0, not_before=160.0)),
+        (retry_policy.MOST_LOSSES + 1, 2, Pending(failures=1, not_before=101.0)),
+        (retry_policy.MOST_LOSSES + 1, 0, Failed(cause=Cause.NODE_LOST, message="why")),
     ],
 )
 def test_a_lost_node_is_not_counted_against_the_job_unless_it_loses_too_many(
     losses: int, max_retries: int, new: State
 ) -> None:
     ending = Ending(cause=Cause.NODE_LOST, message="why")
-    assert policy.next_state(ending, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
+    assert retry_policy.next_state(ending, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
 
 
 @given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
 def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
     cause: Cause | None, failures: int, max_retries: int, losses: int
 ) -> None:
-    new = policy.next_state(Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses)
+    new = retry_policy.next_state(
+        Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses
+    )
     assert not isinstance(new, Running)
-    if cause is Cause.NODE_LOST and losses <= policy.MOST_LOSSES:
+    if cause is Cause.NODE_LOST and losses <= retry_policy.MOST_LOSSES:
         assert isinstance(new, Pending)
-    elif isinstance(new, Pending) and cause not in policy.RESUMABLE:
+    elif isinstance(new, Pending) and cause not in retry_policy.RESUMABLE:
         assert new.failures == failures + 1 <= max_retries
 
 
@@ -150,7 +154,7 @@ def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
     ("failures", "seconds"), [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (10_000, 60)]
 )
 def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
-    assert policy.backoff_s(failures) == seconds
+    assert retry_policy.backoff_s(failures) == seconds
 
 
 def watched(**changes: float) -> Watched:
@@ -173,27 +177,27 @@ def watched(**changes: float) -> Watched:
 def test_a_limit_that_is_passed_is_named_with_what_was_reached(
     attempt: Watched, now: float, cause: Cause | None, words: tuple[str, ...]
 ) -> None:
-    ending = policy.overstepped(attempt, now)
+    ending = retry_policy.overstepped(attempt, now)
     assert (ending.cause if ending else None) == cause
     assert all(word in ending.message for word in words if ending)
 
 
 def test_ranks_share_the_memory_of_all() -> None:
     resources = make_job(memory_mib=100, ranks=3).resources
-    assert policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
-    ending = policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
+    assert retry_policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
+    ending = retry_policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
     assert ending is not None
     assert ending.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
 
 
 def test_the_next_look_is_at_the_first_limit_that_time_alone_can_bring() -> None:
-    assert policy.next_look(watched()) == 10.0
-    assert policy.next_look(watched(last_progress=35.0)) == 45.0
-    assert policy.next_look(watched(last_progress=45.0)) == 50.0
+    assert retry_policy.next_look(watched()) == 10.0
+    assert retry_policy.next_look(watched(last_progress=35.0)) == 45.0
+    assert retry_policy.next_look(watched(last_progress=45.0)) == 50.0
 
 
 def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
-    return policy.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
+    return retry_policy.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
 
 
 @pytest.mark.parametrize(
@@ -214,20 +218,20 @@ def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
 def test_memory_that_running_jobs_may_still_claim_is_set_aside(
     wanted: int, available: int, running: list[int], admitted: bool
 ) -> None:
-    assert policy.memory_admits(wanted, available, sum(running)) is admitted
+    assert retry_policy.memory_admits(wanted, available, sum(running)) is admitted
 
 
 @given(st.lists(st.integers(1, 5)))
 def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
     jobs = [make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)]
-    ordered = policy.launch_order(jobs, "longest-first")
+    ordered = retry_policy.launch_order(jobs, "longest-first")
     assert [(-job.spec.total_timesteps, jobs.index(job)) for job in ordered] == sorted(
         (-job.spec.total_timesteps, index) for index, job in enumerate(jobs)
     )
-    assert policy.launch_order(jobs, "as-listed") == jobs
+    assert retry_policy.launch_order(jobs, "as-listed") == jobs
 
 
 def test_resumable_and_retryable_ends_are_different_ends() -> None:
-    assert not policy.RESUMABLE & policy.RETRYABLE
+    assert not retry_policy.RESUMABLE & retry_policy.RETRYABLE
     assert RESOURCES.cores == 1
     assert {int(code) for code in ExitCode} == {0, 1, 10, 11, 12, 13, 14}

@@ -19,11 +19,11 @@ import mujoco
 import pytest
 from command_helpers import bow_to_permissions
 
-from orchestrator.contract import ExaminationAnswer, ExaminationRequest
-from orchestrator.preflight import examine, requests_of
-from orchestrator.spec import from_mapping
-from orchestrator.worker.bundle import collect
-from orchestrator.worker.preflight import check
+from orchestrator.core.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment.preflight import examine, requests_of
+from orchestrator.jobfile import from_mapping
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.preflight_child import check
 
 ROOT = Path(__file__).parents[1]
 HOPPER = ROOT / "mjcf" / "hopper.xml"
@@ -36,7 +36,7 @@ TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 
 
 def ask(*requests: dict[str, Any], before: Callable[[], None] | None = None) -> list[dict[str, Any]]:
     """Through the real child process."""
-    command = [sys.executable, "-m", "orchestrator.worker.preflight"]
+    command = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"]
     done = subprocess.run(
         command,
         input="".join(json.dumps(request) + "\n" for request in requests),
@@ -169,7 +169,7 @@ def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: P
 
 def test_only_what_is_needed_is_imported() -> None:
     program = (
-        "import sys, orchestrator.worker.preflight as p; "
+        "import sys, orchestrator.worker.robots.preflight_child as p; "
         f"assert p.check(p.ExaminationRequest(xml={str(HOPPER)!r}, task='forward')).problem is None; "
         "print({'torch', 'stable_baselines3', 'gymnasium'} & set(sys.modules))"
     )
@@ -484,7 +484,7 @@ def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> N
 
 def test_what_a_demand_for_the_fast_learner_needs_is_not_torch() -> None:
     program = (
-        "import sys, orchestrator.worker.preflight as p; "
+        "import sys, orchestrator.worker.robots.preflight_child as p; "
         "answer = p.check(p.ExaminationRequest(env='CartPole-v1', fast=True)); "
         "assert 'Discrete' in answer.problem, answer; "
         "print({'torch', 'stable_baselines3'} & set(sys.modules))"

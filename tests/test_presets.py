@@ -20,10 +20,10 @@ from gymnasium.utils import seeding
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.spec.values import PRESETS as DECLARED
-from orchestrator.worker.simulation import Simulation
+from orchestrator.jobfile.value_types import PRESETS as DECLARED
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks import make_task, presets
-from orchestrator.worker.vec_env import MujocoVecEnv
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(presets.PRESETS)

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from orchestrator.cli import app
-from orchestrator.spec import json_schema, load
+from orchestrator.jobfile import json_schema, load
 from orchestrator.worker.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,11 +20,11 @@ from gymnasium import spaces
 from mirror_helpers import bring
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from orchestrator.contract import JobPaths
-from orchestrator.mirror import Home, Source, outgoing
-from orchestrator.worker import checkpoint
-from orchestrator.worker.checkpoint import OF_EACH_RANK, CheckpointStore
-from orchestrator.worker.replay import Replay
+from orchestrator.core.contract import JobPaths
+from orchestrator.executors.ray.file_sync import Home, Source, outgoing
+from orchestrator.worker.training import checkpoint
+from orchestrator.worker.training.checkpoint import OF_EACH_RANK, CheckpointStore
+from orchestrator.worker.training.replay import Replay
 
 BUFFER_ROWS = 4
 N_ENVS = 2

@@ -21,11 +21,11 @@ import worker_helpers as worker
 from command_helpers import HOPPER, Run, carriers, give, token_of, wait_until, write_experiment
 from executor_helpers import until_exit
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec
+from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.worker.pooling import COMPARE_VARIABLE
-from orchestrator.worker.ranks import PATIENCE_VARIABLE
+from orchestrator.worker.distributed.ranks import PATIENCE_VARIABLE
+from orchestrator.worker.training.shared_statistics import COMPARE_VARIABLE
 
 SMALL_PPO = {"n_steps": 32, "batch_size": 64, "n_epochs": 2}
 NET = {"net_arch": [8]}

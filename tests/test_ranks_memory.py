@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import ranks_helpers as helpers
 
-from orchestrator.worker import board
-from orchestrator.worker.board import Board, UnansweredError
-from orchestrator.worker.outcome import RankLostError
-from orchestrator.worker.ranks import Group
+from orchestrator.worker.distributed import shared_memory_allreduce
+from orchestrator.worker.distributed.ranks import Group
+from orchestrator.worker.distributed.shared_memory_allreduce import Board, UnansweredError
+from orchestrator.worker.runtime.outcome import RankLostError
 
 SLOT_BYTES = 256
 PATIENCE_S = 60.0
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 def boards(size: int, *, patience_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None) -> list[Board]:
     """Of ranks that are threads of ours."""
-    memory = mmap.mmap(-1, board.size_bytes(size, SLOT_BYTES))
+    memory = mmap.mmap(-1, shared_memory_allreduce.size_bytes(size, SLOT_BYTES))
     ends = [os.pidfd_open(os.getpid())] * size if pidfds is None else pidfds
     settings: dict[str, Any] = {"patience_s": patience_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
     return [Board(rank, size, memory, ends, **settings) for rank in range(size)]
@@ -169,7 +169,7 @@ def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
 
 def shared(size: int) -> list[Board | None]:
     def share(rank: Any) -> Board | None:
-        return board.share(rank.rank, size, rank.all_gather, PATIENCE_S)
+        return shared_memory_allreduce.share(rank.rank, size, rank.all_gather, PATIENCE_S)
 
     return helpers.in_threads(size, share)
 
@@ -180,12 +180,12 @@ def test_ranks_of_one_machine_share() -> None:
 
 def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
-    monkeypatch.setattr(board, "_place", lambda: next(places))
+    monkeypatch.setattr(shared_memory_allreduce, "_place", lambda: next(places))
     assert shared(3) == [None] * 3
 
 
 def test_where_processors_show_stores_in_another_order_nobody_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(shared_memory_allreduce.platform, "machine", lambda: "aarch64")
     assert shared(2) == [None] * 2
 
 
@@ -204,8 +204,8 @@ def test_where_one_may_not_open_the_memory_nobody_shares(monkeypatch: pytest.Mon
 
 def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
     path = tmp_path / "strange"
-    path.write_bytes(bytes(board.size_bytes(1, SLOT_BYTES)))
+    path.write_bytes(bytes(shared_memory_allreduce.size_bytes(1, SLOT_BYTES)))
     with path.open("r+b") as file:
         given = {"file": file.fileno(), "slot_bytes": SLOT_BYTES}
-        assert board._opened([os.getpid()], expected=bytes(16), **given) is not None
-        assert board._opened([os.getpid()], expected=b"x" * 16, **given) is None
+        assert shared_memory_allreduce._opened([os.getpid()], expected=bytes(16), **given) is not None
+        assert shared_memory_allreduce._opened([os.getpid()], expected=b"x" * 16, **given) is None

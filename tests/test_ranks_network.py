@@ -14,8 +14,8 @@ import worker_helpers as worker
 from command_helpers import wait_until
 from network_helpers import Network, network
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths
-from orchestrator.worker.ranks import PATIENCE_VARIABLE
+from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths
+from orchestrator.worker.distributed.ranks import PATIENCE_VARIABLE
 
 JOBS = {name: helpers.spec(learner=name, total_timesteps=1024) for name in ("fast", "sb3")}
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from executor_helpers import PUPPET, Order, make_gang, until_exit
 
-from orchestrator.contract import RANKS_SECRET_VARIABLE
-from orchestrator.executors.ray import attempt
-from orchestrator.executors.ray.attempt import GLOO_INTERFACE_VARIABLE
-from orchestrator.executors.ray.executor import RayExecutor
-from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.slots import Place
+from orchestrator.core.contract import RANKS_SECRET_VARIABLE
+from orchestrator.executors.ray import node_attempt
+from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.node_attempt import GLOO_INTERFACE_VARIABLE
+from orchestrator.executors.ray.ray_executor import RayExecutor
+from orchestrator.machine.slots import Place
 
 pytestmark = pytest.mark.cluster
 
@@ -74,6 +74,6 @@ def test_the_interface_is_found_by_address(
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: address)
     monkeypatch.delenv(GLOO_INTERFACE_VARIABLE, raising=False)
-    assert attempt._interface() == expected
+    assert node_attempt._interface() == expected
     monkeypatch.setenv(GLOO_INTERFACE_VARIABLE, "eth7")
-    assert attempt._interface() == {}, "the user of this node has chosen"
+    assert node_attempt._interface() == {}, "the user of this node has chosen"

@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker import deferred
+from orchestrator.worker.training import batched_rollout
 
 N_ENVS, N_STEPS = 3, 40
 ROWS_AT_ONCE = 32
@@ -61,7 +61,7 @@ def collected(case: str, *, stock: bool) -> tuple[PPO, dict[str, Any]]:
     given = model.env, callback, model.rollout_buffer, N_STEPS
     torch.manual_seed(2)
     for _ in range(2):  # the second begins in the midst of episodes
-        done = model.collect_rollouts(*given) if stock else deferred.collect(model, *given, ROWS_AT_ONCE)
+        done = model.collect_rollouts(*given) if stock else batched_rollout.collect(model, *given, ROWS_AT_ONCE)
         assert done
     return model, {name: getattr(model.rollout_buffer, name) for name in ARRAYS}
 
@@ -89,7 +89,7 @@ def test_a_callback_can_end_it() -> None:
     policy, make = CASES["continuous actions"]
     model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS)
     _, callback = model._setup_learn(1000, Third())
-    assert not deferred.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
+    assert not batched_rollout.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
     assert model.num_timesteps == 3 * N_ENVS
 
 
@@ -102,6 +102,6 @@ def test_an_action_that_is_no_number_is_noticed_before_physics_sees_it() -> None
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
         with pytest.raises(ValueError, match="an action of the policy is not finite"):
-            deferred.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
+            batched_rollout.collect(model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE)
     finally:
         torch.distributions.Distribution.set_default_validate_args(True)

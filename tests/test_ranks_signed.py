@@ -16,11 +16,11 @@ import torch.distributed as dist
 from executor_helpers import local, make_gang, until_exit
 from ranks_intruder import Code
 
-from orchestrator.contract import RANKS_SECRET_VARIABLE, ExitCode
-from orchestrator.worker import ranks
-from orchestrator.worker.exchange import Seal
-from orchestrator.worker.outcome import RankLostError
-from orchestrator.worker.ranks import RanksError
+from orchestrator.core.contract import RANKS_SECRET_VARIABLE, ExitCode
+from orchestrator.worker.distributed import ranks
+from orchestrator.worker.distributed.exchange import Seal
+from orchestrator.worker.distributed.ranks import RanksError
+from orchestrator.worker.runtime.outcome import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]
 OTHER_SECRET = "of ranks of another attempt, or made up"

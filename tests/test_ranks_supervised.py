@@ -22,14 +22,15 @@ from supervisor_helpers import (
     make_spec,
 )
 
-from orchestrator import control, display, reconcile, tables
-from orchestrator.contract import AttemptPaths, ExitCode, ExitRecord, RunPaths, WorkerSpec
-from orchestrator.engine import LocalEngine
-from orchestrator.errors import UsageError
+from orchestrator.core.contract import AttemptPaths, ExitCode, ExitRecord, RunPaths, WorkerSpec
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Attempt, Job, Pending, Running
 from orchestrator.executors.fake import NEVER, Fate
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.job import Attempt, Job, Pending, Running
-from orchestrator.preflight import Verdict
+from orchestrator.experiment import control, reconcile
+from orchestrator.experiment.backend import LocalEngine
+from orchestrator.experiment.preflight import Verdict
+from orchestrator.terminal import live_table, tables
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -304,6 +305,6 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
 def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
-    experiment.told.each_turn = lambda view: shown.append(rendered(display.live_view(view, 200, 40)))
+    experiment.told.each_turn = lambda view: shown.append(rendered(live_table.live_view(view, 200, 40)))
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

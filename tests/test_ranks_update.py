@@ -16,9 +16,10 @@ import ranks_helpers as helpers
 import torch
 from stable_baselines3.common.logger import Logger
 
-from orchestrator.contract import Backend, Mode, WorkerSpec
-from orchestrator.worker import algorithms, envs, learners
-from orchestrator.worker.ranks import ALONE, Ranks, own_part
+from orchestrator.core.contract import Backend, Mode, WorkerSpec
+from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_part
+from orchestrator.worker.envs import envs
+from orchestrator.worker.training import algorithms, learners
 
 MODES = get_args(Mode)
 GROUPS: tuple[tuple[int, Backend], ...] = ((2, "auto"), (4, "auto"), (4, "gloo"))

@@ -17,13 +17,15 @@ import worker_helpers as worker
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
-from orchestrator.contract import JobPaths, WorkerSpec
-from orchestrator.worker import algorithms, envs, learners, pooling, ranks
-from orchestrator.worker.outcome import Facts, Interrupted
-from orchestrator.worker.pooling import SharedEpisodes, SharedLosses, SharedStatistics, pool
-from orchestrator.worker.progress import ProgressReporter
-from orchestrator.worker.ranks import Group, own_part
-from orchestrator.worker.train import Training
+from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.worker.distributed import ranks
+from orchestrator.worker.distributed.ranks import Group, own_part
+from orchestrator.worker.envs import envs
+from orchestrator.worker.runtime.outcome import Facts, Interrupted
+from orchestrator.worker.runtime.progress import ProgressReporter
+from orchestrator.worker.training import algorithms, learners, shared_statistics
+from orchestrator.worker.training.shared_statistics import SharedEpisodes, SharedLosses, SharedStatistics, pool
+from orchestrator.worker.training.train import Training
 
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 
@@ -56,7 +58,7 @@ def training(way: str, seed: int = 3) -> WorkerSpec:
 
 def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
     """What this rank has after every training."""
-    os.environ[pooling.COMPARE_VARIABLE] = "1"
+    os.environ[shared_statistics.COMPARE_VARIABLE] = "1"
     found = {}
     for way in WAYS:
         found[way] = train(group, training(way), root / way)

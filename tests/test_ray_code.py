@@ -19,13 +19,13 @@ from command_helpers import odd, summary, write_experiment
 from executor_helpers import PUPPET, make_launch, until_exit
 from ray_helpers import Cluster
 
-from orchestrator.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
-from orchestrator.errors import UsageError
+from orchestrator.core.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
+from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray import user_code
-from orchestrator.executors.ray.executor import RayExecutor
+from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.user_code import UserCode, digest, found
-from orchestrator.slots import Place
-from orchestrator.spec import load
+from orchestrator.jobfile import load
+from orchestrator.machine.slots import Place
 
 CODE = {"tasks.py": b"import parts.legs\n", "parts/legs.py": b"LEGS = 4\n", "parts/__init__.py": b""}
 

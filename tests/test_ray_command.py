@@ -19,9 +19,10 @@ from command_helpers import Run, give, summary, wait_until, write_experiment
 from ray_helpers import LONG, SHORT, Cluster, options, weights
 
 import orchestrator
-from orchestrator.cluster import access, question
-from orchestrator.cluster.question import Metadata
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster import query
+from orchestrator.executors.ray.cluster import token as access
+from orchestrator.executors.ray.cluster.query import Metadata
 
 RAY_PATIENCE_S = 240.0
 """Where the command starts Ray, or processes of ours on several nodes."""
@@ -190,11 +191,11 @@ HERE = Metadata(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
 def test_a_head_of_another_ray_or_python_is_not_joined(
     head: Metadata, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {True: question.Refused(), False: head}
-    monkeypatch.setattr(question, "metadata", lambda cluster, insecure: asked[insecure])
+    asked = {True: query.Refused(), False: head}
+    monkeypatch.setattr(query, "metadata", lambda cluster, insecure: asked[insecure])
     monkeypatch.setattr(access, "require_ray", lambda: HERE.ray)
     differs = (
         f"its head has Ray {head.ray} on Python {head.python}, this machine Ray {HERE.ray} on Python {HERE.python}"
     )
     with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=re.escape(differs)):
-        question.check("10.0.0.1:6379", insecure=False)
+        query.check("10.0.0.1:6379", insecure=False)

@@ -30,13 +30,13 @@ from executor_helpers import (
 )
 from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
 
-from orchestrator.contract import ExitCode
+from orchestrator.core.contract import ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
-from orchestrator.executors.ray.executor import RayExecutor
-from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.executors.ray.task import Task
+from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.ray_executor import RayExecutor
+from orchestrator.executors.ray.ray_task import Task
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.slots import Place
+from orchestrator.machine.slots import Place
 
 pytestmark = pytest.mark.cluster
 

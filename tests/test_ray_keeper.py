@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from command_helpers import wait_until
 
-from orchestrator import machine
-from orchestrator.executors.ray import keeper as keepers
-from orchestrator.executors.ray.home import Home
-from orchestrator.executors.ray.keeper import Granted, Keeper
-from orchestrator.executors.ray.scratch import Scratch, lock
+from orchestrator.executors.ray import node_agent as keepers
+from orchestrator.executors.ray.driver_directory import Home
+from orchestrator.executors.ray.node_agent import Granted, Keeper
+from orchestrator.executors.ray.scratch_directory import Scratch, lock
 from orchestrator.executors.ray.transport import Transport
+from orchestrator.machine import topology
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def keeper(home: Home, head: socket.socket, session: str = "s1", node: str = "no
 
 
 def take(kept: Keeper, key: str, pid: int, cores: int = 1) -> Granted | None:
-    return kept.take(key, cores, pid, machine.process_start(pid))
+    return kept.take(key, cores, pid, topology.process_start(pid))
 
 
 def begin(granted: Granted | None) -> Granted:
@@ -101,7 +101,7 @@ def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_not
     home: Home, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepers, "FENCE_AFTER_S", 0.5)
-    monkeypatch.setattr("orchestrator.executors.ray.watch.PROBE_EVERY_S", 0.1)
+    monkeypatch.setattr("orchestrator.executors.ray.liveness.PROBE_EVERY_S", 0.1)
     kept = keeper(home, head)
     assert take(kept, "a/0", task.pid) is not None
     with pytest.raises(subprocess.TimeoutExpired):
@@ -131,8 +131,8 @@ def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_hea
 def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
     home: Home, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    from orchestrator.executors.ray.attempt import Orders
-    from orchestrator.executors.ray.scratch import order_file
+    from orchestrator.executors.ray.node_attempt import Orders
+    from orchestrator.executors.ray.scratch_directory import order_file
 
     kept = keeper(home, head)
     kept.order("a/0", "leave")  # before it has begun

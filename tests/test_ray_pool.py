@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import UsageError
-from orchestrator.executors.ray import versions
-from orchestrator.executors.ray.fleet import Fleet
-from orchestrator.executors.ray.keeper import NodeFacts
-from orchestrator.executors.ray.nodes import Change, Failed, Joined, Left, Node, _why
-from orchestrator.executors.ray.pool import ClusterPool
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray import node_versions
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.node_agent import NodeFacts
+from orchestrator.executors.ray.node_registry import Change, Failed, Joined, Left, Node, _why
+from orchestrator.executors.ray.node_versions import CODE, Differences, differences
 from orchestrator.executors.ray.transport import Transport, Way
-from orchestrator.executors.ray.versions import CODE, Differences, differences
-from orchestrator.slots import Place, Slot
+from orchestrator.machine.slots import Place, Slot
 
 
 def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterPool:
@@ -160,8 +160,8 @@ def test_versions_that_change_results_are_told_from_others(changed: dict[str, st
 
 
 def test_the_code_of_this_package_is_part_of_what_is_compared() -> None:
-    assert versions.found()[CODE] is not None
-    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= versions.found().keys()
+    assert node_versions.found()[CODE] is not None
+    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= node_versions.found().keys()
 
 
 # -- the fleet
@@ -225,7 +225,7 @@ def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
     assert _why(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
     assert _why(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
     assert _why("") == "it does not say why"
-    other = "No module named 'orchestrator.executors.ray.home'"
+    other = "No module named 'orchestrator.executors.ray.driver_directory'"
     assert _why(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
 
 

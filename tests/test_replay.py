@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from orchestrator.worker import replay
-from orchestrator.worker.checkpoint import CheckpointStore
-from orchestrator.worker.replay import DamagedError, Replay
+from orchestrator.worker.training import replay
+from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.replay import DamagedError, Replay
 
 N_ENVS = 2
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

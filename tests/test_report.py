@@ -15,8 +15,8 @@ import pytest
 from report_helpers import ARMS, STEPS, Trained, film_strip, make_bench_dir, make_run_dir
 
 from orchestrator import report
-from orchestrator.errors import UsageError
-from orchestrator.report import drawing, experiment, experiment_figures, records, thumbnails, words
+from orchestrator.core.errors import UsageError
+from orchestrator.report import drawing, experiment_data, experiment_figures, number_format, run_files, thumbnails
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
@@ -401,8 +401,8 @@ def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
     path = tmp_path / "progress.csv"
     rows = "".join(f"{step},{step}.5\n" for step in range(1, 1001))
     path.write_text(f"time/total_timesteps,rollout/ep_rew_mean\n0,\n{rows}5000,nan\n")
-    found = records.curve(path)
-    assert len(found) <= records.CURVE_POINTS + 1
+    found = run_files.curve(path)
+    assert len(found) <= run_files.CURVE_POINTS + 1
     assert found[0] == (1.0, 1.5)
     assert found[-1] == (1000.0, 1000.5)
 
@@ -410,7 +410,7 @@ def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
 def test_timings_of_another_system_have_gaps_that_are_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "timings.csv"
     path.write_text("iteration,env_steps,wall_s,run_delay_s\n1,100,2.0,\n2,200,2.5,\n")
-    found = records.timings(path)
+    found = run_files.timings(path)
     assert (found["iterations"], found["env_steps"], found["wall_s"]) == (2, 200.0, 4.5)
     assert found["run_delay_s"] is found["cpu_s"] is None
 
@@ -423,7 +423,7 @@ def test_thumbnails_keep_within_their_budget(tmp_path: Path) -> None:
 
 def test_covered_time_counts_overlaps_once_and_gaps_not_at_all(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(name=f"r{number}", iterations=0) for number in range(4)], cpus=2)
-    assert experiment.gather(paths.root)["totals"]["busy_s"] == pytest.approx(20.0)
+    assert experiment_data.gather(paths.root)["totals"]["busy_s"] == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
@@ -438,9 +438,9 @@ def test_covered_time_counts_overlaps_once_and_gaps_not_at_all(tmp_path: Path) -
     ],
 )
 def test_numbers_are_short(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert number_format.number(value) == text
 
 
 def test_long_names_lose_their_middle() -> None:
-    assert words.plain("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
-    assert words.plain("a\x00b\nc") == "ab c"
+    assert number_format.plain("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
+    assert number_format.plain("a\x00b\nc") == "ab c"

@@ -14,8 +14,8 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.contract import ExitCode, JobPaths
-from orchestrator.worker.checkpoint import CheckpointStore
+from orchestrator.core.contract import ExitCode, JobPaths
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ROBOT = """
 <mujoco><option timestep="0.01"/>

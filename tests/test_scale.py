@@ -22,16 +22,17 @@ from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a 
 
 from benchmarks.simulated import Rates, entered, supervisor_over
 from benchmarks.simulation import Outcome, simulate
-from orchestrator import display, recorder
-from orchestrator.contract import Progress, RunPaths
-from orchestrator.display import LiveReporter, SilentReporter
+from orchestrator.core.contract import Progress, RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.executors.ray.pool import ClusterPool
-from orchestrator.reporting import Live, View
-from orchestrator.running import RunningAttempts
-from orchestrator.slots import Slot
-from orchestrator.supervisor import Supervisor
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.machine.slots import Slot
+from orchestrator.supervisor import recorder
+from orchestrator.supervisor.active_attempts import RunningAttempts
+from orchestrator.supervisor.events import Live, View
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.terminal import live_table
+from orchestrator.terminal.live_table import LiveReporter, SilentReporter
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -233,7 +234,7 @@ def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.Mon
     """Each time the table is drawn anew below them, which takes longer than a line."""
     monkeypatch.setenv("TERM", "xterm")
     ticks = itertools.count(start=100)
-    monkeypatch.setattr(display.time, "monotonic", lambda: next(ticks) / 1000)  # printing takes a millisecond, too
+    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(ticks) / 1000)  # printing takes a millisecond, too
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=30)
     live_reporter = LiveReporter(console)

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker import envs
-from orchestrator.worker.sequential import SequentialVecEnv
+from orchestrator.worker.envs import envs
+from orchestrator.worker.envs.sequential import SequentialVecEnv
 
 NUMBERS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 SPACES = {

@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.simulation import FEW_GEOMS, PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.envs.simulation import FEW_GEOMS, PhysicsDiverged, Simulation, load_model
 from orchestrator.worker.tasks import States
 from orchestrator.worker.tasks.stand import Stand
 
@@ -340,6 +340,6 @@ def test_a_robot_with_a_loose_ball_keeps_its_islands(tmp_path: Path) -> None:
 
 def test_neither_torch_nor_stable_baselines_is_imported() -> None:
     heavy = {"torch", "stable_baselines3", "gymnasium"}
-    program = f"import orchestrator.worker.simulation, sys; print({heavy} & set(sys.modules))"
+    program = f"import orchestrator.worker.envs.simulation, sys; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=MJCF.parent)
     assert done.stdout.strip() == "set()"

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator.contract import WorkerSpec
-from orchestrator.errors import SpecError, UsageError
-from orchestrator.spec import Experiment, from_mapping, json_schema, load, parse_override, safe_name
-from orchestrator.spec.names import matrix_suffix
-from orchestrator.spec.units import parse_duration, parse_size
-from orchestrator.spec.values import PRESETS, TASKS
+from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.jobfile import Experiment, from_mapping, json_schema, load, parse_override, safe_name
+from orchestrator.jobfile.job_names import matrix_suffix
+from orchestrator.jobfile.units import parse_duration, parse_size
+from orchestrator.jobfile.value_types import PRESETS, TASKS
 
 ROOT = Path(__file__).parents[1]
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
@@ -1004,7 +1004,7 @@ def test_schema_and_program_accept_every_form(place: Path, job: dict[str, Any]) 
 
 def test_reading_a_job_file_imports_nothing_heavy(write: Callable[..., Path]) -> None:
     code = (
-        "import sys; from pathlib import Path; from orchestrator.spec import load; load(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; from orchestrator.jobfile import load; load(Path(sys.argv[1]));"
         "heavy = {'torch', 'stable_baselines3', 'gymnasium', 'mujoco', 'numpy', 'jsonschema'} & sys.modules.keys();"
         "sys.exit(' '.join(heavy) or 0)"
     )

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator.errors import SpecError
-from orchestrator.job import Job
-from orchestrator.spec import from_mapping, json_schema
-from orchestrator.spec.ranks import uneven
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
+from orchestrator.jobfile import from_mapping, json_schema
+from orchestrator.jobfile.distributed_keys import uneven
 
 PENDULUM: dict[str, Any] = {"name": "pendulum", "env": "Pendulum-v1"}
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.contract import ExitCode, JobPaths
-from orchestrator.worker import startup
+from orchestrator.core.contract import ExitCode, JobPaths
+from orchestrator.worker.runtime import startup
 
 BALANCER = helpers.REPOSITORY / "mjcf/balancer.xml"
 MOST_RESIDENT_MIB = 250

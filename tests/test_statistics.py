@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.statistics import Estimate, estimate, location, ratio, t_quantile
+from orchestrator.analysis.statistics import Estimate, estimate, location, ratio, t_quantile
 
 
 def tries(n: int) -> int:

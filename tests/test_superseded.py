@@ -12,8 +12,8 @@ import worker_helpers as helpers
 from command_helpers import wait_until
 from mirror_helpers import tree
 
-from orchestrator.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
-from orchestrator.worker.checkpoint import CheckpointStore
+from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 STOPPING = """
 import os, signal

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, fates, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from orchestrator import policy, summary
-from orchestrator.contract import ExitCode, ExitRecord, Progress
-from orchestrator.errors import DiskFullError
+from orchestrator.core.contract import ExitCode, ExitRecord, Progress
+from orchestrator.core.errors import DiskFullError
+from orchestrator.core.job import Failed, Pending, Running
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.job import Failed, Pending, Running
-from orchestrator.ledger import Ledger, Request
-from orchestrator.reporting import View
-from orchestrator.supervisor import exit_code
+from orchestrator.ledger import Ledger, Request, summary
+from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.events import View
+from orchestrator.supervisor.supervisor import exit_code
 
 FOREVER = Fate(after_s=NEVER)
 
@@ -191,7 +191,7 @@ def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_r
 def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": Fate(returncode=None)}))
     assert experiment.run() == {"k": "FAILED"}
-    assert len(experiment.fake.launches) == policy.MOST_LOSSES + 2
+    assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
 
 
 def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
@@ -697,7 +697,7 @@ def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
     ],
 )
 def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
-    from orchestrator.job import Cancelled, Cause, State, Succeeded
+    from orchestrator.core.job import Cancelled, Cause, State, Succeeded
 
     table: dict[str, State] = {
         "S": Succeeded(),

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.simulation import Simulation
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import States, make_task
 
 MJCF = Path(__file__).parents[1] / "mjcf"

@@ -16,10 +16,10 @@ from typing import Any
 import command_helpers as commands
 import pytest
 
-from orchestrator import machine
-from orchestrator.bench import thieves, witnesses
-from orchestrator.bench.thieves import Finding, find, judge
-from orchestrator.bench.witnesses import Evidence, Witness
+from orchestrator.analysis import contention, job_metrics
+from orchestrator.analysis.contention import Finding, find, judge
+from orchestrator.analysis.job_metrics import Evidence, Witness
+from orchestrator.machine import topology
 
 CPUS = sorted(os.sched_getaffinity(0))
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
@@ -33,8 +33,8 @@ def make(xml=None, seed=0):
     return Odd("nothing", 0)
 """
 
-two_cpus = pytest.mark.skipif(machine.largest_job(machine.detect()) < 2, reason="needs two CPUs")
-no_quota = pytest.mark.skipif(machine.detect().quota is not None, reason="under a CPU quota that is the thief")
+two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
+no_quota = pytest.mark.skipif(topology.detect().quota is not None, reason="under a CPU quota that is the thief")
 
 
 def witness(job_id: str, **given: Any) -> Witness:
@@ -160,7 +160,7 @@ class TestReading:
         (folder / "timings.csv").write_text(head + rows)
         row = {"job_id": "j-s0", "attempts": 1, "cpus": [0, 1], "started_at": 5.0, "ended_at": None, "robot_hash": "h"}
         (tmp_path / "summary.json").write_text(json.dumps([row, {"job_id": "waiting", "attempts": 0}]))
-        (one,) = witnesses.gather(tmp_path).jobs
+        (one,) = job_metrics.gather(tmp_path).jobs
         assert one == Witness(
             job_id="j-s0",
             cpus=frozenset({0, 1}),
@@ -275,4 +275,4 @@ def test_every_finding_names_a_cure() -> None:
     found = judge(evidence(*jobs, usable_cpus=1))
     assert set(kinds(found)) == {"threads", "throttled", "hog", "affinity"}
     assert all(one.what and one.evidence and one.cure for one in found)
-    assert all(isinstance(one, thieves.Finding) for one in found)
+    assert all(isinstance(one, contention.Finding) for one in found)

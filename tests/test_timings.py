@@ -10,10 +10,10 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.contract import ExitCode
-from orchestrator.worker.resources import RunDelay, UsageReader
-from orchestrator.worker.tables import CsvTable
-from orchestrator.worker.timings import COLUMNS
+from orchestrator.core.contract import ExitCode
+from orchestrator.worker.runtime.csv_tables import CsvTable
+from orchestrator.worker.runtime.resources import RunDelay, UsageReader
+from orchestrator.worker.training.timings import COLUMNS
 
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 

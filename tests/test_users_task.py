@@ -11,9 +11,9 @@ import pytest
 from stable_baselines3 import PPO
 
 import orchestrator
-from orchestrator.errors import SpecError
-from orchestrator.worker.simulation import Simulation
-from orchestrator.worker.vec_env import MujocoVecEnv
+from orchestrator.core.errors import SpecError
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 ROOT = Path(__file__).parents[1]
 HOPPER = ROOT / "mjcf/hopper.xml"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from orchestrator.analysis.statistics import Estimate
 from orchestrator.bench import usl
-from orchestrator.statistics import Estimate
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 

@@ -11,7 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
-from orchestrator.worker.vec_env import MujocoVecEnv
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 MJCF = Path(__file__).parents[1] / "mjcf"
 

@@ -16,12 +16,12 @@ import pytest
 from command_helpers import Experiment, give, odd, wait_until, write_experiment
 from supervisor_helpers import make_job
 
-from orchestrator.errors import UsageError
-from orchestrator.job import Job
-from orchestrator.verify import certificate, trials
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Job
+from orchestrator.verify import certificate, verification_runs
+from orchestrator.verify.cases import MOST, Subject, choose, neighbour_of, subject_job
 from orchestrator.verify.certificate import Evidence, judge
-from orchestrator.verify.subjects import MOST, Subject, choose, neighbour_of, subject_job
-from orchestrator.verify.trials import Trained
+from orchestrator.verify.verification_runs import Trained
 
 SHORT = ("--iterations", "4")
 
@@ -212,7 +212,7 @@ def test_groups_hold_what_runs_at_once() -> None:
     def room(jobs: list[Job]) -> bool:
         return sum(int(one.job_id[1]) for one in jobs) <= 2
 
-    found = trials.groups(subjects, room)
+    found = verification_runs.groups(subjects, room)
     assert [[one.job.job_id for one in group] for group in found] == [["r1-s0", "r1-s1"], ["r2-s2"], ["r1-s3"]]
 
 

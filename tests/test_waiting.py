@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
-from orchestrator.waiting import LOOKAHEAD, PATIENCE, Lack, WaitingLine
+from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, Lack, WaitingLine
 
 
 class Room:

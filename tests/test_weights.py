@@ -16,7 +16,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from orchestrator.worker import weights
+from orchestrator.worker.training import weights
 
 
 @pytest.fixture

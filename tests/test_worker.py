@@ -21,10 +21,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from orchestrator.contract import ExitCode, Progress, WorkerSpec
-from orchestrator.spec.models import PolicyKwargs
-from orchestrator.worker import learners, lifeline, startup
-from orchestrator.worker.checkpoint import CheckpointStore
+from orchestrator.core.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.jobfile.toml_models import PolicyKwargs
+from orchestrator.worker.runtime import lifeline, startup
+from orchestrator.worker.training import learners
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 OWN_ENV = """
 import gymnasium

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.contract import CHANNEL_VARIABLE, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.contract import CHANNEL_VARIABLE, ExitRecord, JobPaths, WorkerSpec
 
 REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 60

@@ -1,1 +1,1 @@
-"""The concurrency benchmark: what is measured (:mod:`orchestrator.bench.command`) and what it means."""
+"""The concurrency benchmark: what is measured (:mod:`orchestrator.bench.benchmark`) and what it means."""

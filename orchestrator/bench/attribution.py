@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+from orchestrator.analysis.samples import PHASES, Benchmark, Measured
+from orchestrator.analysis.statistics import Estimate, ratio
 from orchestrator.bench import isolation
-from orchestrator.bench.arms import ARMS
+from orchestrator.bench.baselines import ARMS
 from orchestrator.bench.isolation import BUDGETED, SAME, factor, gain, times
-from orchestrator.bench.samples import PHASES, Benchmark, Measured
-from orchestrator.statistics import Estimate, ratio
-from orchestrator.wording import count
+from orchestrator.core.text import count
 
 WORDS = {
     "env": "physics and environment",
@@ -150,7 +150,7 @@ def causes_of(
 ) -> list[Cause]:
     """What the witnesses say, the most expensive cause first; empty where they say nothing.
 
-    :param now: medians of the figures (:func:`orchestrator.bench.samples.figures`) at the level.
+    :param now: medians of the figures (:func:`orchestrator.analysis.samples.figures`) at the level.
     :param base: likewise at the lowest one.
     :param capacity: processes that have ``cores`` of their own at once.
     """

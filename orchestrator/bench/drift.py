@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cgroup import text_of
-from orchestrator.checks import HOG_CORES
+from orchestrator.machine.cgroup import text_of
+from orchestrator.machine.doctor_checks import HOG_CORES
 
 ROUNDS = 150_000
 """Some 15 milliseconds: enough to be timed, and to meet whoever shares the CPU."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.bench.samples import Benchmark, Measured
-from orchestrator.statistics import Estimate, ratio
-from orchestrator.wording import count
+from orchestrator.analysis.samples import Benchmark, Measured
+from orchestrator.analysis.statistics import Estimate, ratio
+from orchestrator.core.text import count
 
 BUDGETED = {"default": "threads", "pool-fork": "pool-fork-pinned", "pool-spawn": "pool-spawn-pinned"}
 """Arms without a thread budget → the same with one."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import provenance
-from orchestrator.bench import samples
+from orchestrator.analysis import samples
 from orchestrator.bench.runner import Cell
-from orchestrator.bench.work import Work
-from orchestrator.cgroup import text_of
-from orchestrator.contract import write_whole
-from orchestrator.errors import UsageError
-from orchestrator.machine import Machine
-from orchestrator.slots import SlotPool
+from orchestrator.bench.workload import Work
+from orchestrator.core.contract import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.machine import provenance
+from orchestrator.machine.cgroup import text_of
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Machine
 
 FORMAT = 1
 PROCESS_MIB = 400

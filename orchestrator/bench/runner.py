@@ -1,7 +1,8 @@
 """One cell: start its processes, watch them until all have trained long enough side by side, end them, sum up.
 
 Whatever happens nothing of a cell is left: its processes are in sessions of their own which are killed, and all carry
-a token by which the sentinel (:mod:`orchestrator.executors.sentinel`) finds the rest, even after our own sudden death.
+a token by which the sentinel (:mod:`orchestrator.executors.orphan_reaper`) finds the rest, even after our own sudden
+death.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench import arms, drift, figures
-from orchestrator.bench.arms import EVERY
-from orchestrator.bench.figures import Course, Window
-from orchestrator.bench.running import GRACE_S, Running, await_end, facts, start
-from orchestrator.bench.supervise import write_request
-from orchestrator.bench.work import Work
-from orchestrator.contract import JobPaths, RunPaths
+from orchestrator.bench import baselines, drift, measurement_window
+from orchestrator.bench.baselines import EVERY
+from orchestrator.bench.cell_process import GRACE_S, Running, await_end, facts, start
+from orchestrator.bench.measurement_window import Course, Window
+from orchestrator.bench.supervised_jobs import write_request
+from orchestrator.bench.workload import Work
+from orchestrator.core.contract import JobPaths, RunPaths
 from orchestrator.executors.local import Sentinel
-from orchestrator.machine import Machine
-from orchestrator.slots import SlotPool
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Machine
 
 LOOK_EVERY_S = 0.25
 """Until all are warm, and when the window should be full. In between no row is read, not to be in it ourselves."""
@@ -106,7 +107,7 @@ def measure(
     after_s = drift.kernel_s(ground.cpus)
     record: dict[str, Any] = {**dataclasses.asdict(cell), "started_at": round(started_at, 3), "message": ""}
     if span is not None:
-        record |= {"status": "ok", **figures.measured(courses, span)}
+        record |= {"status": "ok", **measurement_window.measured(courses, span)}
         first, last = loads[0], loads[-1]
         others_cores = None if first is None or last is None else last.others_since(first)
         if span.length_s < seconds:
@@ -114,7 +115,7 @@ def measure(
     elif why:
         record |= {"status": "failed", "throughput": None, "window_s": None, "processes": [], "message": why}
     else:
-        bounds = figures.bounded(courses, cut_at)
+        bounds = measurement_window.bounded(courses, cut_at)
         record |= {"status": "cut", **bounds, "message": _why_cut(courses, limit_s)}
     record["drift"] = {
         "before_s": before_s,
@@ -143,12 +144,12 @@ def _launch(cell: Cell, work: Work, ground: Ground, folder: Path, token: str) ->
         paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}
         for job in jobs:
             work.lay_out(job, paths[job.job_id])
-        commands = arms.command(arm, threads, [one.root for one in paths.values()])
+        commands = baselines.command(arm, threads, [one.root for one in paths.values()])
     popens: list[subprocess.Popen[bytes]] = []
     running = Running(popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic())
     try:
         for command in commands:
-            popens.append(start(command, log, arms.environment(arm, threads, token=token), cpus))
+            popens.append(start(command, log, baselines.environment(arm, threads, token=token), cpus))
     except BaseException:
         running.kill()
         raise
@@ -180,8 +181,8 @@ def _watch(
         span = None
         if since is None or now >= min(since + seconds, deadline):
             courses = _courses(running, work, {})
-            span = figures.window(courses)
-            if since is None and (since := figures.warm_since(courses)) is not None:
+            span = measurement_window.window(courses)
+            if since is None and (since := measurement_window.warm_since(courses)) is not None:
                 loads[:] = [drift.load(cpus, running.pids())]
         full = span is not None and span.length_s >= seconds
         why = "" if full else running.why_ended()
@@ -201,7 +202,7 @@ def _courses(running: Running, work: Work, cpus_of: Mapping[str, Sequence[int]])
                 job=job_id,
                 steps_an_iteration=work.steps_an_iteration,
                 updates_an_iteration=work.updates_an_iteration,
-                rows=figures.read_rows(paths.timings_csv),
+                rows=measurement_window.read_rows(paths.timings_csv),
                 begun_at=told.get("clock_s", running.launched_at),
                 facts={**told, "cpus": cpus_of.get(job_id)},
             )
@@ -210,7 +211,7 @@ def _courses(running: Running, work: Work, cpus_of: Mapping[str, Sequence[int]])
 
 
 def _why_cut(courses: Sequence[Course], limit_s: float) -> str:
-    warm = sum(len(course.rows) >= figures.WARM_UP for course in courses)
+    warm = sum(len(course.rows) >= measurement_window.WARM_UP for course in courses)
     return (
         f"cut off after {limit_s:.0f} s, when {warm} of {len(courses)} processes were past their warm-up;"
         " the throughput is the most that it can have been"

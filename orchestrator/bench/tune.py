@@ -10,11 +10,11 @@ from typing import Any
 
 from orchestrator.bench import drift, plan
 from orchestrator.bench.runner import Cell, Ground, measure
-from orchestrator.bench.work import Work
-from orchestrator.contract import RunPaths, write_whole
-from orchestrator.errors import UsageError
-from orchestrator.machine import Machine
-from orchestrator.tables import duration
+from orchestrator.bench.workload import Work
+from orchestrator.core.contract import RunPaths, write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.machine.topology import Machine
+from orchestrator.terminal.tables import duration
 
 FORMAT = 1
 FACTORS = (0.5, 2.0, 4.0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.statistics import LEVEL, Estimate, t_quantile
+from orchestrator.analysis.statistics import LEVEL, Estimate, t_quantile
 
 if TYPE_CHECKING:
     import numpy as np

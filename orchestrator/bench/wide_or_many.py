@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.bench import samples
+from orchestrator.analysis import samples
+from orchestrator.analysis.samples import Measured
+from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.bench.isolation import SAME, gain, times
-from orchestrator.bench.ranks import ONE, TOGETHER
-from orchestrator.bench.samples import Measured
-from orchestrator.contract import RunPaths
-from orchestrator.statistics import Estimate, estimate
-from orchestrator.wording import count
+from orchestrator.bench.rank_benchmark import ONE, TOGETHER
+from orchestrator.core.contract import RunPaths
+from orchestrator.core.text import count
 
 Choice = Literal["jobs", "wide", "either", "unsure"]
 Facts = dict[str, Any]

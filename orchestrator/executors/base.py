@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from orchestrator.contract import Progress
-from orchestrator.slots import Place
+from orchestrator.core.contract import Progress
+from orchestrator.machine.slots import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.contract import ExitCode, Progress
+from orchestrator.core.contract import ExitCode, Progress
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
 
 NEVER = float("inf")

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator import machine
-from orchestrator.executors import gang, process, sentinel
+from orchestrator.executors import orphan_reaper, process, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
-from orchestrator.executors.gang import End, Gang
 from orchestrator.executors.process import WorkerProcess
+from orchestrator.executors.rank_group import End, Gang
+from orchestrator.machine import topology
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
@@ -36,11 +36,11 @@ SENTINEL_PATIENCE_S = 5.0
 
 
 class Sentinel:
-    """Our end of the sentinel process (:mod:`orchestrator.executors.sentinel`)."""
+    """Our end of the sentinel process (:mod:`orchestrator.executors.orphan_reaper`)."""
 
     def __init__(self, token: str, *, apart: bool = False) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", sentinel.__file__, token, *(["apart"] if apart else [])],
+            [sys.executable, "-I", "-S", orphan_reaper.__file__, token, *(["apart"] if apart else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -99,7 +99,7 @@ class LocalExecutor:
         self._open()
         token = f"{self._token}/{launch.job_id}/{launch.number}"
         try:
-            started = gang.start(self.worker_command, launch, token=token, added=self.environment)
+            started = rank_group.start(self.worker_command, launch, token=token, added=self.environment)
         except BaseException:
             self._sweep(token)
             raise
@@ -153,7 +153,7 @@ class LocalExecutor:
     def _open(self) -> None:
         if self._ends is None:
             self._ends, self._channels = selectors.DefaultSelector(), selectors.DefaultSelector()
-            self._oom_kills = machine.oom_kills()
+            self._oom_kills = topology.oom_kills()
         if self._sentinel is None or not self._sentinel.is_alive():
             if self._sentinel is not None:
                 self._sentinel.close()
@@ -208,7 +208,7 @@ class LocalExecutor:
 
     def _is_oom_kill(self) -> bool:
         """Whether the kernel has killed, for want of memory, more processes lately than we know of."""
-        kills = machine.oom_kills()
+        kills = topology.oom_kills()
         if kills is None or self._oom_kills is None or kills <= self._oom_kills:
             return False
         self._oom_kills += 1
@@ -219,7 +219,7 @@ class LocalExecutor:
         if now < self._next_sample or not self._gangs:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
-        self._oom_kills = machine.oom_kills()
+        self._oom_kills = topology.oom_kills()
         return [Sampled(one.handle, _resident_mib(one)) for one in self._gangs.values()]
 
 

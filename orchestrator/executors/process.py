@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import machine
-from orchestrator.contract import (
+from orchestrator.core.contract import (
     CHANNEL_VARIABLE,
     DISTRIBUTED_VARIABLES,
     LOCAL_RANK_VARIABLE,
@@ -26,6 +25,7 @@ from orchestrator.contract import (
     worker_thread_settings,
 )
 from orchestrator.executors.base import Launch
+from orchestrator.machine import topology
 
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -137,7 +137,7 @@ def start(
         return WorkerProcess(
             rank=rank,
             popen=popen,
-            pid_start=machine.process_start(popen.pid),
+            pid_start=topology.process_start(popen.pid),
             channel=ours,
             pidfd=_pidfd(popen.pid),
             token=token,

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.contract import ExitRecord
-from orchestrator.errors import LedgerError
-from orchestrator.job import Attempt, Cause, Failed, Job, Pending, Running, State
-from orchestrator.ledger import file, rows
-from orchestrator.ledger.file import decoding, translated
+from orchestrator.core.contract import ExitRecord
+from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import Attempt, Cause, Failed, Job, Pending, Running, State
+from orchestrator.ledger import database_file, rows
+from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
-from orchestrator.policy import Ending
+from orchestrator.supervisor.retry_policy import Ending
 
 __all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
 
@@ -51,7 +51,7 @@ class Ledger:
     @classmethod
     def create(cls, path: Path) -> Ledger:
         """A new, empty ledger; ``path`` must not exist."""
-        file.create(path, SCHEMA, SCHEMA_VERSION)
+        database_file.create(path, SCHEMA, SCHEMA_VERSION)
         return cls.open(path)
 
     @classmethod
@@ -60,7 +60,7 @@ class Ledger:
 
         :raises LedgerError: missing, damaged, foreign, or of another version.
         """
-        return cls(path, file.connect(path, SCHEMA_VERSION, read_only=read_only))
+        return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only))
 
     def close(self) -> None:
         """Commit and close; the file alone is then the whole ledger, readable where nothing may be written."""
@@ -134,7 +134,7 @@ class Ledger:
             ).fetchone()
             if row is not None:
                 return rows.attempt_row(row)
-        raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {file.ADVICE}")
+        raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
     # -- what happens
 

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.contract import write_whole
-from orchestrator.errors import UsageError
-from orchestrator.report import records
+from orchestrator.core.contract import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.report import run_files
 from orchestrator.report.document import Document
 
 __all__ = ["Made", "compose", "make"]
@@ -36,16 +36,16 @@ def compose(run_dir: Path) -> Document:
 
     :raises UsageError: when there is nothing that a report could be made of.
     """
-    from orchestrator.bench.samples import is_benchmark
+    from orchestrator.analysis.samples import is_benchmark
 
     if is_benchmark(run_dir):
-        from orchestrator.bench.analysis import analyse
+        from orchestrator.bench.scaling_analysis import analyse
         from orchestrator.report import benchmark_page
 
-        return benchmark_page.document(analyse(run_dir), records.certificate(run_dir))
-    from orchestrator.report import experiment, experiment_page
+        return benchmark_page.document(analyse(run_dir), run_files.certificate(run_dir))
+    from orchestrator.report import experiment_data, experiment_page
 
-    return experiment_page.document(experiment.gather(run_dir), run_dir)
+    return experiment_page.document(experiment_data.gather(run_dir), run_dir)
 
 
 def make(run_dir: Path) -> Made:
@@ -56,7 +56,7 @@ def make(run_dir: Path) -> Made:
     :raises UsageError: when there is nothing to report, or ``RUN_DIR/report`` cannot be written.
     """
     from orchestrator.report import drawing, page
-    from orchestrator.report.words import finite
+    from orchestrator.report.number_format import finite
 
     document = compose(run_dir)
     folder = run_dir / "report"
@@ -80,7 +80,7 @@ def make(run_dir: Path) -> Made:
 
 
 def _remove_old(folder: Path, kept: set[str]) -> None:
-    old = records.read_json(folder / "report.json")
+    old = run_files.read_json(folder / "report.json")
     names = old.get("figures") if isinstance(old, dict) else None
     for name in names if isinstance(names, dict) else ():
         if name not in kept and name.replace("-", "").isalnum():

@@ -12,9 +12,9 @@ from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Part, Section, Table, Text
 from orchestrator.report.machine_page import machine_section
+from orchestrator.report.number_format import count, number, percent, plain, sentence
 from orchestrator.report.ranks_page import benchmark_section
-from orchestrator.report.words import count, number, percent, plain, sentence
-from orchestrator.tables import duration
+from orchestrator.terminal.tables import duration
 
 OURS = "pinned"
 MOST_LANES = 256
@@ -32,7 +32,7 @@ ABOUT_RANKS = (
 
 
 def document(analysis: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> Document:
-    """:param analysis: as :func:`orchestrator.bench.analysis.analyse` gives it."""
+    """:param analysis: as :func:`orchestrator.bench.scaling_analysis.analyse` gives it."""
     made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     facts = {**analysis, "made_at": made_at, "certificate": certificate}
     arms = {arm: _by_level(one["levels"]) for arm, one in facts["arms"].items()}

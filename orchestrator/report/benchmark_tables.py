@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.report.document import Cell, Column, Table
-from orchestrator.report.words import count, interval, number, percent, plain
+from orchestrator.report.number_format import count, interval, number, percent, plain
 
 Arms = Mapping[str, Mapping[int, Any]]
 """Arm → processes → its entry in ``arms.<arm>.levels``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
-from orchestrator.report.words import DASH, count, interval, plain, sentence
+from orchestrator.report.number_format import DASH, count, interval, plain, sentence
 
 HASH_SHOWN = 12
 

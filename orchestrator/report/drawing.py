@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
-from orchestrator.report.words import plain
+from orchestrator.report.number_format import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

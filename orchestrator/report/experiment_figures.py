@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.experiment import returns
-from orchestrator.report.words import percent, plain
+from orchestrator.report.experiment_data import returns
+from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

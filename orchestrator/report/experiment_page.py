@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.contract import RunPaths
+from orchestrator.core.contract import RunPaths
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Section, Table, Text
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
+from orchestrator.report.number_format import count, number, percent, plain
 from orchestrator.report.ranks_page import experiment_section
-from orchestrator.report.words import count, number, percent, plain
-from orchestrator.tables import duration, learners
+from orchestrator.terminal.tables import duration, learners
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -30,7 +30,7 @@ ABOUT = (
 
 
 def document(facts: Mapping[str, Any], run_dir: Path) -> Document:
-    """:param facts: as :func:`orchestrator.report.experiment.gather` gives them."""
+    """:param facts: as :func:`orchestrator.report.experiment_data.gather` gives them."""
     robots, jobs = facts["robots"], facts["jobs"]
     parts: list[Section] = []
     if not jobs:

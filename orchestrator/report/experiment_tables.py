@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.contract import RunPaths
+from orchestrator.core.contract import RunPaths
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
+from orchestrator.report.number_format import DASH, count, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.report.words import DASH, count, interval, number, percent, plain
-from orchestrator.tables import duration
+from orchestrator.terminal.tables import duration
 
 SHOWN_ROWS = 40
 STATE_TONES: dict[str, Any] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}

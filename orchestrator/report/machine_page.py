@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.report.document import Cell, Column, Section, Table, Text
-from orchestrator.report.words import number, plain
+from orchestrator.report.number_format import number, plain
 
 NAMES = {
     "host": "host",

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report.benchmark_tables import remarks
 from orchestrator.report.document import Cell, Column, Figure, Part, Section, Table, Text
-from orchestrator.report.words import DASH, interval, number, percent, plain
+from orchestrator.report.number_format import DASH, interval, number, percent, plain
 
 MOST_WORKS = 8
 """Robots in the figure: as many as there are colours."""
@@ -29,7 +29,7 @@ Facts = Mapping[str, Any]
 
 
 def experiment_section(works: Sequence[Facts]) -> list[Section]:
-    """:param works: as :func:`orchestrator.report.ranks.scaling` gives them."""
+    """:param works: as :func:`orchestrator.report.rank_data.scaling` gives them."""
     if not works:
         return []
     parts: list[Part] = []

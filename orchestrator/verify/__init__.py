@@ -19,19 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from orchestrator import machine as machines
-from orchestrator import provenance, rundir, spec
-from orchestrator.claims import CpuClaims, shared_directory
-from orchestrator.contract import RunPaths, write_whole
-from orchestrator.errors import UsageError
-from orchestrator.job import Job
-from orchestrator.machine import Machine
-from orchestrator.signals import StopRequests
-from orchestrator.slots import SlotPool
-from orchestrator.verify import trials
+from orchestrator import jobfile
+from orchestrator.core.contract import RunPaths, write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Job
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.signals import StopRequests
+from orchestrator.machine import provenance
+from orchestrator.machine import topology as machines
+from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Machine
+from orchestrator.verify import verification_runs
+from orchestrator.verify.cases import Selection, Subject, neighbour_of, of_job_file, of_run_dir, subject_job
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed
-from orchestrator.verify.subjects import Selection, Subject, neighbour_of, of_job_file, of_run_dir, subject_job
-from orchestrator.verify.trials import NO_STRIKES, Strike, Trained
+from orchestrator.verify.verification_runs import NO_STRIKES, Strike, Trained
 
 __all__ = ["FILE", "SCRATCH", "Certificate", "JobVerdict", "Options", "verify"]
 
@@ -66,9 +68,11 @@ def verify(source: Path, options: Options, tell: Callable[[str], None]) -> tuple
         text = f"at least {LEAST_ITERATIONS}, for one before the kill and one after it"
         raise UsageError(f"--iterations {options.iterations}: expected {text}")
     is_run_dir = source.is_dir()
-    output = options.output or (source if is_run_dir else Path("runs") / f"{spec.load(source).directory_name}-verify")
+    output = options.output or (
+        source if is_run_dir else Path("runs") / f"{jobfile.load(source).directory_name}-verify"
+    )
     stops = StopRequests()
-    with stops.installed(), rundir.claim(output.absolute() / SCRATCH) as scratch:
+    with stops.installed(), run_directory.claim(output.absolute() / SCRATCH) as scratch:
         _clear(scratch)
         if is_run_dir:
             selection = of_run_dir(source, options.jobs)
@@ -125,7 +129,7 @@ class _Verification:
         subjects, left_out = list(self.selection.subjects), dict(self.selection.left_out)
         for repeat in range(self.options.repeats):
             deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
-            for number, group in enumerate(trials.groups(subjects, self._has_room)):
+            for number, group in enumerate(verification_runs.groups(subjects, self._has_room)):
                 if number and time.monotonic() > deadline:
                     why = f"no time: {PATIENCE_S:g} s were over; --jobs names what must be verified"
                     left_out |= {subject.job.job_id: why for subject in group}
@@ -204,7 +208,7 @@ class _Verification:
         strikes: Mapping[str, Strike] = NO_STRIKES,
     ) -> dict[str, Trained]:
         root = self.scratch.root / name
-        return trials.train(
+        return verification_runs.train(
             root, short, slots=slots, stops=self.stops, neighbours=neighbours, strikes=strikes, tell=self._warn
         )
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from orchestrator.statistics import Estimate, ratio
-from orchestrator.verify.trials import Trained
+from orchestrator.analysis.statistics import Estimate, ratio
+from orchestrator.verify.verification_runs import Trained
 
 FILE = "certificate.json"
 SCRATCH = "verify"

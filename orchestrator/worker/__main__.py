@@ -2,7 +2,7 @@
 
 The order matters: tied to the supervisor before anything heavy is imported, threads
 limited before the libraries that read the limits are. Whatever happens is written to ``exit.json`` and told by
-the exit code (:class:`orchestrator.contract.ExitCode`).
+the exit code (:class:`orchestrator.core.contract.ExitCode`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.contract import (
+from orchestrator.core.contract import (
     RANK_VARIABLE,
     SEARCH_PATH_VARIABLE,
     ExitCode,
@@ -25,8 +25,8 @@ from orchestrator.contract import (
     worker_thread_settings,
     write_whole,
 )
-from orchestrator.worker import lifeline, outcome, startup
-from orchestrator.worker.progress import ProgressReporter
+from orchestrator.worker.runtime import lifeline, outcome, startup
+from orchestrator.worker.runtime.progress import ProgressReporter
 
 
 class LeaveRequest:
@@ -82,7 +82,7 @@ def attempt(paths: JobPaths, number: int, facts: outcome.Facts, channel: lifelin
         with startup.meta_kernels_later():
             import torch
 
-        from orchestrator.worker import train
+        from orchestrator.worker.training import train
 
         if startup.runs_code_of_others(spec):
             startup.load_meta_kernels()

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster import access, address, question, settings
-from orchestrator.cluster.state import address_in, cluster_here
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.executors.process import package_path
-from orchestrator.executors.ray.keeper import NAMESPACE
-from orchestrator.machine import Machine
+from orchestrator.executors.ray.cluster import address, node_settings, query, token
+from orchestrator.executors.ray.cluster.node_state import address_in, cluster_here
+from orchestrator.executors.ray.node_agent import NAMESPACE
+from orchestrator.machine.topology import Machine
 
 LOCAL, AUTO = "local", "auto"
 WITHIN = "ray"
@@ -58,30 +58,30 @@ def connect(where: str, machine: Machine) -> Connection:
     :raises UsageError: no such Ray, no such cluster, it does not let us in, or this process has used Ray otherwise.
     """
     try:
-        access.require_ray()
+        token.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
     directory = None
     if where == LOCAL:
-        access.create_token()
+        token.create_token()
         directory = _directory()
         client, variables = (
-            access.environment(loopback=True),
-            {**settings.HEALTH, **settings.PRIORITY, **package_path()},
+            token.environment(loopback=True),
+            {**node_settings.HEALTH, **node_settings.PRIORITY, **package_path()},
         )
-        offer = settings.offer(machine)
+        offer = node_settings.offer(machine)
         wanted: dict[str, Any] = {
             "address": "local",
             "num_cpus": offer.cores,
             "num_gpus": offer.gpus,
-            "object_store_memory": offer.store_mib * settings.MIB,
-            "_memory": offer.memory_mib * settings.MIB,
+            "object_store_memory": offer.store_mib * node_settings.MIB,
+            "_memory": offer.memory_mib * node_settings.MIB,
             "include_dashboard": False,
             "_temp_dir": str(directory / WITHIN),
         }
     else:
         found = _found(where)
-        client, variables = access.client_environment(found), dict(settings.HEALTH)
+        client, variables = token.client_environment(found), dict(node_settings.HEALTH)
         wanted = {"address": found, "_node_ip_address": address_in(found)}
     before = dict(os.environ)
     try:
@@ -104,7 +104,7 @@ def connect(where: str, machine: Machine) -> Connection:
 def _directory() -> Path:
     """That only we can enter: what Ray makes in it is open to everyone."""
     usual = Path(tempfile.mkdtemp(prefix="ray-"))
-    if len(str(usual / WITHIN)) <= settings.LONGEST_DIRECTORY:
+    if len(str(usual / WITHIN)) <= node_settings.LONGEST_DIRECTORY:
         return usual
     usual.rmdir()
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
@@ -130,7 +130,7 @@ def _found(where: str) -> str:
         raise UsageError(f"--ray-address {where}: no Ray cluster at {named} ({why}); `cluster up` starts one")
     found = address.joined(host, port)
     # Ray itself would try for 20 s, print what goes on, and say at last that it failed.
-    question.check(found, insecure=access.is_insecure(found))
+    query.check(found, insecure=token.is_insecure(found))
     return found
 
 

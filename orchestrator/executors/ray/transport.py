@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.errors import UsageError
-from orchestrator.mirror import Storage
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.file_sync import Storage
 
 Way: TypeAlias = Literal["shared", "stream"]
 """``shared``: workers train in the run directory itself, which their node sees; ``stream``: in a copy, which is kept

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
-from orchestrator.errors import OrchestratorError, UsageError
-from orchestrator.job import Job
+from orchestrator.core.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.job import Job
 
 MOST_FILES = 2_000
 MOST_FOLDERS = 5_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.worker import outcome, user_env
+from orchestrator.worker.runtime import outcome, user_env
 from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, read_options
 from orchestrator.worker.tasks.choose import choose

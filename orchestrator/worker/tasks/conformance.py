@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker import outcome
+from orchestrator.worker.runtime import outcome
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
 

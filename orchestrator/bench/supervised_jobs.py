@@ -1,0 +1,86 @@
+"""``python -m orchestrator.bench.supervised_jobs REQUEST.json``: jobs under the real supervisor, in a process of its
+own.
+
+A process of its own because the benchmark stops it in the middle, and because what the supervisor costs is then
+part of what it is measured with, and of nothing else. :func:`write_request` is the other end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.core.contract import TOKEN_VARIABLE, WorkerSpec
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.job import Job, Resources
+
+
+def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> list[str]:
+    """The command that runs ``jobs``, as written down at ``path``.
+
+    :param grace_s: what workers have to leave in after SIGTERM to the process.
+    """
+    request = {
+        "run_dir": str(run_dir),
+        "max_parallel": max_parallel,
+        "grace_s": grace_s,
+        "jobs": [
+            {
+                "spec": json.loads(job.spec.to_json()),
+                "resources": dataclasses.asdict(job.resources),
+                "xml_source": None if job.xml_source is None else str(job.xml_source),
+            }
+            for job in jobs
+        ],
+    }
+    path.write_text(json.dumps(request), encoding="utf-8")
+    return [sys.executable, "-m", "orchestrator.bench.supervised_jobs", str(path)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    from orchestrator.experiment import session
+    from orchestrator.jobfile import Experiment
+    from orchestrator.terminal.live_table import SilentReporter
+
+    # The benchmark's sentinel ends what carries its token: us, but not our own sentinel, which then ends our workers.
+    os.environ.pop(TOKEN_VARIABLE, None)
+    path = Path(arguments[0])
+    request = json.loads(path.read_text(encoding="utf-8"))
+    jobs = []
+    for entry in request["jobs"]:
+        spec = WorkerSpec(**entry["spec"])
+        source = entry["xml_source"]
+        jobs.append(
+            Job(
+                job_id=spec.job_id,
+                where=spec.name,
+                spec=spec,
+                resources=Resources(**entry["resources"]),
+                max_retries=0,
+                xml_source=None if source is None else Path(source),
+            )
+        )
+    experiment = Experiment(
+        name="benchmark",
+        max_parallel=request["max_parallel"],
+        order="longest-first",
+        jobs=tuple(jobs),
+        source=str(path),
+        base=path.parent,
+    )
+    options = session.Options(run_dir=Path(request["run_dir"]), grace_s=request["grace_s"])
+    try:
+        return session.run(experiment, options, SilentReporter()).exit_code
+    except OrchestratorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""What every process of a cell does: one training of the job file, over and over the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.contract import JobPaths, Mode, WorkerSpec
+from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.job import Job
+from orchestrator.experiment import preflight
+from orchestrator.jobfile import Experiment
+from orchestrator.machine.topology import available_memory_mib
+
+ENDLESS_STEPS = 10**12
+"""A training that is measured is ended from outside."""
+MEMORY_SHARE = 0.8
+DAY_S = 86_400.0
+SB3_DEFAULTS = {"batch_size": 64, "n_epochs": 10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One job of the file, examined; ``bundle`` is the robot with all it pulls in."""
+
+    job: Job
+    """As declared."""
+    bundle: Path | None
+    xml: str | None
+    """The robot's main file in ``bundle``."""
+    task: str | None
+    robot_hash: str | None
+
+    def hyperparameter(self, name: str) -> int:
+        """Of :data:`SB3_DEFAULTS`."""
+        return int(self.job.spec.hyperparameters.get(name, SB3_DEFAULTS[name]))
+
+    @property
+    def steps_an_iteration(self) -> int:
+        return self.job.spec.steps_an_iteration
+
+    @property
+    def updates_an_iteration(self) -> int | None:
+        """Optimiser steps; None where ``target_kl`` may end an update early."""
+        if self.job.spec.hyperparameters.get("target_kl") is not None:
+            return None
+        batch_size = self.hyperparameter("batch_size")
+        return self.hyperparameter("n_epochs") * math.ceil(self.steps_an_iteration / batch_size)
+
+    def copies(self, count: int) -> list[Job]:
+        """``count`` jobs that are the same to the bit but for their names: no evaluation, no checkpoint, no end.
+
+        Together they fit into memory, so that all of them are let in at once.
+        """
+        share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * self.job.resources.ranks)))
+        limits = dataclasses.replace(
+            self.job.resources,
+            memory_mib=min(self.job.resources.memory_mib, share),
+            timeout_s=DAY_S,
+            stall_timeout_s=DAY_S,
+        )
+        made = []
+        for number in range(count):
+            spec = dataclasses.replace(
+                self.job.spec,
+                job_id=f"copy-{number}",
+                name=f"copy-{number}",
+                total_timesteps=ENDLESS_STEPS,
+                checkpoint_every=ENDLESS_STEPS,
+                eval_episodes=0,
+                video=False,
+            )
+            made.append(dataclasses.replace(self.job, job_id=spec.job_id, spec=spec, resources=limits, max_retries=0))
+        return made
+
+    def lay_out(self, job: Job, paths: JobPaths) -> None:
+        """The job directory of one copy, as a supervisor would make it."""
+        paths.root.mkdir(parents=True)
+        xml = None
+        if self.bundle is not None:
+            shutil.copytree(self.bundle, paths.robot)
+            xml = f"robot/{self.xml}"
+        spec = dataclasses.replace(job.spec, xml=xml, task=self.task or job.spec.task)
+        paths.spec.write_text(spec.to_json(), encoding="utf-8")
+
+    def over_ranks(self, ranks: int, mode: Mode = "allreduce") -> Work:
+        """The same work done by so many processes together; the algorithm stays the same."""
+        spec = dataclasses.replace(self.job.spec, ranks=ranks, mode=mode)
+        resources = dataclasses.replace(self.job.resources, ranks=ranks)
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
+
+    def with_settings(self, *, n_envs: int, threads: int) -> Work:
+        """The same work with other settings; the rollout of an iteration stays as long as it was.
+
+        :raises ValueError: when ``n_envs`` does not divide it.
+        """
+        n_steps, rest = divmod(self.steps_an_iteration, n_envs)
+        if rest:
+            raise ValueError(f"{n_envs} environments do not divide a rollout of {self.steps_an_iteration} env_steps")
+        hyper: dict[str, Any] = {**self.job.spec.hyperparameters, "n_steps": n_steps}
+        spec: WorkerSpec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
+        resources = dataclasses.replace(self.job.resources, cores=threads, threads=threads)
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
+
+
+def pick(experiment: Experiment, name: str | None) -> Job:
+    """The job to be measured: the first one, or the first of that name.
+
+    :raises UsageError: when there is none of that name, it needs a GPU, or does not learn by PPO.
+    """
+    named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]
+    if not named:
+        valid = dict.fromkeys(job.spec.name for job in experiment.jobs)
+        raise UsageError(f"--job {name}: not in {experiment.source}; valid: {', '.join(valid)}")
+    if named[0].resources.gpus:
+        raise UsageError(
+            f"{experiment.source}: {named[0].job_id} asks for a GPU; bench measures trainings on CPUs."
+            " Choose another with --job, or --set resources.gpus=0"
+        )
+    if named[0].spec.algo != "ppo":
+        raise UsageError(
+            f'{experiment.source}: {named[0].job_id} has algo = "{named[0].spec.algo}"; bench measures trainings with'
+            " PPO. Choose another with --job"
+        )
+    return named[0]
+
+
+def examine(experiment: Experiment, job: Job, staging: Path) -> Work:
+    """Stage the job's robot. :raises SpecError: when it cannot be trained."""
+    staging.mkdir(parents=True, exist_ok=True)
+    verdict = preflight.examine([job], staging=staging, at_once=1)[job.job_id]
+    if verdict.problem is not None:
+        raise SpecError(experiment.source, [verdict.problem])
+    return Work(job=job, bundle=verdict.bundle, xml=verdict.xml, task=verdict.task, robot_hash=verdict.robot_hash)

@@ -1,0 +1,161 @@
+"""Jobs, attempts, and the only legal moves between states.
+
+    PENDING ──launch──▶ RUNNING ──▶ SUCCEEDED
+       ▲  │                │ │ └────▶ FAILED ─────┐
+       │  ├──▶ CANCELLED   │ └──────▶ CANCELLED ──┤ retry, by the user
+       │  └──▶ FAILED      │                      │
+       └────── retry, resume ◀────────────────────┘
+
+A state carries only the facts it has: a running job has an attempt, a pending one has none.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.errors import IllegalTransition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    cores: int
+    threads: int
+    memory_mib: int
+    gpus: int
+    timeout_s: float
+    """Wall-clock limit of one attempt."""
+    stall_timeout_s: float
+    """An attempt without progress for this long is taken for hung."""
+    ranks: int = 1
+    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one."""
+
+    @property
+    def all_cores(self) -> int:
+        return self.ranks * self.cores
+
+    @property
+    def all_memory_mib(self) -> int:
+        return self.ranks * self.memory_mib
+
+    @property
+    def all_gpus(self) -> int:
+        return self.ranks * self.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One declared training: robot × task × hyperparameters × seed."""
+
+    job_id: str
+    """Safe as a directory name: letters, digits, ``.``, ``_`` and ``-``; unique in the experiment."""
+    where: str
+    """Place in the job file, for messages: ``jobs[2]``."""
+    spec: WorkerSpec
+    resources: Resources
+    max_retries: int
+    xml_source: Path | None
+    """The user's own MJCF, absolute; None for a gymnasium id without one."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """What its matrix chose for it: dotted key → value. For reports; ``spec`` has it all."""
+
+
+class Cause(enum.StrEnum):
+    """Why an attempt, or with it a job, ended otherwise than well."""
+
+    ERROR = "error"
+    INVALID = "invalid"
+    """Robot or spec refused before any launch (``orchestrator.train`` only; ``run`` launches nothing then)."""
+    DIVERGED = "diverged"
+    SIGNAL = "killed"
+    OUT_OF_MEMORY = "out-of-memory"
+    STALLED = "stalled"
+    TIMEOUT = "timeout"
+    MEMORY = "memory-limit"
+    NODE_LOST = "node-lost"
+    RANK_LOST = "rank-lost"
+    """A rank lost the others, and none of them is known to have failed by itself: one hung, or was out of reach."""
+    SUPERVISOR_DIED = "supervisor-died"
+    INTERRUPTED = "interrupted"
+    """Asked to leave because the whole experiment stops; not counted as a failure."""
+    CANCELLED = "cancelled"
+    DISK_FULL = "disk-full"
+    LAUNCH = "launch-failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One launch of a job."""
+
+    job_id: str
+    number: int
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    pid: int | None
+    """None on executors without processes of this machine."""
+    pid_start: float | None
+    """Start time of the process as the kernel gives it: with it, a pid is an identity."""
+    started_at: float
+    """Seconds since the epoch (UTC), for people; durations are measured on a monotonic clock."""
+    node: str | None = None
+    """The machine, where there are several: ``pid`` is one of its processes then, and ``cpus`` are its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    failures: int = 0
+    """Attempts that ended in a way that counts against ``max_retries``."""
+    not_before: float | None = None
+    """Monotonic seconds before which it is not launched again (back-off)."""
+    name: Literal["PENDING"] = "PENDING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    attempt: Attempt
+    failures: int = 0
+    name: Literal["RUNNING"] = "RUNNING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    name: Literal["SUCCEEDED"] = "SUCCEEDED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    cause: Cause
+    message: str
+    name: Literal["FAILED"] = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    name: Literal["CANCELLED"] = "CANCELLED"
+
+
+State: TypeAlias = Pending | Running | Succeeded | Failed | Cancelled
+
+TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+LEGAL = {
+    "PENDING": {"RUNNING", "FAILED", "CANCELLED"},
+    "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLED", "PENDING"},
+    "FAILED": {"PENDING"},
+    "CANCELLED": {"PENDING"},
+    "SUCCEEDED": set[str](),
+}
+
+
+def move(job_id: str, old: State, new: State) -> State:
+    """The one door between states: returns ``new``.
+
+    :raises IllegalTransition: when ``new`` may not follow ``old``.
+    """
+    if new.name not in LEGAL[old.name]:
+        raise IllegalTransition(f"job {job_id}: {old.name} may not become {new.name}")
+    return new

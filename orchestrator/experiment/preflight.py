@@ -1,0 +1,269 @@
+"""Robots and environments examined before anything is launched, in child processes.
+
+MuJoCo and gymnasium are imported there, not here; a model that crashes a C library, hangs or eats memory is a
+verdict. Every distinct robot-and-task is examined once, however many seeds and matrix points share it,
+and from the copy that its jobs will train from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from orchestrator.core.contract import DISK_FULL_ERRNOS, ExaminationAnswer, ExaminationRequest, worker_thread_settings
+from orchestrator.core.errors import DiskFullError, Problem
+from orchestrator.core.job import Job
+from orchestrator.executors.process import end_group, has_ended, package_path
+from orchestrator.machine.topology import available_memory_mib
+
+TIME_LIMIT_S = 60.0
+"""For one robot or environment, before a run."""
+ROBOTS_A_CHILD = 3
+"""Robots that one child examines in the time it takes to start another."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is free, for all children together."""
+LEAST_MEMORY_MIB = 1024
+CHECK_EVERY_S = 0.1
+DISK_FULL = tuple(map(os.strerror, DISK_FULL_ERRNOS))
+"""How the answer ends when the robot's copy found no room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What preflight found for a job: a problem, or where its robot was staged."""
+
+    problem: Problem | None
+    bundle: Path | None = None
+    """Folder with the robot's MJCF and everything it pulls in; None without a robot."""
+    xml: str | None = None
+    """The main file in ``bundle``."""
+    robot_hash: str | None = None
+    warnings: Sequence[str] = ()
+    task: str | None = None
+    """The task to be trained, chosen where the job left it open; None for an environment."""
+    task_reason: str | None = None
+    """Why it was chosen; None where the job names it."""
+
+
+def examine(
+    jobs: Sequence[Job],
+    *,
+    staging: Path,
+    at_once: int,
+    warm: Child | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, Verdict]:
+    """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
+
+    :param warm: a child started earlier (see :func:`warm_up`); it is used up.
+    :param check: called again and again while waiting; what it raises ends the examination.
+    :raises DiskFullError: when robots could not be staged for want of space.
+    """
+    distinct, key_of = requests_of(jobs)
+    staged = [
+        dataclasses.replace(request, stage_to=str(staging / str(number)))
+        for number, (request, _) in enumerate(distinct.values())
+    ]
+    answers = ask(staged, at_once=at_once, warm=warm, check=check)
+    verdicts = {
+        key: _verdict(distinct[key][1], request, answer)
+        for key, request, answer in zip(distinct, staged, answers, strict=True)
+    }
+    return {job_id: verdicts[key] for job_id, key in key_of.items()}
+
+
+def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
+    """The distinct requests by a key, each with the first job that makes it; and the key by ``job_id``."""
+    distinct: dict[bytes, tuple[ExaminationRequest, Job]] = {}
+    key_of: dict[str, bytes] = {}
+    for job in jobs:
+        spec = job.spec
+        request = ExaminationRequest(
+            xml=None if job.xml_source is None else str(job.xml_source),
+            model_edits=spec.model_edits,
+            task=spec.task,
+            task_options=spec.task_options,
+            env=spec.env,
+            entry_point=spec.entry_point,
+            env_kwargs=spec.env_kwargs,
+            search_path=spec.search_path,
+            policy=spec.policy if spec.task is None else None,
+            use_sde=bool(spec.hyperparameters.get("use_sde", False)),
+            algo=spec.algo if spec.task is None else "ppo",
+            fast=spec.learner == "fast" and spec.task is None,
+        )
+        key_of[job.job_id] = request.to_line()
+        distinct.setdefault(key_of[job.job_id], (request, job))
+    return distinct, key_of
+
+
+def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> Verdict:
+    if answer.problem is not None:
+        if answer.problem.endswith(DISK_FULL):
+            raise DiskFullError(
+                f"{request.stage_to}: no space left on the disk; make room and give the same command again"
+            )
+        return Verdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
+    return Verdict(
+        problem=None,
+        bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
+        xml=answer.xml,
+        robot_hash=answer.hash,
+        warnings=answer.warnings,
+        task=answer.task,
+        task_reason=answer.task_reason,
+    )
+
+
+def ask(
+    requests: Sequence[ExaminationRequest],
+    *,
+    at_once: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    warm: Child | None = None,
+    check: Callable[[], None] = lambda: None,
+    told: Callable[[int], None] = lambda _: None,
+) -> list[ExaminationAnswer]:
+    """The answers in the order of the requests, from a few children side by side.
+
+    What ends a child that has examined others before is asked again in a fresh one: it may not have been at fault.
+
+    :param time_limit_s: for each request.
+    :param told: called with the number of answers so far.
+    """
+    lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
+    memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
+    answers: dict[int, ExaminationAnswer] = {}
+    waiting, again = deque(range(len(requests))), set[int]()
+    with contextlib.ExitStack() as children:
+        idle = [] if warm is None else [children.enter_context(warm)]
+        busy: dict[Child, int] = {}
+        while len(answers) < len(requests):
+            while waiting and len(busy) < lanes:
+                index = waiting.popleft()
+                request = dataclasses.replace(requests[index], memory_mib=memory_mib)
+                fit = [] if index in again else [child for child in idle if child.suits(request)]
+                child = fit[0] if fit else children.enter_context(Child())
+                if fit:
+                    idle.remove(child)
+                child.ask(request, time_limit_s)
+                busy[child] = index
+            readable = select.select(list(busy), [], [], CHECK_EVERY_S)[0]
+            check()
+            for child in list(busy):
+                found = child.answer(readable=child in readable)
+                if found is None:
+                    continue
+                index = busy.pop(child)
+                if isinstance(found, ExaminationAnswer):
+                    answers[index] = found
+                    if not found.spoilt:
+                        idle.append(child)
+                elif child.answered and not child.hung and index not in again:
+                    again.add(index)
+                    waiting.appendleft(index)
+                else:
+                    answers[index] = ExaminationAnswer(problem=f"{_named(requests[index])}{found}")
+                told(len(answers))
+    return [answers[index] for index in range(len(requests))]
+
+
+def _named(request: ExaminationRequest) -> str:
+    return "" if request.xml is None else f"{request.xml}: "
+
+
+@contextlib.contextmanager
+def warm_up() -> Iterator[Child]:
+    """A child that imports MuJoCo while we read the job file: that is most of what an examination costs."""
+    with Child() as child:
+        yield child
+
+
+class Child:
+    """One examining process, in a session of its own so that whatever it starts ends with it."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.hung = False
+        self._deadline = math.inf
+        self._limit_s = math.inf
+        self._search_path: str | None = None
+        self._text = b""
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._folder = tempfile.TemporaryDirectory(prefix="preflight-", ignore_cleanup_errors=True)
+        temporary = {"TMPDIR": self._folder.name}  # so that nothing stays behind of a process that is killed
+        environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_group(self._popen)
+        for file in (self._popen.stdin, self._popen.stdout, self._err):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+        self._folder.cleanup()
+
+    def fileno(self) -> int:
+        assert self._popen.stdout is not None
+        return self._popen.stdout.fileno()
+
+    def suits(self, request: ExaminationRequest) -> bool:
+        """Whether the modules it may have imported for others are those that ``request`` means."""
+        return request.search_path is None or self._search_path in (None, request.search_path)
+
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
+        self._limit_s = time_limit_s
+        self._deadline = time.monotonic() + time_limit_s
+        self._search_path = request.search_path or self._search_path
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died early; its exit code tells why
+            self._popen.stdin.write(request.to_line())
+            self._popen.stdin.flush()
+
+    def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+        """The answer, or in words why there will be none; None: not yet."""
+        ended = has_ended(self._popen.pid)
+        if readable:
+            self._text += os.read(self.fileno(), 1 << 20)
+        line, newline, rest = self._text.partition(b"\n")
+        if newline:
+            self._text = rest
+            self.answered += 1
+            return ExaminationAnswer.from_line(line)
+        if ended:
+            return self._why_it_ended()
+        if time.monotonic() > self._deadline:
+            self.hung = True
+            end_group(self._popen)
+            return f"examining it took more than {self._limit_s:g} s"
+        return None
+
+    def _why_it_ended(self) -> str:
+        returncode = end_group(self._popen)
+        self._err.seek(0)
+        last = self._err.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
+        how = f"signal {-returncode} ({signal.strsignal(-returncode)})" if returncode < 0 else f"exit code {returncode}"
+        return f"examining it ended with {how}" + (f": {last[0]}" if last else "")

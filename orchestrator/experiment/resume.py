@@ -1,0 +1,61 @@
+"""An experiment as its run directory remembers it: to go on where job file and robots are gone, or were edited."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.contract import RunPaths
+from orchestrator.core.errors import Problem, RunDirError
+from orchestrator.core.job import TERMINAL, Failed
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.preflight import Verdict
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import JobRow, Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    experiment: Experiment
+    verdicts: Mapping[str, Verdict]
+    """As the robots in the run directory deserve it, by ``job_id``; nothing is examined anew."""
+
+
+def load(run_dir: Path) -> Recorded:
+    """Every job of ``run_dir``, with the robot that lies in its directory.
+
+    :raises UsageError: it is no run directory, its ledger is damaged, or its copy of the job file or the robot of an
+        unfinished job is gone.
+    """
+    paths = run_directory.existing(run_dir)
+    ledger = Ledger.open(paths.ledger, read_only=True)
+    try:
+        rows = ledger.jobs()
+    finally:
+        ledger.abandon()
+    try:
+        top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise RunDirError(f"{paths.experiment}: cannot be read ({error}); run the job file instead") from error
+    wanted = top.get("max_parallel", "auto")
+    experiment = Experiment(
+        name=top["name"],
+        max_parallel=None if wanted == "auto" else wanted,
+        order=top.get("order", "longest-first"),
+        jobs=tuple(row.job for row in rows),
+        source=str(run_dir),
+        base=paths.root.absolute(),
+    )
+    return Recorded(experiment=experiment, verdicts={row.job.job_id: _verdict(row, paths) for row in rows})
+
+
+def _verdict(row: JobRow, paths: RunPaths) -> Verdict:
+    job = row.job
+    if isinstance(row.state, Failed) and not row.attempts:  # refused before its launch
+        return Verdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
+    robot = paths.job(job.job_id).root / (job.spec.xml or "")
+    if row.state.name not in TERMINAL and not robot.exists():
+        raise RunDirError(f"{robot}: the robot of {job.job_id} is no longer there; run the job file with --fresh")
+    return Verdict(problem=None, robot_hash=row.robot_hash)

@@ -1,0 +1,221 @@
+"""A run directory: whose it is, who holds it, and how it is put in order before work goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths
+from orchestrator.core.errors import DiskFullError, RunDirError
+from orchestrator.machine import topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The supervisor that holds a run directory."""
+
+    pid: int
+    pid_start: float | None
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
+@contextlib.contextmanager
+def put_aside(root: Path) -> Iterator[Path | None]:
+    """Move an existing run directory of ours to ``<name>.<time>``; yields where it went, None when there was none.
+
+    When the block ends with an exception and nothing has taken its place, it is moved back.
+
+    :raises RunDirError: not ours, not writable, or held by another supervisor.
+    """
+    paths, aside = RunPaths(root), None
+    with _explained(root):
+        _refuse_others(paths)
+        if is_ours(paths):
+            with _locked(paths):
+                whole = root.absolute()
+                aside = whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
+    try:
+        yield aside
+    except BaseException:
+        if aside is not None and not root.exists():
+            with contextlib.suppress(OSError):
+                aside.rename(root)
+        raise
+
+
+@contextlib.contextmanager
+def claim(root: Path) -> Iterator[RunPaths]:
+    """Hold ``root`` for as long as the block lasts, creating it where it is missing.
+
+    A directory made here is removed again when the block ends with an exception before it holds jobs or measurements.
+
+    :raises RunDirError: not ours, not writable, or held by another supervisor.
+    :raises DiskFullError: when its disk has no room for the first files.
+    """
+    paths = RunPaths(root)
+    with _explained(root):
+        _refuse_others(paths)
+        made = [folder for folder in (root, *root.parents) if not folder.exists()]
+        root.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(paths):
+            try:
+                yield paths
+            except BaseException:
+                # Only its holder may do this: a second supervisor, turned away, must not.
+                if made and not (paths.jobs.exists() or paths.bench.exists()):
+                    shutil.rmtree(root, ignore_errors=True)
+                raise
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if it is empty
+        raise
+
+
+def _refuse_others(paths: RunPaths) -> None:
+    root = paths.root
+    if root.exists() and not root.is_dir():
+        raise RunDirError(f"{root}: is a file; a run directory was expected. Choose another with --run-dir")
+    if root.is_dir() and not is_ours(paths) and any(root.iterdir()):
+        raise RunDirError(
+            f"{root}: exists and is not a run directory of ours; it is left alone. Choose another with --run-dir"
+        )
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    """The disk's refusals in the program's own words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise DiskFullError(
+                f"{root}: no space left on the disk; make room, or choose another with --run-dir"
+            ) from error
+        raise RunDirError(
+            f"{root}: cannot be used ({error.strerror}); choose another with --run-dir or mend its permissions"
+        ) from error
+
+
+def is_ours(paths: RunPaths) -> bool:
+    return paths.lock.exists() or paths.ledger.exists()
+
+
+def existing(root: Path) -> RunPaths:
+    """The paths of a run directory that must be there.
+
+    :raises RunDirError: when it is not.
+    """
+    paths = RunPaths(root)
+    if not root.is_dir() or not is_ours(paths):
+        what = "is not a run directory" if root.exists() else "no such run directory"
+        raise RunDirError(f"{root}: {what}{_others(root)}")
+    return paths
+
+
+def _others(root: Path) -> str:
+    """Run directories that may have been meant: below ``root`` (it is ``runs``), or beside it."""
+    for folder, place in ((root, "in it"), (root.parent, "beside it")):
+        found = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
+        if found:
+            return (
+                f"; run directories {place}, the latest first: {', '.join(str(ledger.parent) for ledger in found[:5])}"
+            )
+    return ""
+
+
+def holder(paths: RunPaths) -> Holder | None:
+    """Who holds the run directory now; None when nobody does."""
+    try:
+        with paths.lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file.read())
+    except OSError:
+        return None
+    return None
+
+
+def _read_holder(content: bytes) -> Holder:
+    try:
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):  # taken this very moment, not yet written
+        return Holder(pid=0, pid_start=None, host="this machine", since="just now")
+
+
+@contextlib.contextmanager
+def _locked(paths: RunPaths) -> Iterator[None]:
+    """The kernel gives the lock back when its holder ends, in whatever way."""
+    with contextlib.ExitStack() as stack:
+        with _explained(paths.root):
+            file = stack.enter_context(paths.lock.open("a+b", buffering=0))
+            if not (_try_lock(file) and _is_still(file, paths.lock)):
+                file.seek(0)
+                raise RunDirError(
+                    f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
+                    f"`status {paths.root}` shows what it does, `stop {paths.root}` ends it"
+                )
+            file.truncate(0)
+            me = {
+                "pid": os.getpid(),
+                "pid_start": topology.process_start(os.getpid()),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            try:
+                file.write(json.dumps(me).encode())
+            except OSError:
+                paths.lock.unlink()
+                raise
+        yield
+
+
+def _is_still(file: IO[bytes], path: Path) -> bool:
+    """Whether ``path`` names the file we hold: its directory may have been moved or removed before we had the lock."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """A look by :func:`holder` takes the lock for an instant: a few tries tell it from a supervisor."""
+    for _ in range(5):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)
+    return False
+
+
+def set_aside(directory: Path, into: Path) -> Path:
+    """Move ``directory`` below ``into`` under a name not taken; returns where it went, or would have gone."""
+    into.mkdir(exist_ok=True)
+    target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(target)
+    return target
+
+
+def _unused(path: Path) -> Path:
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate

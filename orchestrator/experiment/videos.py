@@ -1,0 +1,218 @@
+"""Pictures of trained policies, made by child processes: one for ``play``, all that are missing after a run.
+
+They are made when nothing is trained any more, as they would take the cores from it. Whatever goes wrong with one
+is told and changes nothing else; the same `run` command makes what is missing later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from orchestrator.core.contract import CHANNEL_VARIABLE, JobPaths, RunPaths, worker_thread_settings
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.job import Job, State, Succeeded
+from orchestrator.executors.process import end_group, has_ended, package_path
+from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.supervisor.events import Reporter
+
+TIME_LIMIT_S = 900.0
+"""For the pictures of one job after a run."""
+LOOK_EVERY_S = 0.1
+SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
+"""Mesa's, when it draws beside others: in the process's own thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to play, and how."""
+
+    checkpoint: str | None = None
+    """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished policy."""
+    interactive: bool = False
+    """In a window, where there is a display; else as video and film strip."""
+    seconds: float | None = None
+    episodes: int | None = None
+    seed: int = 0
+    stochastic: bool = False
+    output: Path | None = None
+    """Folder for video and film strip; None for the job's own."""
+
+    def arguments(self) -> list[str]:
+        """As :mod:`orchestrator.worker.rendering.play` takes them."""
+        flags = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
+        named = ("checkpoint", "seconds", "episodes", "seed", "output")
+        return flags + [f"--{name}={getattr(self, name)}" for name in named if getattr(self, name) is not None]
+
+
+def play(job: JobPaths, request: Request) -> None:
+    """Play the policy of ``job``; what is done is printed.
+
+    :raises UsageError: there is nothing to play yet, or no such checkpoint.
+    :raises OrchestratorError: it could not be played.
+    """
+    with Player(job, request, quiet=False) as player:
+        player.wait()
+        code, message = player.end()
+    if code == 2:
+        raise UsageError(message)
+    if code != 0:
+        raise OrchestratorError(f"{job.root.name}: {message}")
+
+
+def make_missing(
+    paths: RunPaths,
+    jobs: Sequence[Job],
+    states: Mapping[str, State],
+    slots: SlotPool,
+    reporter: Reporter,
+    stopped: Callable[[], bool],
+) -> None:
+    """Video and film strip of every job that has succeeded and asks for them, unless they are there already.
+
+    As many at once as ``slots`` has room for, each on one CPU of its own.
+
+    :param stopped: asked again and again; True ends everything at once.
+    """
+    due = [
+        job.job_id
+        for job in jobs
+        if job.spec.video and isinstance(states[job.job_id], Succeeded) and is_due(paths.job(job.job_id))
+    ]
+    if not due:
+        return
+    reporter.event("pictures", f"making {_videos(len(due))}", jobs=due)
+    with contextlib.ExitStack() as stack:
+        _make(deque(due), paths, slots, reporter, stopped, stack)
+
+
+def is_due(job: JobPaths) -> bool:
+    """Whether pictures are missing, or older than the policy."""
+    try:
+        trained = job.model.stat().st_mtime_ns
+    except OSError:
+        return False
+    try:
+        return min(path.stat().st_mtime_ns for path in (job.video, job.preview)) < trained
+    except OSError:
+        return True
+
+
+def _videos(count: int) -> str:
+    return f"{count} {'videos' if count > 1 else 'video'}"
+
+
+def _make(
+    waiting: deque[str],
+    paths: RunPaths,
+    slots: SlotPool,
+    reporter: Reporter,
+    stopped: Callable[[], bool],
+    stack: contextlib.ExitStack,
+) -> None:
+    running: dict[str, tuple[Player, Slot]] = {}
+    while waiting or running:
+        if stopped():
+            left = len(waiting) + len(running)
+            text = f"stopped; {_videos(left)} not made, which the same `run` command does"
+            reporter.event("warning", text, jobs=[*running, *waiting])
+            return
+        while waiting and (slot := slots.acquire(1)) is not None:
+            job_id = waiting.popleft()
+            try:
+                player = stack.enter_context(Player(paths.job(job_id), Request(), quiet=True, cpus=slot.cpus))
+            except OSError as error:
+                slots.release(slot)
+                reporter.event("warning", f"{job_id}: no video: {error.strerror or error}", job_id=job_id)
+            else:
+                running[job_id] = player, slot
+        for job_id, (player, slot) in list(running.items()):
+            late = player.age_s() > TIME_LIMIT_S
+            if not (late or player.has_ended()):
+                continue
+            code, message = player.end()
+            slots.release(slot)
+            del running[job_id]
+            if code == 0:
+                reporter.event("pictured", f"{job_id}: {paths.job(job_id).video}", job_id=job_id)
+            else:
+                why = f"took more than {TIME_LIMIT_S:.0f} s" if late else message
+                reporter.event("warning", f"{job_id}: no video: {why}", job_id=job_id)
+        if running:
+            time.sleep(LOOK_EVERY_S)
+
+
+class Player:
+    """One child that plays a policy, in a session of its own. It does not outlive us, nor its block.
+
+    :param quiet: its output goes nowhere; else to ours. Its errors are kept for :meth:`end` in either case.
+    :param cpus: what it is bound to; None: nothing.
+    """
+
+    def __init__(self, job: JobPaths, request: Request, *, quiet: bool, cpus: tuple[int, ...] | None = None) -> None:
+        self._started = time.monotonic()
+        with contextlib.ExitStack() as undo:
+            self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+            self._channel, theirs = socket.socketpair()
+            undo.callback(self._channel.close)
+            with theirs:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", "orchestrator.worker.rendering.play", str(job.root), *request.arguments()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL if quiet else None,
+                    stderr=self._errors,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                    env={
+                        **os.environ,
+                        **worker_thread_settings(1),
+                        **(SOFTWARE_RENDERER if cpus is not None else {}),
+                        "CUDA_VISIBLE_DEVICES": "",
+                        "PYTHONHASHSEED": "0",
+                        CHANNEL_VARIABLE: str(theirs.fileno()),
+                        **package_path(),
+                    },
+                )
+            if cpus is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(self._popen.pid, cpus)
+            undo.pop_all()
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def age_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def wait(self) -> None:
+        """Wait for its end; it is left to be reaped."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+
+    def has_ended(self) -> bool:
+        return has_ended(self._popen.pid)
+
+    def end(self) -> tuple[int, str]:
+        """Kill what is left of it. Returns exit code and last line of its errors; may be called again."""
+        code = end_group(self._popen)
+        self._channel.close()
+        if self._errors.closed:
+            return code, ""
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        return code, lines[-1] if lines and code > 0 else how

@@ -1,0 +1,139 @@
+"""The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
+
+``load`` reads a file, ``from_mapping`` takes what a file would hold. Four layers make a job, each laid over the
+one before, tables key by key: the built-in defaults, ``[defaults]``, ``--set`` (``overrides``), the job's own table,
+and of its matrix one point. So ``--set`` replaces a default, and a job's own key still wins.
+
+Every problem of a file is found before anything is raised, and reported once, at the place where it was written.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from orchestrator.core.errors import Problem, SpecError, UsageError
+from orchestrator.core.job import Job
+from orchestrator.jobfile.expand import expand
+from orchestrator.jobfile.job_names import safe_name
+from orchestrator.jobfile.json_schema import json_schema
+from orchestrator.jobfile.validation import check
+from orchestrator.jobfile.validation_errors import in_place_order, quoted, suggestion
+from orchestrator.jobfile.value_types import TASKS
+
+__all__ = ["TASKS", "Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
+
+NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A job file, resolved."""
+
+    name: str
+    max_parallel: int | None
+    """None: as many as the machine has cores for."""
+    order: Literal["longest-first", "as-listed"]
+    """The wish; ``jobs`` stand as listed."""
+    jobs: tuple[Job, ...]
+    source: str
+    """The job file as the user named it, for messages."""
+    base: Path
+    """Directory that relative paths start from, absolute."""
+
+    @property
+    def directory_name(self) -> str:
+        """``name`` as a safe directory name."""
+        return safe_name(self.name)
+
+
+def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experiment:
+    """Read a job file.
+
+    :param overrides: dotted keys of ``[defaults]`` and their values, as by :func:`parse_override`.
+    :raises SpecError: with every problem of the file.
+    """
+    source = str(path)
+    try:
+        # A byte order mark is no fault of the user's, so it is left out.
+        text = path.read_bytes().decode("utf-8-sig")
+        data = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            source, [Problem(where="", message=f"is not UTF-8 text: {error.reason} at byte {error.start}")]
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(source, [_syntax_problem(text, str(error))]) from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, endless brackets
+        raise SpecError(source, [Problem(where="", message=f"is not a job file: {error}")]) from None
+    except OSError as error:
+        raise SpecError(source, [Problem(where="", message=_why_unread(path, error))]) from None
+    return from_mapping(data, source=source, base=path.parent, overrides=overrides)
+
+
+def from_mapping(
+    data: Mapping[str, Any], *, source: str, base: Path, overrides: Mapping[str, Any] = NO_OVERRIDES
+) -> Experiment:
+    """Resolve what a job file holds.
+
+    :param source: what messages call it.
+    :param base: directory that relative paths start from.
+    :raises SpecError: with every problem found, sorted by place.
+    """
+    base = base.resolve()
+    problems: dict[Problem, None] = {}
+    try:
+        checked = check(data, problems)
+    except RecursionError:
+        raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
+    jobs = expand(checked, base=base, overrides=overrides, problems=problems)
+    if problems:
+        raise SpecError(source, sorted(problems, key=in_place_order))
+    return Experiment(
+        name=checked.top["name"],
+        max_parallel=checked.top.get("max_parallel"),
+        order=checked.top.get("order", "longest-first"),
+        jobs=tuple(jobs),
+        source=source,
+        base=base,
+    )
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """``"ppo.n_steps=512"`` → ``("ppo.n_steps", 512)``: the value as TOML, or as text where it is none.
+
+    :raises UsageError: without a key and an equals sign.
+    """
+    key, equals, written = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise UsageError(f"--set {text}: expected key=value, for example --set total_timesteps=100_000")
+    try:
+        parsed = tomllib.loads(f"value = {written}")
+    except (ValueError, RecursionError):
+        return key, written
+    return key, parsed["value"] if parsed.keys() == {"value"} else written
+
+
+def _syntax_problem(text: str, message: str) -> Problem:
+    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
+    if match is None:
+        return Problem(where="", message=f"is not valid TOML: {message}")
+    line = text.splitlines()[int(match[2]) - 1 :][:1]
+    shown = f": {line[0].strip()[:80]}" if line and line[0].strip() else ""
+    return Problem(where=f"line {match[2]}, column {match[3]}", message=f"not valid TOML, {match[1].lower()}{shown}")
+
+
+def _why_unread(path: Path, error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "is a directory, not a job file"
+    if not isinstance(error, FileNotFoundError):
+        return f"cannot be read: {error.strerror}"
+    if not path.parent.is_dir():
+        return "no such file, nor its folder"
+    meant = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
+    return "no such file" + (f"; did you mean {quoted(str(path.with_name(meant)))}?" if meant else "")

@@ -1,0 +1,61 @@
+"""The JSON Schema of the job file, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.jobfile.toml_models import Document
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a job file, generated from the models."""
+    schema = Document.model_json_schema()
+    definitions = schema["$defs"]
+    _leave_out_null(schema)
+    matrix = _matrix(definitions)
+    for table in ("Settings", "Entry"):
+        definitions[table]["properties"]["matrix"] |= matrix
+    definitions["Settings"]["description"] = "Defaults of every job."
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Orchestrator job file",
+    }
+
+
+def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Every dotted key that takes a value, with a list of what the key itself takes."""
+    properties: dict[str, Any] = {}
+    for key, content in definitions["Settings"]["properties"].items():
+        if key in ("seeds", "matrix", "env_kwargs", "model", "task_options"):
+            continue
+        if "$ref" in content:
+            inner = definitions[content["$ref"].rpartition("/")[2]]["properties"]
+            properties |= {f"{key}.{name}": value for name, value in inner.items()}
+        else:
+            properties[key] = content
+    return {
+        "properties": {
+            key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
+            for key, content in properties.items()
+        },
+        "patternProperties": {r"^(env_kwargs|model|task_options)\.": {"type": "array", "minItems": 1}},
+        "additionalProperties": False,
+    }
+
+
+def _leave_out_null(schema: Any) -> None:
+    """TOML has no null: drop it from alternatives and defaults."""
+    if isinstance(schema, dict):
+        if schema.get("default", ...) is None:
+            del schema["default"]
+        alternatives = schema.get("anyOf", [])
+        if {"type": "null"} in alternatives:
+            kept = [alternative for alternative in alternatives if alternative != {"type": "null"}]
+            if len(kept) == 1:
+                del schema["anyOf"]
+                schema |= kept[0]
+            else:
+                schema["anyOf"] = kept
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _leave_out_null(part)

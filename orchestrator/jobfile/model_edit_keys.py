@@ -1,0 +1,70 @@
+"""The table ``model``: changes to a robot, written flat (``"geom.thigh.size"``), as nested tables, or mixed.
+
+Whether the robot has such an element, and what its attribute takes, is found out when the robot is examined.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.core.contract import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.jobfile.value_types import ExpectedError
+
+_FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
+
+
+def nested(value: Any) -> dict[str, Any]:
+    """One table for each part of a key, so that layers merge key by key however they were written.
+
+    :raises ValueError: with the key, for what cannot be an edit.
+    """
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ExpectedError('expected a table of changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
+    tree: dict[str, Any] = {}
+    for key, changed in _leaves(value):
+        _check_key(key)
+        _check_value(key, changed)
+        *tables, last = key.split(".")
+        holder: Any = tree
+        for table in tables:
+            holder = holder.setdefault(table, {}) if isinstance(holder, dict) else None
+        if not isinstance(holder, dict) or last in holder:
+            raise ValueError(f'"{key}" is written twice, or part of another key here')
+        holder[last] = changed
+    return tree
+
+
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`nested` → dotted key → value."""
+    return dict(_leaves(tree))
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield above + key, value
+
+
+def _check_key(key: str) -> None:
+    kind, *rest = key.split(".")
+    if kind not in EDITABLE_KINDS:
+        raise ValueError(f'"{key}": unknown kind of element; known are {", ".join(EDITABLE_KINDS)}')
+    if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
+        example = f"{kind}.timestep" if kind in SINGLE_KINDS else f"{kind}.NAME.ATTRIBUTE, with * for any name"
+        raise ValueError(f'"{key}" names no attribute; expected {example}')
+
+
+def _check_value(key: str, value: Any) -> None:
+    for part in value if isinstance(value, list) and value else [value]:
+        if isinstance(part, str) and part.startswith("*"):
+            if not _FACTOR.match(part):
+                raise ValueError(f'"{key}": expected a factor such as "*1.2", found "{part}"')
+        elif isinstance(part, float) and not math.isfinite(part):
+            raise ValueError(f'"{key}": expected a finite number, found {part}')
+        elif not isinstance(part, (str, int, float)) or (isinstance(part, int) and abs(part) >= 2**63):
+            raise ValueError(f'"{key}": expected a number, true or false, text, or a list; "*1.2" multiplies')

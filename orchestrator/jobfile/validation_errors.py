@@ -1,0 +1,283 @@
+"""Plain words for what is wrong: places, suggestions, and pydantic's errors retold."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import functools
+import json
+import re
+import types
+from collections.abc import Iterable
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from orchestrator.core.errors import Problem
+from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
+from orchestrator.jobfile.toml_models import Distributed, Document, Entry, ResourcesTable, Retry, Settings
+from orchestrator.jobfile.value_types import ExpectedError
+
+Location = tuple[int | str, ...]
+"""Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
+
+TABLES: dict[str, type[BaseModel]] = {
+    **ALGORITHMS,
+    "policy_kwargs": PolicyKwargs,
+    "resources": ResourcesTable,
+    "distributed": Distributed,
+    "retry": Retry,
+}
+"""Tables of a job whose keys are known."""
+FREE_TABLES = ("env_kwargs", "model", "task_options")
+"""Tables of a job that are passed on as they are."""
+
+_NO_CLASS = "cannot be set in a job file"
+_OPTIMIZER = "cannot be set: every learner uses Stable-Baselines3's own optimiser (of PPO, Adam with eps = 1e-5)"
+_NOT_OURS = {
+    "seed": "is set by the job's seeds, a list: seeds = [0]",
+    "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
+    "verbose": "cannot be set: progress is shown by the command, and is in progress.csv",
+    "tensorboard_log": "cannot be set: the logger's values are in progress.csv of the job's directory",
+    "rollout_buffer_class": _NO_CLASS,
+    "rollout_buffer_kwargs": _NO_CLASS,
+    "replay_buffer_class": _NO_CLASS,
+    "replay_buffer_kwargs": _NO_CLASS,
+    "optimize_memory_usage": "cannot be set: Stable-Baselines3 could not tell time limits from failures then",
+    "_init_setup_model": _NO_CLASS,
+}
+"""Keyword arguments of the algorithms that are no keys of their tables."""
+_INSTEAD: dict[tuple[type[BaseModel], str], str] = {
+    **{(table, name): why for table in ALGORITHMS.values() for name, why in _NOT_OURS.items()},
+    (PolicyKwargs, "optimizer_class"): _OPTIMIZER,
+    (PolicyKwargs, "optimizer_kwargs"): _OPTIMIZER,
+    (PolicyKwargs, "features_extractor_class"): _NO_CLASS,
+    (PolicyKwargs, "features_extractor_kwargs"): _NO_CLASS,
+    (Settings, "seed"): "unknown key; use seeds, a list: seeds = [0]",
+    (Settings, "device"): "unknown key; resources.gpus = 1 trains on a GPU",
+    (Settings, "xml"): "belongs in a [[jobs]] table",
+    (Settings, "name"): "belongs in a [[jobs]] table",
+    (Document, "job"): "unknown key; did you mean [[jobs]]?",
+    (Document, "default"): "unknown key; did you mean [defaults]?",
+}
+
+
+def place(*parts: int | str) -> str:
+    """``("jobs", 3, "ppo", "n_steps")`` → ``jobs[3].ppo.n_steps``."""
+    text = ""
+    for part in parts:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if re.fullmatch(r"[\w-]+", part, re.ASCII) else quoted(part))
+    return text
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def in_place_order(problem: Problem) -> tuple[int | str, ...]:
+    """Sort key under which ``jobs[2]`` stands before ``jobs[10]``."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", problem.where))
+
+
+def suggestion(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    return _suggestion(word, tuple(known))
+
+
+@functools.lru_cache(maxsize=1024)
+def _suggestion(word: str, known: tuple[str, ...]) -> str | None:
+    by_plain = {_plain_spelling(name): name for name in known}
+    spelt = _plain_spelling(word)
+    close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.6)
+    close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
+    return by_plain[close[0]] if close else None
+
+
+def _plain_spelling(word: str) -> str:
+    return word.lower().replace("-", "_")
+
+
+def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
+    """Plain words for one of pydantic's errors, and the key that was meant where one was misspelt."""
+    if details["type"] == "extra_forbidden":
+        return _unknown_key(_model_at(location[:-1]), str(location[-1]))
+    return _wrong_value(location, details), None
+
+
+def _wrong_value(location: Location, details: ErrorDetails) -> str:
+    kind, found = details["type"], details["input"]
+    if location == ("jobs",) and kind in ("missing", "too_short"):
+        return "there are no jobs; add a [[jobs]] table with at least a name and an xml"
+    if location == ("jobs",) and isinstance(found, dict):
+        return "expected a list of tables: write [[jobs]] with double brackets above each job"
+    if kind == "missing":
+        return f"missing; add for example {_example(location)}"
+    if kind == "invalid_key":
+        return f"a key must be text, found {_shown(found)}"
+    if kind == "value_error":
+        error = details["ctx"]["error"]
+        return f"{error}, found {_shown(found)}" if isinstance(error, ExpectedError) else str(error)
+    info, example = _field_at(location), _example(location)
+    advice = _hint(found, info) or (f"; for example {example}" if example else "")
+    return f"expected {_expected(info)}, found {_shown(found)}{advice}"
+
+
+def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
+    is_settings = model in (Settings, Entry)
+    instead = _INSTEAD.get((Settings if is_settings else model, name)) or _belongs(model, name)
+    if instead is not None:
+        return instead, _home_of(name) if is_settings else None
+    meant = suggestion(name, model.model_fields)
+    if meant is not None:
+        return f"unknown key; did you mean {quoted(meant)}?", meant
+    if is_settings:
+        for table, known in TABLES.items():
+            meant = suggestion(name, known.model_fields)
+            if meant is not None:
+                return f"unknown key; did you mean {quoted(f'{table}.{meant}')}?", table
+    return f"unknown key; known here: {', '.join(sorted(model.model_fields))}", None
+
+
+def _belongs(model: type[BaseModel], name: str) -> str | None:
+    """Where a key belongs that is right in itself but stands in the wrong place."""
+    home = _home_of(name)
+    if name in Entry.model_fields and model is Document:
+        where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
+    elif name in Entry.model_fields:
+        where = "to the job itself, not to a table of it"
+    elif home in ALGORITHMS and model in ALGORITHMS.values():
+        return f"unknown key here; {home} has it, {_name_of(model)} has {', '.join(sorted(model.model_fields))}"
+    elif home is not None:
+        several = sum(name in table.model_fields for table in ALGORITHMS.values()) > 1
+        where = f"in the table {home}: {home}.{name}" + " (or in that of the job's own algorithm)" * several
+    elif name in Document.model_fields:
+        where = "at the top of the file"
+    else:
+        return None
+    return f"unknown key here; it belongs {where}"
+
+
+def _home_of(name: str) -> str | None:
+    return next((table for table, known in TABLES.items() if name in known.model_fields), None)
+
+
+def _name_of(model: type[BaseModel]) -> str:
+    return next(name for name, table in TABLES.items() if table is model)
+
+
+def _model_at(location: Location) -> type[BaseModel]:
+    """The table that ``location`` names."""
+    tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, **TABLES}
+    names = [part for part in location if isinstance(part, str)]
+    return tables[names[-1]] if names else Document
+
+
+def _field_at(location: Location) -> FieldInfo | None:
+    if location[:1] == ("jobs",) and len(location) == 2:
+        return None
+    *tables, last = [part for part in location if isinstance(part, str)]
+    return _model_at(tuple(tables)).model_fields.get(last)
+
+
+def _expected(info: FieldInfo | None) -> str:
+    if info is None:
+        return "a table"
+    kind = _kind(info)
+    if get_origin(kind) is Literal:
+        known = [quoted(value) for value in get_args(kind)]
+        return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
+    if kind in (int, float):
+        return ("a whole number" if kind is int else "a number") + _limits(info)
+    if get_origin(kind) is list:
+        return "a list"
+    return {bool: "true or false", str: "text in quotes"}.get(kind, "a table")
+
+
+def _kind(info: FieldInfo) -> Any:
+    """The field's type, of an optional one that of its value."""
+    kinds = [kind for kind in get_args(info.annotation) if kind is not type(None)]
+    return kinds[0] if get_origin(info.annotation) in (Union, types.UnionType) else info.annotation
+
+
+def _limits(info: FieldInfo) -> str:
+    limits = {
+        name: getattr(limit, name) for limit in info.metadata for name in ("ge", "gt", "le") if hasattr(limit, name)
+    }
+    match limits:
+        case {"ge": least, "le": most} if info.annotation is float:
+            return f" between {least} and {most}"
+        case {"ge": 0}:
+            return ", 0 or more"
+        case {"ge": least}:
+            return f" of at least {least}" + (f" and at most {limits['le']:_}" if limits.get("le", 0) < 10**12 else "")
+        case {"gt": least}:
+            return f" above {least}"
+        case _:
+            return ""
+
+
+def _hint(found: Any, info: FieldInfo | None) -> str:
+    """What to do about a value that is nearly right."""
+    if info is None:
+        return ""
+    expected = _expected(info)
+    if isinstance(found, str):
+        looks_numeric = re.fullmatch(r"[-+]?[\d_.]+([eE][-+]?\d+)?", found.strip())
+        if looks_numeric and expected.startswith(("a number", "a whole number")):
+            return "; write it without quotes"
+        if expected == "true or false" and found.lower() in ("true", "false"):
+            return f"; write it without quotes: {found.lower()}"
+        known = [value for value in get_args(_kind(info)) if isinstance(value, str)]
+        meant = suggestion(found, known) if known else None
+        return f"; did you mean {quoted(meant)}?" if meant else ""
+    if isinstance(found, float) and found.is_integer() and abs(found) < 10**12 and info.annotation is int:
+        return f"; write {int(found):_}, without point or exponent"
+    return ""
+
+
+def _example(location: Location) -> str:
+    info = _field_at(location)
+    if info is None or not info.examples:
+        return ""
+    return f"{place(*[part for part in location if isinstance(part, str)][-1:])} = {_toml(info.examples[0])}"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            text = "true" if value else "false"
+        case int():
+            # Python refuses to spell out numbers of thousands of digits.
+            text = f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
+        case str():
+            text = quoted(value if len(value) <= 60 else value[:60] + "…")
+        case list():
+            text = f"[{', '.join(map(_toml, value))}]"
+        case dict() if value:
+            text = f"{{ {', '.join(f'{place(key)} = {_toml(part)}' for key, part in value.items())} }}"
+        case dict():
+            text = "{}"
+        case datetime.date() | datetime.time():
+            text = f"the date or time {value}"
+        case None:
+            text = "nothing"
+        case _:
+            text = f"{value!r:.60}"
+    return text
+
+
+def _shown(value: Any) -> str:
+    text = _toml(value)
+    match value:
+        case str():
+            return f"the text {text}"
+        case list() | dict():
+            kind = "list" if isinstance(value, list) else "table"
+            return f"the {kind} {text}" if len(text) <= 60 else f"a {kind}"
+        case _:
+            return text

@@ -1,0 +1,74 @@
+"""``summary.json`` and ``summary.csv``: one row a job, made from the ledger; each file appears whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths, writing_whole
+from orchestrator.core.errors import DiskFullError
+
+
+def writing(paths: RunPaths, pages: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[None]:
+    """Write both, a page of rows a step; they appear with the last step, and not at all when it is never made.
+
+    :raises DiskFullError: when the disk is full.
+    :raises OSError: whatever else the disk answers.
+    """
+    try:
+        with (
+            writing_whole(paths.summary_json, durable=False) as array,
+            writing_whole(paths.summary_csv, durable=False) as table,
+        ):
+            array.write(b"[\n")
+            for number, page in enumerate(pages):
+                if number:
+                    yield
+                    array.write(b",\n")
+                else:
+                    table.write(_header(page[0]).encode())
+                array.write(",\n".join(map(_line, page)).encode())
+                table.write(_cells(page).encode())
+            array.write(b"\n]\n")
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise DiskFullError(f"{paths.root}: no space left on the disk") from error
+        raise
+
+
+def write(paths: RunPaths, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write both at once; errors as of :func:`writing`."""
+    for _ in writing(paths, [rows] if rows else []):
+        continue
+
+
+def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A JSON array, one line a job."""
+    return "[\n" + ",\n".join(map(_line, rows)) + "\n]\n"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _columns(row: Mapping[str, Any]) -> list[str]:
+    """A traceback has many lines; a table that is read line by line goes without."""
+    return [name for name in row if name != "traceback"]
+
+
+def _header(row: Mapping[str, Any]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(_columns(row))
+    return text.getvalue()
+
+
+def _cells(page: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    for row in page:
+        values = (row[name] for name in _columns(row))
+        writer.writerow(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    return text.getvalue()

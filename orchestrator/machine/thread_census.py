@@ -1,0 +1,84 @@
+"""How many threads a worker has and where they come from: counted in a child process, never assumed.
+
+The child gets the thread settings of a worker, imports what a worker imports and makes one training step;
+after each step it counts its threads in ``/proc``. Nothing heavy is imported in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.contract import worker_thread_settings
+
+_CHILD = """
+import json, os, sys, time
+begin = time.monotonic()
+threads, stages = int(sys.argv[1]), []
+def stage(name):
+    stages.append((name, len(os.listdir("/proc/self/task")), time.monotonic() - begin))
+stage("start")
+import numpy
+numpy.ones((512, 512), numpy.float32) @ numpy.ones((512, 512), numpy.float32)
+stage("numpy")
+import torch
+torch.set_num_threads(threads)
+torch.set_num_interop_threads(1)
+stage("torch")
+import stable_baselines3, gymnasium
+stage("stable-baselines3")
+import mujoco
+model = mujoco.MjModel.from_xml_string("<mujoco/>")
+mujoco.mj_step(model, mujoco.MjData(model))
+stage("mujoco")
+layer = torch.nn.Linear(256, 256)
+layer(torch.ones(2048, 256)).tanh().sum().backward()
+stage("training step")
+print(json.dumps(stages))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The child after it did ``name``."""
+
+    name: str
+    n_threads: int
+    elapsed_s: float
+    """Since the interpreter began to run our code."""
+
+
+class CensusError(Exception):
+    """The threads could not be counted; ``str()`` says why in one line."""
+
+
+def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:
+    """Count the threads of a process with a worker's imports and a budget of ``threads``; about 1.5 s.
+
+    :raises CensusError: when the imports fail, take longer than ``timeout_s``, or the system has no ``/proc``.
+    """
+    if not Path("/proc/self/task").is_dir():
+        raise CensusError("threads can only be counted on Linux")
+    command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: no module of the current folder gets in
+    settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            command,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CensusError(f"the imports of a worker took longer than {timeout_s:g} s") from None
+    if done.returncode != 0:
+        raise CensusError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    rows = json.loads(done.stdout.splitlines()[-1])
+    return tuple(Stage(name=name, n_threads=count, elapsed_s=elapsed) for name, count, elapsed in rows)

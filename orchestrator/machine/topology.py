@@ -1,0 +1,208 @@
+"""The machine as far as it is ours to use: CPUs, quota, memory, GPUs.
+
+Cheap to import (standard library only) and to ask: :func:`detect` takes milliseconds, as it reads a few
+kernel files and starts nothing unless GPUs are asked for. Where Linux's files are missing (another
+system) psutil answers instead, as well as it can.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.machine import cgroup
+from orchestrator.machine.cgroup import ROOT, ThrottleMeter, oom_kills, text_of, throttled_s
+from orchestrator.machine.gpu import Gpu, detect_gpus
+
+__all__ = [
+    "Cpu",
+    "Gpu",
+    "Machine",
+    "ThrottleMeter",
+    "available_memory_mib",
+    "detect",
+    "detect_gpus",
+    "largest_job",
+    "online_cpus",
+    "oom_kills",
+    "process_start",
+    "same_process",
+    "throttled_s",
+]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """A logical CPU, as the kernel numbers them."""
+
+    index: int
+    core: int
+    """The physical core, named by its lowest CPU: unlike the kernel's ``core_id``, unique over packages and dies."""
+    package: int
+    numa_node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What this process may use."""
+
+    cpus: tuple[Cpu, ...]
+    """In order of preference, never empty: one of every physical core first, NUMA nodes in turn; then SMT siblings."""
+    quota: float | None
+    """CPUs' worth of time per second (cgroup), the least over all ancestors; None without a limit."""
+    memory_total_mib: int
+    """The least of physical memory and every cgroup limit."""
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def physical_cores(self) -> int:
+        return len({cpu.core for cpu in self.cpus})
+
+    @property
+    def quota_cores(self) -> int | None:
+        """Cores the quota can feed: 2.5 feeds two, a third would stall all three. One always runs."""
+        return None if self.quota is None else max(1, math.floor(self.quota))
+
+    @property
+    def capacity(self) -> int:
+        """One-core jobs at once by default: a physical core each, within the quota."""
+        return min(self.physical_cores, self.quota_cores or self.physical_cores)
+
+
+def largest_job(machine: Machine) -> int:
+    """The most ``cores`` one job can ever be given on ``machine``."""
+    return min(len(machine.cpus), machine.quota_cores or len(machine.cpus))
+
+
+def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpus: bool = False) -> Machine:
+    """Read the machine from the kernel's files below ``root``.
+
+    :param affinity: CPUs this process may run on; asked of the kernel when not given.
+    :param with_gpus: run nvidia-smi too, which can take a second.
+    """
+    if affinity is None and root == ROOT and hasattr(os, "sched_getaffinity"):
+        affinity = os.sched_getaffinity(0)
+    online = online_cpus(root)
+    allowed = set(online if affinity is None else affinity) or set(range(os.cpu_count() or 1))
+    cpus = _linux_cpus(root, sorted(allowed & set(online) or allowed)) if online else _other_cpus(sorted(allowed))
+    limit = cgroup.memory_limit(root)
+    total = _meminfo_mib(root, "MemTotal")
+    return Machine(
+        cpus=_preference(cpus),
+        quota=cgroup.cpu_quota(root),
+        memory_total_mib=total if limit is None else min(total, limit // MIB),
+        gpus=detect_gpus() if with_gpus else (),
+    )
+
+
+def online_cpus(root: Path = ROOT) -> list[int]:
+    """Every CPU the machine has switched on, ours or not; empty where the kernel does not say."""
+    return _cpu_list(text_of(root / "sys/devices/system/cpu/online"))
+
+
+def _cpu_list(text: str | None) -> list[int]:
+    """``"0-3,8\\n"`` → ``[0, 1, 2, 3, 8]``, the kernel's list format."""
+    numbers: list[int] = []
+    for part in (text or "").strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def _linux_cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
+    nodes = {
+        index: int(directory.name.removeprefix("node"))
+        for directory in (root / "sys/devices/system/node").glob("node[0-9]*")
+        for index in _cpu_list(text_of(directory / "cpulist"))
+    }
+    cores: dict[int, tuple[int, int]] = {}
+    """CPU → its core and package; siblings are filled in together, which halves the files read."""
+    for index in allowed:
+        if index not in cores:
+            topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
+            siblings = _cpu_list(text_of(topology / "thread_siblings_list")) or [index]
+            package = (text_of(topology / "physical_package_id") or "0").strip()
+            # Some virtual machines and ARM kernels give package -1: "unknown".
+            place = min(siblings), int(package) if package.isdecimal() else 0
+            cores.update(dict.fromkeys([index, *siblings], place))
+    return [
+        Cpu(index=index, core=cores[index][0], package=cores[index][1], numa_node=nodes.get(index, 0))
+        for index in allowed
+    ]
+
+
+def _other_cpus(allowed: Sequence[int]) -> list[Cpu]:
+    """Without Linux's files: only the number of physical cores is known, and siblings lie side by side."""
+    import psutil
+
+    threads = max(1, len(allowed) // (psutil.cpu_count(logical=False) or len(allowed)))
+    return [
+        Cpu(index=index, core=allowed[place - place % threads], package=0, numa_node=0)
+        for place, index in enumerate(allowed)
+    ]
+
+
+def _preference(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
+    """Physical cores before siblings. NUMA nodes take turns: few jobs then share neither cache nor memory channels."""
+    seen_of_core: Counter[int] = Counter()
+    seen_of_node: Counter[tuple[int, int]] = Counter()
+    ranked = []
+    for cpu in sorted(cpus, key=lambda cpu: (cpu.package, cpu.index)):
+        sibling = seen_of_core[cpu.core]
+        turn = seen_of_node[cpu.numa_node, sibling]
+        seen_of_core[cpu.core] += 1
+        seen_of_node[cpu.numa_node, sibling] += 1
+        ranked.append((sibling, turn, cpu.numa_node, cpu.index, cpu))
+    return tuple(cpu for *_, cpu in sorted(ranked, key=lambda entry: entry[:4]))
+
+
+def _meminfo_mib(root: Path, key: str) -> int:
+    """``MemTotal`` or ``MemAvailable``."""
+    for line in (text_of(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) // 1024  # the file says kB and means KiB
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return (memory.total if key == "MemTotal" else memory.available) // MIB
+
+
+def available_memory_mib(root: Path = ROOT) -> int:
+    """Memory that can be had now without swapping or being killed: the machine's, or what our cgroups leave."""
+    free = _meminfo_mib(root, "MemAvailable")
+    headroom = cgroup.memory_headroom(root)
+    return free if headroom is None else min(free, headroom // MIB)
+
+
+def process_start(pid: int) -> float | None:
+    """When process ``pid`` started, as the kernel counts (Linux: clock ticks since boot); None where there is none.
+
+    Only for comparison: with it, a pid is an identity. A zombie still is a process.
+    """
+    if pid <= 0:
+        return None
+    if not Path("/proc/self/stat").exists():
+        import psutil
+
+        try:
+            return psutil.Process(pid).create_time()
+        except psutil.Error:
+            return None
+    stat = text_of(Path(f"/proc/{pid}/stat"))
+    if not stat:
+        return None
+    # The second field is the command in parentheses, and may hold anything; field 22 is the start (proc(5)).
+    return float(stat.rpartition(")")[2].split()[22 - 3])
+
+
+def same_process(pid: int, start: float) -> bool:
+    """Whether the process known as ``pid``, started at ``start``, is still there (or not yet waited for)."""
+    return process_start(pid) == start

@@ -1,0 +1,82 @@
+"""Where every job of an experiment stands, which of them wait, and what is left to be trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from orchestrator.core.job import Attempt, Job, Pending, Running, State, move
+from orchestrator.ledger import JobRow
+from orchestrator.supervisor.job_queue import WaitingLine
+from orchestrator.supervisor.recorder import Recorder
+
+
+@dataclass(slots=True, kw_only=True)
+class Roster:
+    """Every move of a job from state to state is made here, and recorded. Times are monotonic seconds."""
+
+    recorder: Recorder
+    now: Callable[[], float]
+    states: dict[str, State] = field(default_factory=dict, init=False)
+    counts: Counter[str] = field(default_factory=Counter, init=False)
+    """Jobs, by the name of their state."""
+    waiting: WaitingLine = field(default_factory=WaitingLine, init=False)
+    steps_waiting: int = field(default=0, init=False)
+    """env_steps that those which wait have still to do."""
+    _jobs: dict[str, Job] = field(default_factory=dict, init=False)
+    _attempts: dict[str, int] = field(default_factory=dict, init=False)
+    _steps_done: dict[str, int] = field(default_factory=dict, init=False)
+    """As of the last end of an attempt."""
+
+    def take_up(self, rows: Iterable[JobRow]) -> None:
+        """In order of launch."""
+        now = self.now()
+        for row in rows:
+            job_id = row.job.job_id
+            self._jobs[job_id] = row.job
+            self._attempts[job_id] = row.attempts
+            self._steps_done[job_id] = row.env_steps
+            self.states[job_id] = row.state
+            self.counts[row.state.name] += 1
+            if isinstance(row.state, Pending):
+                self._enqueue(job_id, row.state, now)
+
+    def job(self, job_id: str) -> Job:
+        return self._jobs[job_id]
+
+    def next_number(self, job_id: str) -> int:
+        """Of the job's next attempt, as far as the ledger knows."""
+        return self._attempts[job_id]
+
+    def failures(self, job_id: str) -> int:
+        """Counted so far, of a job that is not over."""
+        state = self.states[job_id]
+        return state.failures if isinstance(state, Pending | Running) else 0
+
+    def move(self, job_id: str, new: State) -> None:
+        old = self.states[job_id]
+        self.states[job_id] = move(job_id, old, new)
+        self.counts[old.name] -= 1
+        self.counts[new.name] += 1
+        if isinstance(old, Pending):
+            self.steps_waiting -= self._steps_to_go(job_id)
+            self.waiting.remove(job_id)
+        if isinstance(new, Pending):
+            self._enqueue(job_id, new, self.now())
+        self.recorder.moved(job_id, new)
+
+    def launched(self, attempt: Attempt) -> None:
+        self._attempts[attempt.job_id] = attempt.number + 1
+        self.move(attempt.job_id, Running(attempt=attempt, failures=self.failures(attempt.job_id)))
+
+    def reached(self, job_id: str, env_steps: int) -> None:
+        """So far an attempt had come when it ended."""
+        self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
+
+    def _enqueue(self, job_id: str, state: Pending, now: float) -> None:
+        self.steps_waiting += self._steps_to_go(job_id)
+        self.waiting.add(job_id, self._jobs[job_id].resources, now=now, not_before=state.not_before)
+
+    def _steps_to_go(self, job_id: str) -> int:
+        return max(0, self._jobs[job_id].spec.total_timesteps - self._steps_done[job_id])

@@ -1,0 +1,249 @@
+"""Short trainings through the real supervisor, in scratch run directories; some with neighbours, some killed midway."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from orchestrator.core.contract import JobPaths, RunPaths
+from orchestrator.core.job import Failed, Job, State
+from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.experiment.reconcile import read_exit_record
+from orchestrator.experiment.signals import StopRequests
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.machine.slots import SlotPool
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.terminal.live_table import SilentReporter
+from orchestrator.verify.cases import Subject
+
+LOOK_EVERY_S = 0.005
+"""How often it is looked whether a worker is as far as it is to be killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """When a worker is killed: ``delay_s`` after its ``iterations``-th iteration is over."""
+
+    iterations: int
+    delay_s: float
+
+
+NO_STRIKES: Mapping[str, Strike] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What became of one short training."""
+
+    sha256: str | None
+    """Of its weights; None when there are none."""
+    problem: str = ""
+    """Why there are none."""
+    iteration_s: tuple[float, ...] = ()
+    """Wall time of each iteration but the first, which warms up."""
+    waited_s: float = 0.0
+    """Of these in all, how long it was runnable without a CPU; 0 where the system does not tell."""
+    neighbours: int = 0
+    """The most other trainings at once beside it."""
+    was_killed: bool = False
+    resumed_from: int | None = None
+    """env_steps; None for one that went on from nothing, or was not killed."""
+    unsaveable: str | None = None
+    """Why its environments' state is in no checkpoint."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StrikingExecutor:
+    """Another executor, some of whose workers are killed in the middle; the supervisor sees them die of SIGKILL."""
+
+    inner: Executor
+    strikes: Mapping[str, Strike]
+    """By ``job_id``; of each, the first attempt is killed."""
+    struck: set[str] = field(default_factory=set, init=False)
+    neighbours: dict[str, int] = field(default_factory=dict, init=False)
+    """The most others at once, by ``job_id``."""
+    _running: set[Handle] = field(default_factory=set, init=False)
+    _watched: dict[Handle, Path] = field(default_factory=dict, init=False)
+    """``progress.csv`` of those that are to be killed."""
+    _due: dict[Handle, float] = field(default_factory=dict, init=False)
+    """When; monotonic seconds."""
+
+    def submit(self, launch: Launch) -> Handle:
+        handle = self.inner.submit(launch)
+        self._running.add(handle)
+        for other in self._running:
+            self.neighbours[other.job_id] = max(self.neighbours.get(other.job_id, 0), len(self._running) - 1)
+        if launch.number == 0 and launch.job_id in self.strikes:
+            self._watched[handle] = JobPaths(launch.job_dir).progress_csv
+        return handle
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            busy = self._watched or self._due
+            events = self.inner.poll(min(left_s, LOOK_EVERY_S) if busy else left_s)
+            for event in events:
+                if isinstance(event, Exited):
+                    self._forget(event.handle)
+            self._look()
+            if events or left_s == 0.0:
+                return events
+
+    def cancel(self, handle: Handle, *, kill: bool) -> None:
+        self.inner.cancel(handle, kill=kill)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _forget(self, handle: Handle) -> None:
+        self._running.discard(handle)
+        self._watched.pop(handle, None)
+        self._due.pop(handle, None)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for handle, table in list(self._watched.items()):
+            strike = self.strikes[handle.job_id]
+            if _rows(table) >= strike.iterations:
+                del self._watched[handle]
+                self._due[handle] = now + strike.delay_s
+        for handle, when in list(self._due.items()):
+            if now >= when:
+                del self._due[handle]
+                self.struck.add(handle.job_id)
+                self.inner.cancel(handle, kill=True)
+
+
+def _rows(table: Path) -> int:
+    """Whole rows below the header."""
+    try:
+        return table.read_bytes().count(b"\n") - 1
+    except FileNotFoundError:
+        return 0
+
+
+class _Watcher(SilentReporter):
+    """Tells how many of the subjects are over."""
+
+    def __init__(self, subjects: Sequence[Subject], over: Callable[[int], None], warn: Callable[[str], None]) -> None:
+        self._left = {subject.job.job_id for subject in subjects}
+        self._over, self._warn = over, warn
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        if kind == "warning":
+            self._warn(message)
+        if kind in ("succeeded", "failed", "cancelled") and facts["job_id"] in self._left:
+            self._left.remove(facts["job_id"])
+            self._over(len(self._left))
+
+
+def train(
+    root: Path,
+    subjects: Sequence[Subject],
+    *,
+    slots: SlotPool,
+    stops: StopRequests,
+    neighbours: Sequence[Subject] = (),
+    strikes: Mapping[str, Strike] = NO_STRIKES,
+    tell: Callable[[str], None],
+) -> dict[str, Trained]:
+    """Train ``subjects``, in order and as many at once as ``slots`` allow, with ``neighbours`` in what room is left.
+
+    When all subjects are over, the neighbours are killed.
+
+    :param root: a run directory to be made.
+    :raises KeyboardInterrupt: when ``stops`` holds one; no process is left.
+    :raises DiskFullError: likewise.
+    """
+    paths = RunPaths(root)
+    root.mkdir(parents=True)
+    ledger = Ledger.create(paths.ledger)
+    executor = StrikingExecutor(inner=LocalExecutor(), strikes=strikes)
+    try:
+        rows = _enter(paths, ledger, [*subjects, *neighbours])
+
+        def over(left: int) -> None:
+            if left == 0:
+                supervisor.request_stop("enough is trained")
+
+        supervisor = Supervisor(
+            paths=paths,
+            rows=rows,
+            ledger=ledger,
+            executor=executor,
+            slots=slots,
+            reporter=_Watcher(subjects, over, tell),
+            grace_s=0.0,
+        )
+        stops.deliver_to(supervisor.request_stop)
+        stops.check()
+        states = supervisor.run()
+        stops.check()
+        attempts = {row.job.job_id: row.attempts for row in ledger.jobs()}
+        ledger.close()
+    finally:
+        ledger.abandon()
+        slots.close()
+    return {
+        job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor)
+        for job_id in (subject.job.job_id for subject in subjects)
+    }
+
+
+def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Subject]) -> list[JobRow]:
+    """Jobs into the ledger, robots into the job directories."""
+    ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
+    ledger.commit()
+    for entry in entries:
+        directory = paths.job(entry.job.job_id)
+        directory.root.mkdir(parents=True)
+        if entry.bundle is not None:
+            shutil.copytree(entry.bundle, directory.robot)
+    return ledger.jobs()
+
+
+def _trained(paths: JobPaths, attempts: int, state: State, executor: StrikingExecutor) -> Trained:
+    record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
+    iterations = _iterations(paths.timings_csv)
+    problem = ""
+    if isinstance(state, Failed):
+        problem = state.message
+    elif record is None or record.weights_sha256 is None:
+        problem = f"{paths.attempts}: its last word holds no hash of the weights"
+    return Trained(
+        sha256=None if problem or record is None else record.weights_sha256,
+        problem=problem,
+        iteration_s=tuple(float(row["wall_s"]) for row in iterations),
+        waited_s=sum(float(row["run_delay_s"] or 0.0) for row in iterations),
+        neighbours=executor.neighbours.get(paths.root.name, 0),
+        was_killed=paths.root.name in executor.struck and attempts > 1,
+        resumed_from=None if record is None else record.resumed_from,
+        unsaveable=None if record is None else record.unsaveable,
+    )
+
+
+def _iterations(timings: Path) -> list[dict[str, str]]:
+    """Rows of ``timings.csv``, without the first."""
+    if not timings.exists():
+        return []  # nothing is to be measured (ORCHESTRATOR_NO_TIMINGS)
+    with timings.open(newline="") as file:
+        return list(csv.DictReader(file))[1:]
+
+
+def groups(subjects: Sequence[Subject], room: Callable[[Sequence[Job]], bool]) -> list[list[Subject]]:
+    """``subjects`` in order, each group as large as there is ``room`` for at once; one too large for it is alone."""
+    found: list[list[Subject]] = []
+    for subject in subjects:
+        if found and room([*(other.job for other in found[-1]), subject.job]):
+            found[-1].append(subject)
+        else:
+            found.append([subject])
+    return found

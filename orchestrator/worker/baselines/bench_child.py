@@ -1,0 +1,109 @@
+"""``python -m orchestrator.worker.baselines.bench_child HOW THREADS JOB_DIR...``: the trainings of a benchmark,
+without a supervisor.
+
+HOW is ``alone`` (one training, in this process), ``subproc`` (likewise, by stock Stable-Baselines3 with a process for
+every environment), ``fork`` or ``spawn`` (``multiprocessing.Pool`` with as many processes as there are job directories,
+one training each). THREADS is the thread budget, or ``default``: then
+nothing is said about threads, and libraries start as many as they like.
+
+It is the training of :mod:`orchestrator.worker`, with the same timings, but started the way people start
+theirs. Nothing else differs, so that a difference between figures has one cause. The trainings go on until they are
+killed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.core.contract import JobPaths, WorkerSpec, write_whole
+from orchestrator.worker.runtime import lifeline, outcome, startup
+from orchestrator.worker.runtime.progress import Phase, ProgressReporter
+
+USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subproc|fork|spawn THREADS|default JOB_DIR..."
+
+
+class Begun(ProgressReporter):
+    """Writes ``begun.json`` after the first environment step; later steps cost a look at an attribute."""
+
+    def __init__(self, path: Path, facts: outcome.Facts) -> None:
+        super().__init__(None)
+        self._path, self._facts = path, facts
+        self._written = False
+
+    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
+        if self._written or phase != "training":
+            return
+        self._written = True
+        begun = {
+            "pid": os.getpid(),
+            "learner": self.learner,
+            "import_s": self._facts.import_s,
+            "first_step_s": self._facts.first_step_s,
+            "clock_s": time.monotonic(),
+        }
+        write_whole(self._path, json.dumps(begun), durable=False)
+
+
+def train(job_dir: str, threads: int | None, *, over_processes: bool = False) -> None:
+    """The training in ``job_dir``, in this process. An error is left in ``exit.json``, as a worker does.
+
+    :param over_processes: its environments in processes of their own.
+    """
+    paths = JobPaths(Path(job_dir))
+    facts = outcome.Facts(started=lifeline.process_start())
+    try:
+        _import()
+        import torch
+
+        from orchestrator.worker.training import train as training
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+            torch.set_num_interop_threads(1)
+        facts.import_s = facts.age_s()
+        spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+        if spec.search_path is not None:
+            sys.path.insert(0, spec.search_path)
+        reporter = Begun(paths.begun, facts)
+        if over_processes:
+            from orchestrator.worker.baselines import subproc
+
+            subproc.run(spec, paths, facts, reporter)
+        else:
+            training.run(spec, paths, facts, reporter, lambda: False, paths.attempt(0).rendezvous)
+    except BaseException as error:
+        code, message, trace = outcome.judge(error)
+        exit_path = paths.attempt(0).exit
+        exit_path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(exit_path, facts.record(code, message, trace).to_json(), durable=False)
+        raise
+
+
+def _import() -> None:
+    with startup.imports():
+        from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
+    startup.keep_dynamo_out()
+
+
+def main(arguments: list[str]) -> None:
+    lifeline.attach()
+    if len(arguments) < 3 or arguments[0] not in ("alone", "subproc", "fork", "spawn"):
+        sys.exit(USAGE)
+    how, budget, *job_dirs = arguments
+    work = functools.partial(train, threads=None if budget == "default" else int(budget))
+    if how in ("alone", "subproc"):
+        work(job_dirs[0], over_processes=how == "subproc")
+        return
+    _import()  # as the top of people's scripts does: forked processes have it all, spawned ones begin anew
+    with multiprocessing.get_context(how).Pool(len(job_dirs)) as pool:
+        pool.map(work, job_dirs, chunksize=1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

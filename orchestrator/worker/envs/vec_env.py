@@ -1,0 +1,123 @@
+"""The batch of environments in the shape Stable-Baselines3 trains on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
+
+from orchestrator.worker.envs.simulation import Simulation
+
+
+class MujocoVecEnv(VecEnv):
+    """``n_envs`` environments of one robot and task, stepped together in this process.
+
+    Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
+    task's bounds. Ended episodes restart by themselves, with ``terminal_observation``, ``TimeLimit.truncated``
+    and ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives them) in their info, and with the task's
+    ``measures`` where ``measuring`` is on.
+
+    :param seed: environment i's generator is a function of (seed, i) alone.
+    :param first_env: number i of the first one here; other ranks have those before and after.
+    :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
+    """
+
+    def __init__(
+        self,
+        xml_path: Path | str,
+        task: str,
+        *,
+        n_envs: int,
+        seed: int | Sequence[int],
+        task_options: Mapping[str, Any] | None = None,
+        measuring: bool = False,
+        first_env: int = 0,
+    ) -> None:
+        self.simulation = Simulation.from_xml(
+            xml_path,
+            task,
+            n_envs=n_envs,
+            seed=seed,
+            task_options=task_options,
+            measuring=measuring,
+            first_env=first_env,
+        )
+        self._actions: NDArray[np.floating[Any]] | None = None
+        self._started = time.monotonic()
+        observation_shape = (self.simulation.observation_size,)
+        actions = self.simulation.task.actions
+        super().__init__(
+            n_envs,
+            spaces.Box(-np.inf, np.inf, observation_shape, self.simulation.observation_dtype.type),
+            spaces.Box(actions.low, actions.high, dtype=np.float32),
+        )
+
+    def reset(self) -> NDArray[Any]:
+        self.reset_infos = [{} for _ in range(self.num_envs)]
+        return self.simulation.reset()
+
+    def step_async(self, actions: NDArray[np.floating[Any]]) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """:raises orchestrator.worker.envs.simulation.PhysicsDiverged:"""
+        assert self._actions is not None, "step_async comes first"
+        result = self.simulation.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for episode in result.ended:
+            elapsed_s = round(time.monotonic() - self._started, 6)
+            infos[episode.env] = {
+                "terminal_observation": episode.terminal_observation,
+                "TimeLimit.truncated": episode.truncated,
+                "episode": {"r": episode.total_reward, "l": episode.length, "t": elapsed_s},
+                "measures": episode.measures,
+            }
+        return result.observations, result.rewards.astype(np.float32), result.done, infos
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """New generators, at once; the same seed as the constructor's gives the same ones again."""
+        if seed is None:
+            seed = int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
+        self.simulation.seed(seed)
+        return [seed] * self.num_envs
+
+    def get_state(self) -> dict[str, Any]:
+        """See :meth:`Simulation.get_state`."""
+        return self.simulation.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
+        """See :meth:`Simulation.set_state`."""
+        return self.simulation.set_state(state)
+
+    def close(self) -> None:
+        """Nothing is held that the garbage collector does not free."""
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        """The environments share their attributes: the same value for each."""
+        if attr_name == "render_mode":
+            return [None for _ in self._get_indices(indices)]
+        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+        """:raises NotImplementedError: environments of a batch cannot differ in an attribute."""
+        if len(list(self._get_indices(indices))) != self.num_envs:
+            raise NotImplementedError(f"{attr_name!r} can only be set for all environments of a batch at once")
+        setattr(self, attr_name, value)
+
+    def env_method(self, method_name: str, *_args: Any, **_kwargs: Any) -> list[Any]:
+        """:raises AttributeError: always; there is no environment object to call."""
+        raise AttributeError(f"a batched environment has no method {method_name!r} per environment")
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: int | Iterable[int] | None = None
+    ) -> list[bool]:
+        """True for ``Monitor``, whose ``info["episode"]`` is given here without it."""
+        return [issubclass(wrapper_class, Monitor) for _ in self._get_indices(indices)]

@@ -1,0 +1,123 @@
+"""A job's environment made ready to be drawn: built-in tasks and MuJoCo environments by us, others by themselves."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.worker.rendering import rendering
+from orchestrator.worker.runtime import outcome
+
+if TYPE_CHECKING:
+    import mujoco
+    from stable_baselines3.common.vec_env import VecEnv
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scene:
+    """An environment of one robot, and how pictures of it come about."""
+
+    venv: VecEnv
+    period_s: float
+    """Simulated time between control steps."""
+    content: Callable[[], rendering.Pose | rendering.Picture]
+    """What is to be seen now."""
+    model: Callable[[], mujoco.MjModel] | None
+    """What poses are drawn with; None where the environment draws itself."""
+
+
+def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
+    """The job's environment, once, able to be drawn.
+
+    :raises rendering.CannotRender: it cannot be drawn.
+    """
+    from orchestrator.worker.envs import envs
+
+    if spec.env is None and spec.entry_point is None:
+        batch = envs.make(spec, paths.root, n_envs=1, seed=seed)
+        batch.seed(seed)
+        return _task_scene(batch, paths.root / str(spec.xml))
+    why = ""
+    venv: VecEnv | None = None
+    if spec.entry_point is None or _takes_render_mode(spec.entry_point):
+        drawing = dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"})
+        try:
+            venv = envs.make(drawing, paths.root, n_envs=1, seed=seed)
+        except Exception as error:  # whatever an environment does when it does not know the mode
+            why = f": {outcome.describe(error)}"
+    if venv is None:
+        venv = envs.make(spec, paths.root, n_envs=1, seed=seed)
+    venv.seed(seed)
+    [env] = venv.envs  # type: ignore[attr-defined]
+    if envs.simulates_with_mujoco(env):
+        return _mujoco_scene(venv, env.unwrapped, seed)
+    name = spec.entry_point or spec.env
+    if env.render_mode != "rgb_array":
+        raise rendering.CannotRender(
+            f'{name} cannot draw itself (render_mode = "rgb_array"){why}; an entry point that takes '
+            "render_mode and hands it to its environment can"
+        )
+    return Scene(venv, 1.0 / float(env.metadata.get("render_fps") or 30.0), lambda: _drawn(env, str(name)), None)
+
+
+def _takes_render_mode(entry_point: str) -> bool:
+    from orchestrator.worker.runtime import user_env
+
+    try:
+        parameters = inspect.signature(user_env.load(entry_point)).parameters
+    except ValueError:  # not to be had from every callable
+        return False
+    return "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def _drawn(env: Any, name: str) -> rendering.Picture:
+    try:
+        picture = env.render()
+    except Exception as error:  # pygame that is not installed, most of the time
+        raise rendering.CannotRender(f"{name} cannot draw itself: {outcome.describe(error)}") from error
+    if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
+        raise rendering.CannotRender(
+            f"{name}'s render() gives a {type(picture).__name__}, expected an array (height, width, 3)"
+        )
+    return picture.astype(np.uint8)
+
+
+def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:
+    """``mjSTATE_INTEGRATION`` of ``data``, a new array."""
+    import mujoco
+
+    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+def _task_scene(venv: Any, xml: Path) -> Scene:
+    simulation = venv.simulation
+
+    def pose() -> rendering.Pose:
+        state = state_of(simulation.model, simulation.data(0))
+        return rendering.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
+
+    return Scene(venv, simulation.control_period_s, pose, lambda: rendering.dressed(xml))
+
+
+def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
+    """Gymnasium's MuJoCo environments, and those built like them: drawn by us, as they are."""
+    venv.reset()
+    before = base.data.time
+    venv.step(np.array([venv.action_space.sample()]))
+    period_s = base.data.time - before
+    venv.seed(seed)
+    return Scene(
+        venv,
+        period_s if period_s > 0 else 1 / 30,
+        lambda: rendering.Pose(state_of(base.model, base.data)),
+        lambda: copy.copy(base.model),
+    )

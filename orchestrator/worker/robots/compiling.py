@@ -1,0 +1,108 @@
+"""A staged robot compiled, and whatever MuJoCo says of it brought into words with a place in the user's own files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.worker.robots.bundle import Bundle
+from orchestrator.worker.robots.env_check import UnfitError
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from orchestrator.worker.robots.model_checks import Findings
+
+
+class SpoiltError(UnfitError):
+    """MuJoCo gave up midway, maybe with its locks held: the next robot might hang in this process."""
+
+
+_WARNING = "MuJoCo warning: "
+_NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
+
+
+def compile_staged(staged: Path, bundle: Bundle, findings: Findings, memory_mib: int | None) -> mujoco.MjModel:
+    """The model of the staged robot, so that what is checked is what will be trained; adds what MuJoCo warns of."""
+    from orchestrator.worker.envs.simulation import load_model
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            model = load_model(staged)
+    except ValueError as error:
+        place = str(staged)[: -len(bundle.main)]
+        message = str(error).replace(place, f"{bundle.origin}{os.sep}").strip()
+        if "allocate memory" in message:
+            raise SpoiltError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
+        raise UnfitError(f"{_place(message, bundle)}: MuJoCo cannot compile it: {message}") from None
+    for warning in dict.fromkeys(" ".join(text.split()) for text in said.getvalue().split(_WARNING) if text.strip()):
+        if "contains a 'NaN'" in warning:
+            raise UnfitError(f"{_place_of_nan(bundle)}: holds a NaN, which is not a number; write one")
+        (findings.notes if "deprecated" in warning else findings.warnings).append(f"MuJoCo says: {warning}")
+    return model
+
+
+def too_large(memory_mib: int | None) -> str:
+    """The problem of a robot for which the memory does not suffice."""
+    limit = f"more than the {memory_mib:,} MiB that there are" if memory_mib else "too much"
+    return f"compiling and simulating it takes {limit}; look at <size memory=…> and at what is replicated"
+
+
+@contextlib.contextmanager
+def fatal_errors_told(xml: Path, memory_mib: int | None) -> Iterator[None]:
+    """What MuJoCo gives up on, such as too little memory for its contacts, becomes a :class:`SpoiltError`."""
+    import mujoco
+
+    try:
+        yield
+    except mujoco.FatalError as error:
+        raise SpoiltError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
+    except MemoryError:
+        raise SpoiltError(f"{xml}: {too_large(memory_mib)}") from None
+    except RuntimeError as error:
+        if "unknown exception" not in str(error):  # of MuJoCo's compiler, when it runs out of memory
+            raise
+        raise SpoiltError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
+
+
+@contextlib.contextmanager
+def at_most(memory_mib: int | None) -> Iterator[None]:
+    """What asks for more memory than that gets a :class:`MemoryError`, or MuJoCo's own."""
+    usual, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if memory_mib is None or sys.platform != "linux":
+        yield
+        return
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = [now + (memory_mib << 20), *(limit for limit in (usual, hard) if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (usual, hard))
+
+
+def _place(message: str, bundle: Bundle) -> str:
+    """File and line that MuJoCo's message is about, as far as it can be told."""
+    lines = re.findall(r"line(?: number=)?\s*([1-9]\d*)", message, re.IGNORECASE)
+    if lines:  # the last: what goes wrong inside an include ends with the line of the <include>
+        return f"{bundle.origin / bundle.main}, line {lines[-1]}"
+    element = re.search(r"Element '(\w+)', line 0", message)
+    attribute = re.search(r"attribute:? '(\w+)'", message)
+    included = bundle.find_included(element[1], attribute and attribute[1]) if element else None
+    return included or str(bundle.origin / bundle.main)
+
+
+def _place_of_nan(bundle: Bundle) -> str:
+    for name in (bundle.main, *bundle.contents):
+        content = bundle.contents[name]
+        if name.endswith(".xml") and (found := _NAN.search(content)):
+            return f"{bundle.origin / name}, line {content.count(bytes([10]), 0, found.start()) + 1}"
+    return str(bundle.origin / bundle.main)

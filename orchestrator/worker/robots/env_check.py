@@ -1,0 +1,145 @@
+"""Is a gymnasium environment, or what a user's entry point makes, fit for an algorithm of Stable-Baselines3?"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.contract import OFF_POLICY, ExaminationRequest, fast_refused
+from orchestrator.worker.runtime import outcome, user_env
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class UnfitError(Exception):
+    """``str()`` of it is the answer's ``problem``."""
+
+
+def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
+    """Make the environment and take one random step.
+
+    :param xml: the staged robot, where there is one.
+    :raises UnfitError:
+    """
+    import gymnasium  # before the user's folder comes first: its random.py is not for us
+
+    if request.search_path and request.search_path not in sys.path:
+        sys.path.insert(0, request.search_path)
+    named = request.entry_point or request.env
+    try:
+        if request.entry_point is not None:
+            _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
+        env = user_env.make(
+            env=request.env,
+            entry_point=request.entry_point,
+            xml=None if xml is None else str(xml),
+            seed=0,
+            env_kwargs=request.env_kwargs,
+        )
+        if not isinstance(env, gymnasium.Env):
+            raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
+        _try_out(env, request)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UnfitError(f"{named}: gymnasium has no such environment ({error}){hint}") from None
+    except user_env.EntryPointError as error:
+        looked = f" (looked in {request.search_path} too)" if request.search_path else ""
+        raise UnfitError(f"{named}: {error}{looked}") from None
+    except UnfitError as error:
+        raise UnfitError(f"{named}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise UnfitError(f"{named}: {outcome.describe(error)}") from None
+
+
+def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(user_env.load(entry_point)).bind(**arguments)
+    except TypeError as error:
+        raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}") from None
+    except ValueError:
+        pass  # a signature is not to be had from every callable; the call itself will tell
+
+
+def _try_out(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
+    try:
+        _check_spaces(env, request)
+        observation, _ = _of_length(env.reset(seed=0), 2, "reset", "observation, info")
+        _check_shape(observation, env.observation_space)
+        env.action_space.seed(0)
+        action = env.action_space.sample()
+        observation, *_ = _of_length(env.step(action), 5, "step", "observation, reward, terminated, truncated, info")
+        _check_shape(observation, env.observation_space)
+    finally:
+        env.close()
+
+
+def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
+    """What the algorithm, or the fast learner where it is demanded, would refuse once it is launched."""
+    import numpy as np
+    from gymnasium import spaces
+
+    actions, observations = env.action_space, env.observation_space
+    algorithm = f"Stable-Baselines3's {request.algo.upper()}"
+    if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):
+        raise UnfitError(f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it')
+    parts = observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+    for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
+        if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (" or a Dict" if role == "observation" else "")
+            raise UnfitError(f"its {role} space is {space}; {algorithm} can use {can_use}")
+    if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+        raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
+    if request.use_sde and not isinstance(actions, spaces.Box):
+        raise UnfitError(f"its action space is {actions}; {request.algo}.use_sde = true needs a Box")
+    misfits = list(_misfits(env, request))
+    if misfits:
+        raise UnfitError("; ".join(misfits))
+
+
+def _misfits(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Iterator[str]:
+    """Why policy and learner do not suit the spaces, where they are asked for."""
+    from gymnasium import spaces
+
+    observations, policy = env.observation_space, request.policy
+    if policy is not None and isinstance(observations, spaces.Dict) != (policy == "MultiInputPolicy"):
+        expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
+        yield f"its observation space is {observations}: {policy} does not fit, use {expected}"
+    elif policy == "CnnPolicy" and len(observations.shape or ()) != 3:
+        yield f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"
+    if request.fast:
+        from orchestrator.worker.training.fast import qualify
+
+        unfit = qualify.unfit_spaces(observations, env.action_space)
+        if unfit is not None:
+            yield fast_refused(unfit)
+
+
+def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
+    if not isinstance(returned, tuple) or len(returned) != length:
+        found = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        raise UnfitError(f"its {method}() returns {found}, expected {length}: {expected} (gymnasium.Env)")
+    return returned
+
+
+def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
+    import numpy as np
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            if not isinstance(observation, Mapping) or key not in observation:
+                raise UnfitError(f"its observation lacks {key!r}, which its observation space has")
+            _check_shape(observation[key], part)
+        return
+    try:
+        np.broadcast_to(observation, space.shape or ())
+    except ValueError:
+        raise UnfitError(
+            f"its observation has the shape {np.shape(observation)}, its observation space {space.shape}"
+        ) from None

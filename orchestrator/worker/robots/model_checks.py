@@ -1,0 +1,263 @@
+"""What is wrong with a compiled robot as it stands, before anything moves: numbers, masses, limits, the start.
+
+Each check returns messages: what, which element, why it matters, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.robots.model_summary import actuator_kind
+from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import joint_name, joint_type
+
+SHOWN = 3
+"""Elements that a message names; the others are counted."""
+LONGEST_TIMESTEP_S = 0.05
+SHORTEST_TIMESTEP_S = 1e-7
+"""Below, one action takes a hundred thousand steps: minutes, and training years."""
+HEAVIEST_KG = 1e6
+MASS_RATIO = 1e8
+"""Between the heaviest body and the lightest limb: the mass matrix has no more digits than double precision."""
+GYRATION = 10.0
+"""Radius of gyration, in sizes of the model, from which an inertia cannot belong to its body."""
+DEEP = 0.75
+"""Depth of a penetration at the start, in half-widths of the thinner part."""
+QUICK = 1.5
+"""Servo frequency times timestep; semi-implicit Euler is unstable from 2 (without damping)."""
+_ACCESS = {"body": "body", "geom": "geom", "jnt": "joint", "dof": "dof", "site": "site", "cam": "cam", "key": "key"}
+_ACCESS |= {"actuator": "actuator", "tendon": "tendon", "mesh": "mesh", "sensor": "sensor", "eq": "equality"}
+_WORDS = {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera", "dof": "degree of freedom"}
+_PLANE, _MESH = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_MESH)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is found of one robot, in the order it was found."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def numbers(model: mujoco.MjModel) -> Iterator[str]:
+    """Numbers with which nothing can be simulated; one message for each is a reason to stop."""
+    step = float(model.opt.timestep)
+    if not (np.isfinite(step) and step > 0):
+        yield f"option timestep is {step:g}: no step can be taken with it; set a positive number of seconds"
+    elif step < SHORTEST_TIMESTEP_S:
+        yield f"option timestep is {step:g} s, with which no training comes to an end; robots take 0.0005 s to 0.01 s"
+    if not np.isfinite(model.opt.gravity).all():
+        yield "option gravity is not finite"
+    given: list[str] = []
+    derived: list[str] = []
+    for name in _FLOAT_FIELDS:
+        values = getattr(model, name)
+        if values.size and not np.isfinite(values).all():
+            (derived if name.endswith("0") else given).append(_place_of_bad(model, name, values))
+    if found := given or derived:
+        yield f"{listed(found)}: not a finite number, so nothing computed from it is one either; correct it"
+
+
+def _float_fields() -> tuple[str, ...]:
+    tiny = mujoco.MjModel.from_xml_string("<mujoco/>")
+    public = (name for name in dir(tiny) if not name.startswith("_"))
+    arrays = ((name, getattr(tiny, name)) for name in public)
+    return tuple(name for name, value in arrays if isinstance(value, np.ndarray) and value.dtype.kind == "f")
+
+
+_FLOAT_FIELDS = _float_fields()
+
+
+def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
+    row = int(np.argwhere(~np.isfinite(values))[0][0])
+    prefix, _, attribute = name.partition("_")
+    if prefix not in _ACCESS or prefix == "dof":
+        return f"{name}[{row}]"
+    element = getattr(model, _ACCESS[prefix])(row).name or row
+    return f"{attribute} of {_WORDS.get(prefix, prefix)} '{element}'"
+
+
+def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
+    """Actuators whose range nobody has given."""
+    unlimited = []
+    for number in range(model.nactuator):
+        first = model.actuator_ctrladr[number]
+        if model.actuator_ctrllimited[first : first + model.actuator_ctrlnum[number]].all():
+            continue
+        kind = actuator_kind(model, number)
+        joint = int(model.actuator_trnid[number, 0])
+        on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+        around_keyframe = kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
+        if kind != "muscle" and not around_keyframe:  # those have a range of their own
+            unlimited.append(f"'{model.actuator(number).name or number}'")
+    if unlimited:
+        yield (
+            f"{_counted(unlimited, 'actuator has', 'actuators have')} no ctrlrange ({listed(unlimited)}): actions "
+            "in [-1, 1] go to them as they are, which may be far too much or too little; give them a ctrlrange"
+        )
+
+
+def masses(model: mujoco.MjModel) -> Iterator[str]:
+    """Masses and inertias that no robot has."""
+    moving = np.flatnonzero(model.body_treeid >= 0) if model.nv else np.zeros(0, np.intp)
+    if not moving.size:
+        return
+    heavy = [int(body) for body in moving if model.body_mass[body] > HEAVIEST_KG]
+    if heavy:
+        named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy]
+        yield f"absurd mass ({listed(named)}): MuJoCo counts in kg and metres; check units and density"
+    for tree in range(model.ntree):
+        limbs = np.unique(model.dof_bodyid[model.dof_treeid == tree])
+        bodies = moving[model.body_treeid[moving] == tree]
+        lightest = int(limbs[model.body_subtreemass[limbs].argmin()])
+        heaviest = int(bodies[model.body_mass[bodies].argmax()])
+        light, most = float(model.body_subtreemass[lightest]), float(model.body_mass[heaviest])
+        if light > 0 and most / light > MASS_RATIO:
+            yield (
+                f"masses differ by a factor of {most / light:.1g} ({_body(model, heaviest)} {most:.3g} kg, what hangs "
+                f"on {_body(model, lightest)} {light:.3g} kg): the equations of motion lose their digits; check both"
+            )
+    size = float(max(model.stat.extent, model.geom_rbound.max(initial=0.0)))
+    radii = np.sqrt(model.body_inertia[moving].max(axis=1) / np.maximum(model.body_mass[moving], 1e-300))
+    odd = [
+        f"{_body(model, body)}: {model.body_mass[body]:.3g} kg with {model.body_inertia[body].max():.3g} kg·m² is as "
+        f"wide as {radius:.3g} m"
+        for body, radius in zip(moving.tolist(), radii, strict=True)
+        if model.body_mass[body] > 0 and radius > GYRATION * size
+    ]
+    if odd:
+        yield f"absurd inertia ({listed(odd)}), the model {size:.3g} m: it will hardly turn; check <inertial>"
+
+
+def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
+    """Joints outside their limits, and controls outside their range, at the start and in keyframes."""
+    names = [f"'{model.key(number).name or number}'" for number in range(model.nkey)]
+    if outside := _outside(model, start):
+        yield (
+            f"{_counted(outside, 'joint starts', 'joints start')} outside the limits ({listed(outside)}): the robot "
+            "is thrown back in the first moment; correct the starting pose or the range (and mind compiler angle)"
+        )
+    astray = {number: _outside(model, model.key_qpos[number]) for number in range(model.nkey) if number != key}
+    if found := [number for number, joints in astray.items() if joints]:
+        yield (
+            f"{_counted(found, 'keyframe has', 'keyframes have')} joints outside their limits "
+            f"({listed([names[number] for number in found])}: {listed(astray[found[0]])}); correct qpos or the range"
+        )
+    low, high = model.actuator_ctrlrange.T
+    slack = 1e-6 + 0.02 * (high - low)
+    beyond = (model.key_ctrl < low - slack) | (model.key_ctrl > high + slack)
+    wrong = np.flatnonzero((beyond & model.actuator_ctrllimited.astype(bool)).any(axis=1)).tolist()
+    if wrong:
+        yield (
+            f"{_counted(wrong, 'keyframe has', 'keyframes have')} ctrl outside ctrlrange "
+            f"({listed([names[number] for number in wrong])}), so the pose is not held; correct ctrl or ctrlrange"
+        )
+
+
+def _outside(model: mujoco.MjModel, qpos: Floats) -> list[str]:
+    """Joints beyond their limits by more than a fiftieth of their range."""
+    found = []
+    for joint in np.flatnonzero(model.jnt_limited).tolist():
+        if joint_type(model, joint) not in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
+            continue
+        (low, high), at = model.jnt_range[joint], float(qpos[model.jnt_qposadr[joint]])
+        slack = 1e-4 + 0.02 * (high - low)
+        if at < low - slack or at > high + slack:
+            found.append(f"{joint_name(model, joint)} at {at:.3g}, range {low:.3g} to {high:.3g}")
+    return found
+
+
+def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
+    """Deep penetrations in the state of ``data``, which has been put through ``mj_forward``."""
+    ground: dict[str, float] = {}
+    inside: dict[str, float] = {}
+    for contact in data.contact[: data.ncon]:
+        first, second = (int(geom) for geom in contact.geom)
+        if min(first, second) < 0:  # of a flex
+            continue
+        moves = [bool(model.body_weldid[model.geom_bodyid[geom]]) for geom in (first, second)]
+        thin = min(_half_width(model, geom) for geom in (first, second))
+        if -contact.dist < DEEP * thin:
+            continue
+        pair = " and ".join(_geom(model, geom) for geom in (first, second))
+        among = inside if all(moves) else ground
+        among[pair] = max(among.get(pair, 0.0), -float(contact.dist))
+    for found, what in (
+        (ground, "starts inside its surroundings"),
+        (inside, "starts with its own parts in each other"),
+    ):
+        if found:
+            named = [f"{pair}: {depth:.3g} m deep" for pair, depth in found.items()]
+            yield (
+                f"the robot {what} ({listed(named)}): the contact throws it off in the first moment; raise it, "
+                "correct the pose, or exclude the contact"
+            )
+
+
+def _half_width(model: mujoco.MjModel, geom: int) -> float:
+    """Of the geom's thinnest side; infinite for a plane or height field, which have no inside to speak of."""
+    kind = int(model.geom_type[geom])
+    if kind in (_PLANE, int(mujoco.mjtGeom.mjGEOM_HFIELD)):
+        return float("inf")
+    if kind == _MESH or kind == int(mujoco.mjtGeom.mjGEOM_SDF):
+        return float(model.geom_aabb[geom, 3:].min())
+    sizes = model.geom_size[geom]
+    return float(sizes[sizes > 0].min(initial=np.inf))
+
+
+def timestep(model: mujoco.MjModel) -> Iterator[str]:
+    """Time steps too long, in themselves or for the stiffest servo."""
+    step = float(model.opt.timestep)
+    if step > LONGEST_TIMESTEP_S:
+        yield f"option timestep is {step:g} s: contacts and collisions need 0.01 s or less; shorten it"
+    euler = int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_EULER)
+    explicit = euler or int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_RK4)
+    quick = []
+    for number in range(model.nactuator):
+        if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
+            continue
+        joint = int(model.actuator_trnid[number, 0])
+        if actuator_kind(model, number) not in ("position", "velocity") or model.jnt_type[joint] < 2:
+            continue
+        dof = int(model.jnt_dofadr[joint])
+        gear = float(model.actuator_gear[number, 0]) ** 2
+        mobility = float(model.dof_invweight0[dof])  # 1 / effective inertia, armature included
+        stiffness, damping = (-gear * float(prm) for prm in model.actuator_biasprm[number, 1:3])
+        frequency = (max(0.0, stiffness) * mobility) ** 0.5
+        rate = damping * mobility
+        implicit = 0.0 if explicit else rate
+        implicit += float(model.dof_damping[dof]) * mobility
+        oscillates = frequency * step > QUICK and implicit < 2 * frequency
+        if oscillates or (explicit and rate * step > 2):
+            needed = min(QUICK / frequency if frequency else step, 1 / rate if explicit and rate > 0 else step)
+            quick.append((needed, joint_name(model, joint)))
+    if quick:
+        yield (
+            f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (of joint "
+            f"{listed([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, lower kp or kv, more armature"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _counted(found: Sequence[object], one: str, several: str) -> str:
+    return f"1 {one}" if len(found) == 1 else f"{len(found)} {several}"
+
+
+def _body(model: mujoco.MjModel, body: int) -> str:
+    return f"body '{model.body(body).name or body}'"
+
+
+def _geom(model: mujoco.MjModel, geom: int) -> str:
+    name = model.geom(geom).name
+    return f"geom '{name}'" if name else f"geom {geom} of {_body(model, model.geom_bodyid[geom])}"

@@ -1,0 +1,200 @@
+"""A robot with some of its attributes changed: ``model.*`` keys of the job file, applied to MuJoCo's MjSpec.
+
+``{"geom.thigh.size": [0.05, 0.2], "actuator.*.gear": "*1.2", "option.timestep": 0.004}``: kind of element, name or
+pattern (``fnmatch``), attribute as MJCF spells it; the kinds in :data:`SINGLE` have no name. A list may be shorter
+where MJCF's may. ``"*1.2"``, alone or within a list, multiplies what the robot has. Patterns come first, then names.
+
+The edited robot is written as MJCF in the notation and with all the digits of the specification, not as compiled, which
+MuJoCo saves with six digits; and what was written must compile to the edited robot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import re
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from orchestrator.worker.robots.bundle import Bundle, BundleError, collect
+from orchestrator.worker.robots.model_fields import differing_fields
+from orchestrator.worker.robots.spec_attributes import AttributeProblem, attribute_names, write
+
+SINGLE = ("option", "compiler")
+LISTS = {
+    "actuator": "actuators",
+    "body": "bodies",
+    "camera": "cameras",
+    "equality": "equalities",
+    "geom": "geoms",
+    "hfield": "hfields",
+    "joint": "joints",
+    "key": "keys",
+    "light": "lights",
+    "material": "materials",
+    "mesh": "meshes",
+    "pair": "pairs",
+    "sensor": "sensors",
+    "site": "sites",
+    "tendon": "tendons",
+}
+"""Kind of element → the MjSpec's list of them."""
+
+
+class EditError(Exception):
+    """The edits do not fit the robot; the message names the key and says what would."""
+
+
+def edited(bundle: Bundle, edits: Mapping[str, Any]) -> Bundle:
+    """The bundle of the robot in ``bundle`` with ``edits``. The same edits give the same bundle.
+
+    :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
+    :raises EditError: an edit matches nothing, does not fit, changes nothing, or MuJoCo refuses the outcome.
+    """
+    if not edits:
+        return bundle
+    with tempfile.TemporaryDirectory(prefix="edit-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MuJoCo's about the robot come again when it is examined
+        return _edited(bundle, _in_order(edits), Path(folder))
+
+
+def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundle:
+    # Below the user's own folders: ".." may make their names part of the bundle.
+    main = bundle.write(folder / bundle.origin.relative_to(bundle.origin.anchor))
+
+    def in_users_words(error: Exception) -> str:
+        staged = str(main)[: -len(bundle.main)]
+        return " ".join(str(error).replace(staged, f"{bundle.origin}/").split())
+
+    try:
+        spec = mujoco.MjSpec.from_file(str(main))
+        model = spec.compile()
+    except ValueError as error:
+        raise EditError(f"MuJoCo cannot compile it: {in_users_words(error)}") from None
+    spec = mujoco.MjSpec.from_file(str(main))
+    written: dict[tuple[str, int, str], str] = {}
+    for key, value in edits:
+        has_changed = _apply(spec, key, value, written)
+        if not has_changed and _multiplies(value):
+            raise EditError(f"model.{key} = {_shown(value)}: the robot has 0 there, so nothing changes; set a value")
+        try:
+            before, model = model, spec.copy().compile()
+        except ValueError as error:
+            raise EditError(f"model.{key} = {_shown(value)}: MuJoCo refuses it: {in_users_words(error)}") from None
+        if has_changed and not differing_fields(before, model):
+            raise EditError(
+                f"model.{key} = {_shown(value)}: changes nothing in the compiled robot; another attribute overrides it"
+                " (fromto: pos and quat; mass: density; an explicit inertia: what its geoms weigh), or none uses it"
+            )
+    _name_files_of_attached(spec, model, main.parent)
+    spec.compiler.savecompiled = spec.compiler.savecanonical = False
+    main.write_text(spec.to_xml(), encoding="utf-8")
+    return _checked(bundle, main, model, folder / "written")
+
+
+def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
+    """Give files of sub-models their full paths: MJCF has one directory for all, and a sub-model its own."""
+    paths: bytes = model.paths
+    meshdir, texturedir = folder / spec.compiler.meshdir, folder / spec.compiler.texturedir
+    for assets, places, directory in (
+        (spec.meshes, model.mesh_pathadr, meshdir),
+        (spec.hfields, model.hfield_pathadr, meshdir),
+        (spec.skins, model.skin_pathadr, meshdir),
+        (spec.textures, model.tex_pathadr, texturedir),
+    ):
+        for asset, start in zip(assets, places, strict=False):
+            resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
+            if resolved and asset.file and not Path(directory / asset.file).exists() and Path(resolved).exists():
+                asset.file = resolved
+
+
+def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> Bundle:
+    """The bundle of what was written, when it compiles to ``model`` with nothing else at hand."""
+    try:
+        robot = collect(main)
+        differing = differing_fields(model, mujoco.MjModel.from_xml_path(str(robot.write(again))))
+    except (BundleError, ValueError) as error:
+        raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
+    if differing:
+        raise EditError(
+            f"the edited robot cannot be written as MJCF: MuJoCo loses {', '.join(differing[:5])}; edit a copy by hand"
+        )
+    users_main = bundle.origin / bundle.main
+    return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
+
+
+def _in_order(edits: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Patterns, then names, so that the more special one wins; by key, so that the outcome is always the same."""
+    return sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
+
+
+def _is_pattern(key: str) -> bool:
+    return any(character in key for character in "*?[")
+
+
+def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:
+    """Write one edit into ``spec``; whether that changed any value there.
+
+    :param written: which pattern wrote an attribute of an element already.
+    """
+    kind, _, rest = key.partition(".")
+    name, _, attribute = rest.rpartition(".")
+    found = _matching(spec, key, kind, name)
+    has_changed = False
+    for number, element in found:
+        here = f"model.{key}" + (f": {kind} {element.name!r}" if _is_pattern(key) else "")
+        other = written.setdefault((kind, number, attribute), key) if _is_pattern(key) else key
+        if other != key:
+            raise EditError(f"{here} is edited by model.{other} too; leave one of them out, or name the element")
+        try:
+            has_changed |= write(element, kind, attribute, value)
+        except AttributeProblem as problem:
+            hint = _suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
+            raise EditError(f"{here}: {problem}{hint}") from None
+    return has_changed
+
+
+def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple[int, Any]]:
+    """The elements that an edit means, with their numbers among those of their kind."""
+    if kind in SINGLE:
+        if name:
+            raise EditError(f"model.{key}: there is one {kind} only; write model.{kind}.{key.rpartition('.')[2]}")
+        return [(0, getattr(spec, kind))]
+    if kind not in LISTS:
+        raise EditError(f"model.{key}: unknown kind of element{_suggested(kind, (*SINGLE, *LISTS))}")
+    elements = list(getattr(spec, LISTS[kind]))
+    named = [(number, element) for number, element in enumerate(elements) if element.name == name]
+    found = named or [
+        (number, element) for number, element in enumerate(elements) if fnmatch.fnmatchcase(element.name, name)
+    ]
+    if not found:
+        what = "matches" if _is_pattern(name) else "is called"
+        names = [element.name for element in elements if element.name]
+        raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{_suggested(name, names)}")
+    return found
+
+
+def _suggested(word: str, known: Iterable[str]) -> str:
+    """The likely ones first; all of them where there are few."""
+    names = list(dict.fromkeys(known))
+    plain = re.sub(r"[*?\[\]]", "", word)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    near += [name for name in names if plain and plain in name and name not in near][: 3 - len(near)]
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}" if names else "; there is none"
+
+
+def _multiplies(value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(number, str) and number[:1] == "*" and float(number[1:]) != 1 for number in values)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,244 @@
+"""Are these robots, tasks and environments fit to be trained? Asked in a child process before any launch.
+
+``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` a line from stdin and
+answers each
+with one :class:`ExaminationAnswer` a line on stdout, until the end of its input or a ``spoilt`` answer. Whatever is
+wrong with a robot or environment is an answer's ``problem``, never a traceback. Only what is needed is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from orchestrator.core.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.worker.robots.bundle import BundleError, collect, read_regular_file
+from orchestrator.worker.robots.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
+from orchestrator.worker.robots.env_check import UnfitError, check_environment
+from orchestrator.worker.robots.markup import elements
+from orchestrator.worker.runtime import lifeline, outcome
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from orchestrator.worker.robots.model_checks import Findings
+
+PRESET = "gymnasium:"
+PARTS = ("include", "model")
+"""Elements that name another MJCF."""
+NOTHING_MOVES = "has no joints, so nothing in it moves"
+NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
+_NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
+
+
+def check(request: ExaminationRequest) -> ExaminationAnswer:
+    """Answer one request; never raises for anything the request brings along."""
+    try:
+        with contextlib.ExitStack() as cleanup:
+            return _examine(request, cleanup)
+    except (BundleError, UnfitError) as error:
+        return _refused(error)
+    except OSError as error:
+        problem = f"{error.filename or request.xml}: {error.strerror or error}"
+    except MemoryError:
+        problem = f"{request.xml}: {too_large(request.memory_mib)}"
+    except Exception as error:  # whoever's bug it is, the other requests want their answers
+        problem = outcome.describe(error)
+    return ExaminationAnswer(problem=" ".join(problem.split()))
+
+
+def _refused(error: BundleError | UnfitError) -> ExaminationAnswer:
+    return ExaminationAnswer(problem=" ".join(str(error).split()), spoilt=isinstance(error, SpoiltError))
+
+
+def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
+    is_environment = request.env is not None or request.entry_point is not None
+    xml = None if request.xml is None else Path(request.xml)
+    if request.search_path and not is_environment and request.search_path not in sys.path:
+        sys.path.insert(0, request.search_path)  # where a task of the user's own is
+        if request.task is not None:
+            from orchestrator.worker.tasks import find_task
+
+            with contextlib.suppress(ValueError):  # told later; but what it imports is not to count as the robot's
+                find_task(request.task)
+    if xml is None and request.task is not None and request.task.startswith(PRESET):
+        from orchestrator.worker.tasks import presets
+
+        try:
+            xml = presets.default_xml(request.task)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+    if not is_environment and (xml is None or not (request.task or request.alone)):
+        raise UnfitError("needs a robot (xml) and a task, or an env or entry_point")
+    if xml is None:
+        check_environment(request, None)
+        return ExaminationAnswer()
+    kind, includes = _look(xml)
+    if kind == "robot" and request.alone:
+        return _examine_urdf(request, xml)
+    if kind == "mujocoinclude" and request.alone:
+        return ExaminationAnswer(fragment="a part for others to include (<mujocoinclude>), no robot of its own")
+    if kind not in (None, "robot") and kind.lower() != "mujoco" and request.alone:
+        told = f"{xml}: the root element is <{kind}>, expected <mujoco>"
+        return ExaminationAnswer(problem=told, fragment=f"no MJCF: its root element is <{kind}>")
+    try:
+        answer = _examine_robot(request, xml, is_environment, cleanup)
+    except (BundleError, UnfitError) as error:  # includes are told all the same
+        answer = _refused(error)
+    return dataclasses.replace(answer, includes=includes if request.alone else ())
+
+
+def _examine_robot(
+    request: ExaminationRequest, xml: Path, is_environment: bool, cleanup: contextlib.ExitStack
+) -> ExaminationAnswer:
+    bundle = collect(xml)
+    if request.model_edits:
+        from orchestrator.worker.robots.model_edits import EditError, edited
+
+        try:
+            with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+                bundle = edited(bundle, request.model_edits)
+        except EditError as error:
+            raise UnfitError(f"{xml}: {error}") from None
+    staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
+    staged = bundle.write(Path(staging))
+
+    import mujoco
+
+    from orchestrator.worker.robots import model_checks
+    from orchestrator.worker.robots.model_summary import figures
+
+    findings = model_checks.Findings()
+    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
+    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+        model = compile_staged(staged, bundle, findings, request.memory_mib)
+        findings.problems += model_checks.numbers(model)
+        if findings.problems:
+            answer = _told(answer, findings, figures(model, mujoco.MjData(model)))
+        elif is_environment:
+            answer = _judge_model(model, answer, findings, request)
+        else:
+            answer = _judge_task(model, answer, findings, request, staged.name)
+            if model.nv == 0:
+                answer = dataclasses.replace(answer, fragment=f"no robot: {NOTHING_MOVES}")
+    if is_environment and answer.problem is None:
+        check_environment(request, staged)
+    if answer.problem is None:
+        return answer
+    problem = f"{bundle.origin / bundle.main}: {answer.problem}"
+    return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
+
+
+def _judge_model(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest
+) -> ExaminationAnswer:
+    """The robot of somebody else's environment: how it is moved is not ours to judge, so only warnings come of it."""
+    from orchestrator.worker.robots.examine import examine
+
+    known = examine(model, findings, simulate_s=request.simulate_s)
+    findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
+    return _told(answer, findings, known)
+
+
+def _judge_task(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest, robot: str
+) -> ExaminationAnswer:
+    import numpy as np
+
+    from orchestrator.worker.envs.simulation import PhysicsDiverged, Simulation
+    from orchestrator.worker.robots.examine import examine
+    from orchestrator.worker.tasks import AUTO, choose, make_task
+
+    simulation: Simulation | None = None
+    if model.nu == 0:
+        findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
+    else:
+        try:
+            name, reason = request.task or AUTO, None
+            if name == AUTO:
+                name, reason = choose(model)
+            task = make_task(name, model, request.task_options)
+            simulation = Simulation(model, task, n_envs=1, seed=0, robot=robot)
+            answer = dataclasses.replace(answer, task=name, task_reason=reason)
+        except ValueError as error:  # a robot alone may be meant for a task of the user's own
+            (findings.warnings if request.alone else findings.problems).append(str(error))
+    known = examine(
+        model, findings, simulate_s=request.simulate_s, task=None if simulation is None else simulation.task
+    )
+    if simulation is not None and not findings.problems:
+        try:
+            simulation.reset()
+            result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
+            if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
+                findings.problems.append("observation or reward is not finite after one step with zero action")
+        except (ValueError, PhysicsDiverged) as error:
+            findings.problems.append(str(error))
+    return _told(answer, findings, known)
+
+
+def _told(answer: ExaminationAnswer, findings: Findings, figures: Mapping[str, object]) -> ExaminationAnswer:
+    return dataclasses.replace(
+        answer,
+        problem="; ".join(findings.problems) or None,
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+        figures=figures,
+    )
+
+
+def _look(xml: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Tag of the root element (None where there is none to be seen) and the real paths of what the file includes."""
+    content = read_regular_file(xml, str(xml))
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BundleError(f"{xml}: is written in UTF-16, which MuJoCo cannot read; save it as UTF-8")
+    found = list(elements(content, PARTS))
+    if not found or not _NAME.fullmatch(found[0].tag):
+        return None, ()
+    names = [attribute.value for element in found if element.tag in PARTS for attribute in element.files]
+    return found[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
+
+
+def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
+    """MuJoCo reads these, but they describe no actuators."""
+    from orchestrator.worker.envs.simulation import load_model
+    from orchestrator.worker.robots.examine import examine
+    from orchestrator.worker.robots.model_checks import Findings
+
+    findings = Findings()
+    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+        try:
+            model = load_model(xml)
+        except ValueError as error:
+            raise UnfitError(f"{xml}: is a URDF, and MuJoCo cannot compile it: {error}") from None
+        known = examine(model, findings, simulate_s=request.simulate_s)
+    advice = "is a URDF, which has no actuators: save it as MJCF (mujoco.mj_saveLastXML) and add an <actuator> section"
+    findings.problems.insert(0, f"{xml}: {advice}")
+    return _told(ExaminationAnswer(), findings, known)
+
+
+def main() -> NoReturn:
+    lifeline.attach()  # an environment that hangs must not outlive whoever asked
+    # stdout belongs to the answers alone: what MuJoCo's C code or a user's environment prints goes to stderr.
+    answers_to = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    import orchestrator.worker.envs.simulation  # noqa: F401 - before the first question: most likely it is needed
+
+    for line in sys.stdin.buffer:
+        answer = check(ExaminationRequest.from_line(line))
+        answers_to.write(answer.to_line())
+        answers_to.flush()
+        if answer.spoilt:
+            break
+    sys.stderr.flush()
+    os._exit(0)  # the interpreter's own way out would wait for threads of the user's
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""``progress.csv`` and ``timings.csv``: rows appended one by one, cut back on resume."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.logger import KVWriter, filter_excluded_keys
+
+from orchestrator.core.contract import write_whole
+
+
+class CsvTable:
+    """A CSV file that grows by rows, and by columns when a row brings a new one.
+
+    Opened with ``keep`` rows of what an earlier attempt left, the rest (rows written after the
+    checkpoint that training resumes from, perhaps a torn last one) is cut off.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 0, columns: Sequence[str] = ()) -> None:
+        self._path = path
+        self._columns = list(columns)
+        self.rows = 0
+        """Rows in the file, the header not counted."""
+        rows: list[list[str]] = []
+        if keep and path.exists():
+            with path.open(newline="", errors="replace") as file:
+                lines = list(csv.reader(file))
+            self._columns = lines[0] if lines else self._columns
+            rows = lines[1 : keep + 1]
+        self._write_whole(rows)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row. A column that the file lacks is added to it; None and missing values are empty cells.
+
+        :raises OSError: as the disk answers.
+        """
+        new = [name for name in row if name not in self._columns]
+        if new:
+            with self._path.open(newline="") as file:
+                earlier = [line + [""] * len(new) for line in list(csv.reader(file))[1 if self._columns else 0 :]]
+            self._columns += new
+            self._write_whole(earlier)
+        # Opened for each row (tens of microseconds, once an iteration): nothing stays in a buffer.
+        with self._path.open("a", newline="") as file:
+            file.write(_line(row.get(name) for name in self._columns))
+        self.rows += 1
+
+    def _write_whole(self, rows: list[list[str]]) -> None:
+        text = "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows)
+        write_whole(self._path, text)
+        self.rows = len(rows)
+
+
+def _line(cells: Iterable[object]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+class LoggerTable(KVWriter):
+    """Stable-Baselines3's logger written into a :class:`CsvTable`, under its own names."""
+
+    def __init__(self, table: CsvTable) -> None:
+        self.table = table
+
+    def write(
+        self,
+        key_values: dict[str, Any],
+        key_excluded: dict[str, tuple[str, ...]],
+        step: int = 0,
+    ) -> None:
+        self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
+
+    def close(self) -> None:
+        """Every row is flushed already."""

@@ -1,0 +1,118 @@
+"""How an attempt ends, and what is written about it.
+
+:class:`Facts` collects what becomes known while the attempt runs, so that its last word
+(``exit.json``) is as full as it can be however the attempt ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import sysconfig
+import time
+import traceback
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from orchestrator.core.contract import ExitCode, ExitRecord
+
+_TRACEBACK_LINES = 40
+_LONGEST_MESSAGE = 500
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+class Diverged(Exception):
+    """Physics, rewards, observations, losses or parameters are no longer finite."""
+
+
+class RankLostError(Exception):
+    """The other ranks did not come, or do not answer any more."""
+
+
+class Interrupted(Exception):
+    """Asked to leave; a whole checkpoint stands."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What is known of this attempt so far; the fields of :class:`ExitRecord`."""
+
+    started: float
+    """:func:`time.monotonic` at the start of the process."""
+    env_steps: int = 0
+    resumed_from: int | None = None
+    ep_rew_mean: float | None = None
+    ep_rew_mean_first: float | None = None
+    eval_mean: float | None = None
+    learner: str | None = None
+    learner_reason: str | None = None
+    import_s: float | None = None
+    first_step_s: float | None = None
+    checkpoint_s: float = 0.0
+    eval_s: float | None = None
+    weights_sha256: str | None = None
+    unsaveable: str | None = None
+
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
+        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "started"}
+        return ExitRecord(
+            code=int(code),
+            message=message,
+            traceback=trace,
+            wall_s=self.age_s(),
+            cpu_s=time.process_time(),
+            **known,
+        )
+
+
+def judge(error: BaseException) -> tuple[ExitCode, str, str]:
+    """Exit code, one-line message and traceback (its last lines) for whatever ended the attempt."""
+    if isinstance(error, Interrupted):
+        return ExitCode.INTERRUPTED, str(error), ""
+    trace = "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-_TRACEBACK_LINES:])
+    if is_disk_full(error):
+        return ExitCode.DISK_FULL, f"no space left: {error}", trace
+    if isinstance(error, RankLostError):
+        return ExitCode.RANK_LOST, str(error), trace
+    if isinstance(error, Diverged) or _is_physics_diverged(error):
+        return ExitCode.DIVERGED, str(error), trace
+    return ExitCode.ERROR, describe(error), trace
+
+
+def describe(error: BaseException) -> str:
+    """Type, message and place of an error in one line: a place in the user's own code where there is one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
+        text = text[:_LONGEST_MESSAGE] + " …"
+    return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk or an exhausted quota is behind ``error``."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_physics_diverged(error: BaseException) -> bool:
+    # Looked up rather than imported: a job without built-in task need not load MuJoCo to fail.
+    simulation = sys.modules.get("orchestrator.worker.envs.simulation")
+    return simulation is not None and isinstance(error, simulation.PhysicsDiverged)
+
+
+def _place(error: BaseException) -> str:
+    """``file:line`` of the innermost frame of the user's own code, or else of any code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "no traceback"
+    libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"

@@ -1,0 +1,76 @@
+"""What an attempt tells while it runs: progress records on the channel, and lines in ``worker.log``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from orchestrator.core.contract import Progress
+from orchestrator.worker.runtime.lifeline import Channel
+from orchestrator.worker.runtime.resources import RunDelay
+
+INTERVAL_S = 0.5
+"""Between progress records: at most two a second."""
+
+Phase = Literal["starting", "training", "evaluating"]
+
+
+def say(text: str) -> None:
+    """A line for ``worker.log``."""
+    print(f"worker: {text}", flush=True)
+
+
+class ProgressReporter:
+    """Tells the supervisor how far the attempt is; without a channel it does nothing.
+
+    Facts that change once an iteration are attributes; :meth:`report` is called as often as
+    one likes (a clock reading) and sends when a record is due. A change of phase is told at once, and so is the last of
+    a training that was shorter than the interval.
+
+    :param each_time: called before a record is sent.
+    """
+
+    def __init__(self, channel: Channel | None, each_time: Callable[[], object] = lambda: None) -> None:
+        self.iteration = 0
+        self.ep_rew_mean: float | None = None
+        self.env_steps_per_s: float | None = None
+        self.learner: str | None = None
+        self._channel, self._each_time = channel, each_time
+        self._phase: Phase | None = None
+        self._rate_told = False
+        self._run_delay = RunDelay()
+        self._sent_at = time.monotonic()
+        self._sent_cpu_s = time.process_time()
+        self._sent_delay_s = self._run_delay.total_s()
+
+    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
+        if self._channel is None:
+            return
+        now = time.monotonic()
+        if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_told):
+            return
+        self._each_time()
+        elapsed_s = now - self._sent_at
+        cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
+        measured = elapsed_s > INTERVAL_S / 2
+        sent = self._channel.send(
+            Progress(
+                phase=phase,
+                env_steps=env_steps,
+                iteration=self.iteration,
+                ep_rew_mean=self.ep_rew_mean,
+                env_steps_per_s=self.env_steps_per_s,
+                cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if measured else None,
+                run_delay_share=(
+                    (delay_s - self._sent_delay_s) / elapsed_s
+                    if measured and delay_s is not None and self._sent_delay_s is not None
+                    else None
+                ),
+                learner=self.learner,
+            ).to_line()
+        )
+        if sent:
+            self._phase = phase
+            self._rate_told = self.env_steps_per_s is not None
+        self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

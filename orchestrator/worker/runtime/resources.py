@@ -1,0 +1,87 @@
+"""What the process has used so far, as the kernel counts it. A figure it does not give is None."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.machine.cgroup import ThrottleMeter
+
+_TASKS = "/proc/self/task"
+_MEMORY = Path("/proc/self/statm")
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class RunDelay:
+    """Seconds spent runnable but waiting for a CPU, summed over all threads, those that ended included."""
+
+    def __init__(self) -> None:
+        self._seen_ns: dict[str, int] = {}
+
+    def total_s(self) -> float | None:
+        """Seconds so far; None where the kernel keeps no scheduler statistics."""
+        try:
+            for thread in os.listdir(_TASKS):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                    descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
+                    try:
+                        self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
+                    finally:
+                        os.close(descriptor)
+        except (OSError, IndexError, ValueError):
+            return None
+        return sum(self._seen_ns.values()) / 1e9 if self._seen_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Totals since the start of the process; ``rss_mib``, ``n_threads`` and ``n_cpus`` are of now."""
+
+    cpu_s: float
+    run_delay_s: float | None
+    voluntary_switches: int
+    involuntary_switches: int
+    throttled_s: float | None
+    rss_mib: float | None
+    n_threads: int | None
+    n_cpus: int | None
+    """CPUs that the main thread may run on."""
+
+
+class UsageReader:
+    """Reads :class:`Usage` for about 50 microseconds a time."""
+
+    def __init__(self) -> None:
+        self._run_delay = RunDelay()
+        self._throttle = ThrottleMeter()
+
+    def read(self) -> Usage:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Usage(
+            cpu_s=time.process_time(),
+            run_delay_s=self._run_delay.total_s(),
+            voluntary_switches=usage.ru_nvcsw,
+            involuntary_switches=usage.ru_nivcsw,
+            throttled_s=self._throttle.read(),
+            rss_mib=_rss_mib(),
+            n_threads=_n_threads(),
+            n_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        )
+
+
+def _rss_mib() -> float | None:
+    try:
+        return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _n_threads() -> int | None:
+    try:
+        return len(os.listdir(_TASKS))
+    except OSError:
+        return None

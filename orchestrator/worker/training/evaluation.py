@@ -1,0 +1,249 @@
+"""How good the trained policy is: whole episodes in fresh environments, without and with exploration."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from orchestrator.core.contract import WorkerSpec
+from orchestrator.worker.envs import envs
+from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.algorithms import Model
+from orchestrator.worker.training.checkpoint import generators, set_generators
+
+LONGEST = 100_000
+"""Control steps after which an episode is cut off: a good policy may keep one up for ever where nothing limits it."""
+MOST_AT_ONCE = 32
+"""Episodes of a built-in task: one more in a batch costs its physics alone; a second round, all the others idling."""
+_ENVIRONMENTS, _ACTIONS = 1, 2
+"""Set the seeds of evaluation apart from those of training, and from each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    total_reward: float
+    """Sum of the task's own rewards; finite."""
+    length: int
+    """Control steps."""
+    measures: Mapping[str, float | None]
+    """What the environment measured besides, by name; None where that was not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Episodes of one way of acting, in the order in which they ended; at least one."""
+
+    episodes: Sequence[Episode]
+
+    @property
+    def returns(self) -> list[float]:
+        return [episode.total_reward for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def measures(self) -> dict[str, list[float | None]]:
+        """Every measure's values, one an episode; None where an episode has not told it."""
+        names = dict.fromkeys(name for episode in self.episodes for name in episode.measures)
+        return {name: [episode.measures.get(name) for episode in self.episodes] for name in names}
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Of these episodes themselves (divided by their number)."""
+        return float(np.std(self.returns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As described in ``docs/evaluation.md``."""
+        returns, lengths = self.returns, self.lengths
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "iqm": interquartile_mean(returns),
+            "min": min(returns),
+            "max": max(returns),
+            "length_mean": float(np.mean(lengths)),
+            "returns": returns,
+            "lengths": lengths,
+            "measures": {name: _summary(values) for name, values in self.measures.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    deterministic: Outcome
+    """Of the policy's most likely actions."""
+    stochastic: Outcome
+    """Of actions drawn from the policy, as in training; the episodes start from the same states."""
+    seed: int
+    """Environment *i* had ``seed + i`` (a built-in task's batch has ``seed`` as a whole)."""
+    n_envs: int
+
+    def to_json(self) -> str:
+        content = {
+            "deterministic": self.deterministic.to_dict(),
+            "stochastic": self.stochastic.to_dict(),
+            "episodes": len(self.deterministic.episodes),
+            "seed": self.seed,
+            "n_envs": self.n_envs,
+        }
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        """One line for people; the measures are means of the deterministic episodes."""
+        steady, drawn, count = self.deterministic, self.stochastic, len(self.deterministic.episodes)
+        means = {name: _summary(values)["mean"] for name, values in steady.measures.items()}
+        told = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
+        return (
+            f"{count} episode{'s' if count > 1 else ''}: return {steady.mean:,.1f} ± {steady.std:,.1f} deterministic, "
+            f"{drawn.mean:,.1f} ± {drawn.std:,.1f} stochastic{'; ' if told else ''}{told}"
+        )
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """The mean without the lowest and the highest quarter of ``values``, each rounded down to whole values.
+
+    Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", as their library
+    rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): of up to three values it is the plain mean.
+    """
+    cut = len(values) // 4
+    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+
+
+def _summary(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    mean, std = (float(np.mean(known)), float(np.std(known))) if known else (None, None)
+    return {"mean": mean, "std": std, "values": list(values)}
+
+
+def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> Evaluation:
+    """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with normalisation frozen.
+
+    The episodes are dealt out to the environments beforehand: taking the first to end would favour short ones.
+    ``each_step`` is called after every step and may raise to end the evaluation. The result is a function of spec and
+    policy; parameters, normalisation and the process's random generators are afterwards as they were.
+
+    :raises Diverged: a return is not finite.
+    """
+    seed = _seed(spec, _ENVIRONMENTS) >> 1
+    batched = spec.env is None and spec.entry_point is None
+    n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if batched else spec.n_envs)
+
+    def outcome(deterministic: bool) -> Outcome:
+        with _seeded(_seed(spec, _ACTIONS), model.device):
+            venv = envs.make(spec, job_dir, n_envs=n_envs, seed=seed, measuring=True)
+            try:
+                venv.seed(seed)
+                left = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
+                return Outcome(_run(model, _prepared(spec, model, venv), left, each_step, deterministic))
+            finally:
+                venv.close()
+
+    return Evaluation(deterministic=outcome(True), stochastic=outcome(False), seed=seed, n_envs=n_envs)
+
+
+def _seed(spec: WorkerSpec, purpose: int) -> int:
+    """32 bits that depend on the job's seed and ``purpose`` alone."""
+    return int(np.random.SeedSequence(spec.seed, spawn_key=(purpose,)).generate_state(1)[0])
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """The process's random generators start from ``seed``, and are afterwards as they were before.
+
+    torch's draws the actions; a user's environment may draw from the others.
+    """
+    before = generators(device)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_generators(before)
+
+
+def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
+    """``venv`` as the model saw its own in training: observations normalised, images transposed."""
+    trained = model.get_vec_normalize_env()
+    if trained is not None:
+        wrapped = envs.normalized(spec, venv)
+        wrapped.training = wrapped.norm_reward = False
+        if trained.norm_obs:
+            wrapped.obs_rms = trained.obs_rms
+        venv = wrapped
+    return model._wrap_env(venv)
+
+
+def _run(
+    model: Model, venv: Any, left: np.ndarray, each_step: Callable[[], None], deterministic: bool
+) -> Sequence[Episode]:
+    """:param left: ``(n_envs,)`` episodes still to be run in each environment; counted down here."""
+    episodes: list[Episode] = []
+    so_far, steps = np.zeros(len(left)), np.zeros(len(left), int)
+    observations = venv.reset()
+    elapsed = 0
+    while left.any():
+        if not deterministic:
+            _explore(model, elapsed, len(left))
+        actions, _ = model.predict(observations, deterministic=deterministic)
+        if not deterministic:
+            actions = algorithms.with_noise(model, actions)
+        observations, rewards, dones, infos = venv.step(actions)
+        elapsed += 1
+        so_far += rewards
+        steps += 1
+        for index in np.flatnonzero((dones | (steps >= LONGEST)) & (left > 0)):
+            info = infos[index]
+            if dones[index]:
+                left[index] -= 1
+                total_reward, length = float(info["episode"]["r"]), int(info["episode"]["l"])
+            else:
+                left[index] = 0
+                total_reward, length = float(so_far[index]), int(steps[index])
+                say(f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
+            if not math.isfinite(total_reward):
+                raise Diverged(
+                    f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
+                    "the environment's rewards must be finite"
+                )
+            episodes.append(Episode(total_reward=total_reward, length=length, measures=_measures(info)))
+        so_far[dones] = steps[dones] = 0
+        each_step()
+    return episodes
+
+
+def _explore(model: Model, elapsed: int, n_envs: int) -> None:
+    """State-dependent exploration (gSDE) draws its noise anew as often as in training (at the start, for episodes)."""
+    if not model.use_sde:
+        return
+    rollout = algorithms.steps_a_rollout(model) or LONGEST
+    every = min(model.sde_sample_freq, rollout) if model.sde_sample_freq > 0 else rollout
+    if elapsed % every == 0:
+        model.policy.reset_noise(n_envs)  # type: ignore[operator]
+
+
+def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:
+    """What is a number in ``info["measures"]``, in which true and false are 1 and 0."""
+    told = info.get("measures")
+    if not isinstance(told, Mapping):
+        return {}
+    numbers = {name: float(value) for name, value in told.items() if isinstance(value, Real | np.bool_)}
+    return {str(name): value if math.isfinite(value) else None for name, value in numbers.items()}

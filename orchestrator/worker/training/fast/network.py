@@ -1,0 +1,262 @@
+"""Actor and critic of Stable-Baselines3's ``MlpPolicy``: matrices in one flat vector, with their passes in NumPy.
+
+A layer's bias is a row of its matrix, met by a column of ones beside the layer's inputs, so that a layer costs one
+matrix product forward and two backward. The first hidden layers of actor and critic see the same inputs and are one
+matrix. Between them each hidden stage has one array for both networks, ``[1 | actor | critic | 1]``: the actor's next
+layer reads its left part, the critic's the right one, and activations pass over all of it at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.contract import Activation as ActivationName
+
+Array = NDArray[Any]
+"""float32 or float64."""
+
+
+class Activation(NamedTuple):
+    forward: Callable[[Array, Array], object]
+    """``(before, after)``: writes ``after``."""
+    backward: Callable[[Array, Array, Array], object]
+    """``(after, scratch, gradient)``: multiplies ``gradient`` by the derivative, which is told by ``after``."""
+    one: float
+    """What becomes 1: it stands in the columns of ones before the activation."""
+
+
+def _tanh_backward(after: Array, scratch: Array, gradient: Array) -> None:
+    np.multiply(after, after, out=scratch)
+    np.subtract(1.0, scratch, out=scratch)
+    np.multiply(gradient, scratch, out=gradient)
+
+
+def _relu_backward(after: Array, scratch: Array, gradient: Array) -> None:
+    np.sign(after, out=scratch)
+    np.multiply(gradient, scratch, out=gradient)
+
+
+def _elu_forward(before: Array, after: Array) -> None:
+    np.minimum(before, 0.0, out=after)
+    np.expm1(after, out=after)
+    np.maximum(before, after, out=after)  # expm1(x) is above x below zero, and zero above
+
+
+def _elu_backward(after: Array, scratch: Array, gradient: Array) -> None:
+    np.minimum(after, 0.0, out=scratch)
+    np.add(scratch, 1.0, out=scratch)
+    np.multiply(gradient, scratch, out=gradient)
+
+
+ACTIVATIONS: Mapping[ActivationName, Activation] = {
+    "tanh": Activation(lambda before, after: np.tanh(before, out=after), _tanh_backward, one=100.0),
+    "relu": Activation(lambda before, after: np.maximum(before, 0.0, out=after), _relu_backward, one=1.0),
+    "elu": Activation(_elu_forward, _elu_backward, one=1.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of both networks together."""
+
+    observation: int
+    actor: tuple[int, ...]
+    """Widths of the actor's hidden layers, perhaps none."""
+    critic: tuple[int, ...]
+    actions: int
+    activation: ActivationName
+    """A key of :data:`ACTIVATIONS`."""
+
+
+class Block(NamedTuple):
+    """A matrix in the flat vector, inputs × outputs, with one row of inputs for the bias."""
+
+    begin: int
+    rows: int
+    columns: int
+
+    def of(self, flat: Array) -> Array:
+        return flat[self.begin : self.begin + self.rows * self.columns].reshape(self.rows, self.columns)
+
+
+class Layout:
+    """Where in one flat vector the parameters of a policy lie; the same for gradients and the optimiser's moments."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._size = 0
+        actor, critic = shape.actor, shape.critic
+        self.first = self._block(shape.observation, actor[0] if actor else 0, critic[0] if critic else 0)
+        """Of the first hidden layers, side by side."""
+        self.actor = [self._block(*widths) for widths in itertools.pairwise(actor)]
+        self.critic = [self._block(*widths) for widths in itertools.pairwise(critic)]
+        self.mean = self._block(actor[-1] if actor else shape.observation, shape.actions)
+        self.value = self._block(critic[-1] if critic else shape.observation, 1)
+        self._log_std = slice(self._size, self._size + shape.actions)
+        self.size = self._log_std.stop
+
+    def _block(self, inputs: int, *outputs: int) -> Block:
+        block = Block(self._size, inputs + 1, sum(outputs))
+        self._size += block.rows * block.columns
+        return block
+
+    def log_std(self, flat: Array) -> Array:
+        """``(actions,)``"""
+        return flat[self._log_std]
+
+    def named(self, flat: Array) -> dict[str, Array]:
+        """Views of ``flat`` by the names of Stable-Baselines3's policy for its parameters, and in their shapes."""
+        views = {"log_std": self.log_std(flat)}
+        first, split = self.first.of(flat), self.shape.actor[0] if self.shape.actor else 0
+
+        def add(name: str, matrix: Array, bias: int) -> None:
+            views[f"{name}.weight"] = (matrix[1:] if bias == 0 else matrix[:-1]).T
+            views[f"{name}.bias"] = matrix[bias]
+
+        for net, own, block, bias in (
+            ("policy_net", first[:, :split], self.actor, 0),
+            ("value_net", first[:, split:], self.critic, -1),
+        ):
+            if own.shape[1]:
+                add(f"mlp_extractor.{net}.0", own, -1)
+            for number, later in enumerate(block, start=1):
+                add(f"mlp_extractor.{net}.{2 * number}", later.of(flat), bias)
+        add("action_net", self.mean.of(flat), 0 if self.shape.actor else -1)
+        add("value_net", self.value.of(flat), -1)
+        return views
+
+
+class _Product(NamedTuple):
+    """Of inputs and a layer's matrix, with all arrays that the two products backward need."""
+
+    inputs: Array
+    matrix: Array
+    outputs: Array
+    inputs_t: Array
+    weight_t: Array
+    matrix_gradient: Array
+    outputs_gradient: Array
+    inputs_gradient: Array | None
+    """None for the observations."""
+
+
+class _Stage:
+    """A hidden stage of both networks: ``[1 | actor | critic | 1]`` before and after the activation."""
+
+    def __init__(self, rows: int, actor: int, critic: int, one: float, dtype: np.dtype[Any]) -> None:
+        width = 1 + actor + critic + 1
+        self.before = np.full((rows, width), one, dtype)
+        self.after = np.ones((rows, width), dtype)
+        self.gradient = np.zeros((rows, width), dtype)
+        self.scratch = np.empty((rows, width), dtype)
+        self.actor, self.critic, self.both = slice(1, 1 + actor), slice(1 + actor, width - 1), slice(1, width - 1)
+        self.actor_and_one, self.critic_and_one = slice(0, 1 + actor), slice(1 + actor, width)
+
+
+class Passes:
+    """Forward and backward passes for a fixed number of rows, without allocating anything.
+
+    :param parameters: the flat vector, read at every pass.
+    :param gradients: a flat vector that :meth:`backward` writes, all but the part of ``log_std``.
+    """
+
+    def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
+        shape, dtype = layout.shape, parameters.dtype
+        self._parameters, self._gradients = parameters, gradients
+        self._activation = ACTIVATIONS[shape.activation]
+        self.x = np.ones((rows, shape.observation + 1), dtype)
+        """``(rows, observation + 1)``: observations to be put in, and a one beside them."""
+        self.mean, self.mean_gradient = np.empty((2, rows, shape.actions), dtype)
+        """``(rows, actions)``: what the actor makes of ``x``; and the loss's gradient with respect to it."""
+        self.value, self.value_gradient = np.empty((2, rows, 1), dtype)
+        """``(rows, 1)``: what the critic makes of ``x``; and the loss's gradient with respect to it."""
+        widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
+        self._stages = [_Stage(rows, *pair, self._activation.one, dtype) for pair in widths]
+        self._products: list[list[_Product]] = [[] for _ in self._stages]
+        """Into each stage."""
+        if self._stages:
+            first = self._stages[0]
+            ends = first.before[:, first.both], first.gradient[:, first.both]
+            self._products[0].append(self._product(self.x, None, layout.first, *ends, bias=-1))
+        actor = [(stage.actor, stage.actor_and_one) for stage in self._stages[: len(shape.actor)]]
+        critic = [(stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]]
+        self._to_mean = self._tower(actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, bias=0)
+        self._to_value = self._tower(critic, [*layout.critic, layout.value], self.value, self.value_gradient, bias=-1)
+        self._actor_alone = self._actor_path(actor)
+
+    def _tower(
+        self,
+        parts: Sequence[tuple[slice, slice]],
+        blocks: Sequence[Block],
+        result: Array,
+        gradient: Array,
+        *,
+        bias: int,
+    ) -> _Product:
+        """Products of one network behind the first stage; those into stages are noted, the last one is returned."""
+        inputs, inputs_gradient, bias_row = self.x, None, -1
+        for number, (stage, (part, part_and_one)) in enumerate(zip(self._stages, parts, strict=False)):
+            if number:
+                ends = stage.before[:, part], stage.gradient[:, part]
+                product = self._product(inputs, inputs_gradient, blocks[number - 1], *ends, bias=bias)
+                self._products[number].append(product)
+            inputs, inputs_gradient, bias_row = stage.after[:, part_and_one], stage.gradient[:, part], bias
+        return self._product(inputs, inputs_gradient, blocks[-1], result, gradient, bias=bias_row)
+
+    def _product(
+        self, inputs: Array, inputs_gradient: Array | None, block: Block, outputs: Array, gradient: Array, *, bias: int
+    ) -> _Product:
+        matrix = block.of(self._parameters)
+        weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
+        ours = block.of(self._gradients)
+        return _Product(inputs, matrix, outputs, inputs.T, weight_t, ours, gradient, inputs_gradient)
+
+    def _actor_path(self, parts: Sequence[tuple[slice, slice]]) -> list[tuple[Array, Array, Array, Array]]:
+        """Inputs, matrix, and the actor's part of a stage before and after the activation; of every stage."""
+        path = []
+        for number, (stage, (part, _)) in enumerate(zip(self._stages, parts, strict=False)):
+            product = self._products[number][0]  # the actor's comes before the critic's
+            matrix = product.matrix if number else product.matrix[:, : part.stop - part.start]
+            path.append((product.inputs, matrix, stage.before[:, part], stage.after[:, part]))
+        return path
+
+    def act(self) -> Array:
+        """The actor alone: ``x`` → ``mean``."""
+        activate = self._activation.forward
+        for inputs, matrix, before, after in self._actor_alone:
+            np.matmul(inputs, matrix, out=before)
+            activate(before, after)
+        np.matmul(self._to_mean.inputs, self._to_mean.matrix, out=self.mean)
+        return self.mean
+
+    def forward(self) -> None:
+        """Both networks: ``x`` → ``mean`` and ``value``."""
+        activate = self._activation.forward
+        for stage, products in zip(self._stages, self._products, strict=True):
+            for product in products:
+                np.matmul(product.inputs, product.matrix, out=product.outputs)
+            activate(stage.before, stage.after)
+        for product in (self._to_mean, self._to_value):
+            np.dot(product.inputs, product.matrix, out=product.outputs)
+
+    def backward(self) -> None:
+        """From ``mean_gradient`` and ``value_gradient``, after :meth:`forward`, to the gradient of every matrix."""
+        for product in (self._to_mean, self._to_value):
+            _backward(product)
+        derive = self._activation.backward
+        for stage, products in zip(reversed(self._stages), reversed(self._products), strict=True):
+            derive(stage.after, stage.scratch, stage.gradient)
+            for product in products:
+                _backward(product)
+
+
+def _backward(product: _Product) -> None:
+    np.dot(product.inputs_t, product.outputs_gradient, out=product.matrix_gradient)
+    if product.inputs_gradient is not None:
+        np.matmul(product.outputs_gradient, product.weight_t, out=product.inputs_gradient)

@@ -1,0 +1,170 @@
+"""PPO's update: epochs of minibatches over one rollout, each with its gradient, clipping and a step of Adam.
+
+The same numbers as ``stable_baselines3.PPO.train`` makes. What does not depend on the parameters is computed for all
+minibatches of an epoch at once; what is only logged, after the epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orchestrator.core.contract import Mode
+from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
+from orchestrator.worker.training.fast.loss import Minibatch, Settings
+from orchestrator.worker.training.fast.network import Array, Layout
+
+Place = tuple[int, int, int]
+"""In an update: the epoch, the minibatch in it, and of how many; counted from 1."""
+
+
+class NonFiniteGradient(FloatingPointError):
+    """The gradient has left the finite numbers; the message names tensor, epoch and minibatch."""
+
+
+class Adam:
+    """torch's Adam over the flat vector: one call of its fused kernel a step."""
+
+    def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
+        self.exp_avg, self.exp_avg_sq = np.zeros((2, size), dtype)
+        self.step = np.zeros(1, np.float32)
+        """Steps taken so far."""
+        self._moments = torch.from_numpy(self.exp_avg), torch.from_numpy(self.exp_avg_sq)
+        self._count = torch.from_numpy(self.step)[0]
+
+    def stepper(self, parameters: Array, gradients: Array, group: Mapping[str, Any]) -> Callable[[], None]:
+        """A function that takes one step, with the options of torch's parameter ``group``."""
+        first, second = ([moment] for moment in self._moments)
+        vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
+        (beta1, beta2), count = group["betas"], self._count
+        options = {
+            "lr": float(group["lr"]),
+            "beta1": beta1,
+            "beta2": beta2,
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "amsgrad": False,
+            "maximize": False,
+        }
+
+        def step() -> None:
+            self.step += 1.0
+            torch._fused_adam_(*vectors, first, second, [], [count], **options)
+
+        return step
+
+
+class Update:
+    """All of ``PPO.train`` but schedules and logger.
+
+    With several ranks each has a part of every minibatch. Every rank adds up the gradients of all and takes the same
+    step; or rank 0, the parameter server, alone takes it, and sends the parameters to the others.
+    """
+
+    def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
+        self._layout, self._ranks, self._mode = layout, ranks, mode
+        # What travels between ranks: with the gradient how far the policy went, with the parameters whether to end.
+        self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
+        self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
+        self.adam = Adam(layout.size, self.parameters.dtype)
+        self._minibatches: dict[int, Minibatch] = {}
+
+    def run(
+        self,
+        samples: Samples,
+        order: Callable[[], NDArray[np.intp]],
+        settings: Settings,
+        group: Mapping[str, Any],
+        seconds: dict[str, float],
+        each_minibatch: Callable[[], object],
+    ) -> Losses:
+        """Update the parameters.
+
+        :param order: called once an epoch, a permutation of the samples.
+        :param group: torch's parameter group: ``lr`` and Adam's other options.
+        :param seconds: ``backward_s`` and ``optimizer_s`` are added to.
+        :raises NonFiniteGradient:
+        """
+        step = self.adam.stepper(self.parameters, self.gradients, group)
+        logs, ended = [], False
+        for number in range(settings.n_epochs):
+            epoch = Epoch(samples, order(), settings, self._ranks)
+            for index, (begin, end) in enumerate(epoch.slices):
+                minibatch = self._minibatch(end - begin)
+                samples.x.take(epoch.order[begin:end], axis=0, out=minibatch.passes.x, mode="clip")
+                log_ratios = epoch.log_ratios[begin:end]
+                epoch.log_std_sums[index] = minibatch.ratios(
+                    epoch.actions[begin:end], epoch.log_probs[begin:end], log_ratios
+                )
+                started = perf_counter()
+                minibatch.backward(
+                    settings,
+                    1.0 / self._ranks.size,
+                    log_ratios,
+                    epoch.weights[begin:end],
+                    epoch.returns[begin:end],
+                    epoch.old_values[begin:end],
+                    epoch.values[begin:end],
+                )
+                differentiated = perf_counter()
+                seconds["backward_s"] += differentiated - started
+                epoch.done = index + 1
+                place = number + 1, index + 1, len(epoch.slices)
+                waited = self._ranks.seconds
+                ended = self._step(log_ratios, settings, step, place)
+                if ended:
+                    break
+                seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
+                each_minibatch()
+            logs.append(epoch.log(settings))
+            if ended:
+                break
+        return losses(logs, settings, self._layout.shape.actions, self._ranks, ended=ended)
+
+    def _minibatch(self, rows: int) -> Minibatch:
+        if rows not in self._minibatches:
+            self._minibatches[rows] = Minibatch(self._layout, self.parameters, self.gradients, rows)
+        return self._minibatches[rows]
+
+    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: Place) -> bool:
+        """Unite the ranks' gradients and take the step, all alike or rank 0 for all.
+
+        :return: whether the update ends here instead: the policy has gone further than ``target_kl`` allows.
+        :raises NonFiniteGradient:
+        """
+        ranks, limit = self._ranks, settings.target_kl
+        if limit is not None:
+            self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
+        serving = self._mode == "parameter-server"
+        (ranks.reduce if serving else ranks.all_reduce)(self._gradients_and_kl)
+        ended = False
+        if not serving or ranks.rank == 0:
+            ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
+            if not ended:
+                self._clip(settings.max_grad_norm, place)
+                step()
+        if serving:
+            self._parameters_and_end[-1] = ended
+            ranks.broadcast(self._parameters_and_end)
+            ended = bool(self._parameters_and_end[-1])
+        return ended
+
+    def _clip(self, max_grad_norm: float, place: Place) -> None:
+        """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient:"""
+        norm = math.sqrt(np.dot(self.gradients, self.gradients))
+        if not math.isfinite(norm):
+            for name, gradient in self._layout.named(self.gradients).items():
+                if not np.isfinite(gradient).all():
+                    epoch, minibatch, of = place
+                    where = f"epoch {epoch}, minibatch {minibatch} of {of}"
+                    raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
+        factor = max_grad_norm / (norm + 1e-6)
+        if factor < 1.0:
+            np.multiply(self.gradients, factor, out=self.gradients)

@@ -1,0 +1,176 @@
+"""From the job's spec to the model that learns: an algorithm of stock Stable-Baselines3, or PPO with less overhead.
+
+Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads
+where this package is not installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from orchestrator.core.contract import LOCAL_RANK_VARIABLE, WorkerSpec, fast_refused, parse_schedule
+from orchestrator.worker.distributed.ranks import ALONE, Group, Ranks
+from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.algorithms import CLASSES, Model
+from orchestrator.worker.training.ddp import DistributedPPO, unite
+from orchestrator.worker.training.fast.policy import UnsuitableError
+from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.fast.qualify import unfit
+
+SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
+"""Hyperparameters that may be functions of the remaining progress."""
+
+
+class Learner(NamedTuple):
+    model: Model
+    name: str
+    reason: str
+    """Why this learner, for people."""
+
+
+def device(spec: WorkerSpec) -> torch.device:
+    """Where the policy is: of several GPUs that a rank can see its own."""
+    if spec.device == "cpu" or spec.ranks == 1:
+        return torch.device(spec.device)
+    return torch.device("cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count()))
+
+
+def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
+    """What ``stable_baselines3.PPO(...)`` or its like makes of these values; with ``"auto"`` the fast one where it can.
+
+    Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
+    are set by the algorithm itself. ``optimizer_kwargs`` is not touched: only where it is absent does
+    stable-baselines3 give Adam its ``eps=1e-5``.
+
+    With several ranks ``venv`` holds this one's environments; policies begin alike, random streams are each rank's own.
+
+    :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
+    :raises ValueError: ``learner = "fast"`` is asked for and cannot be.
+    """
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(
+            f"resources.gpus asks for a GPU, but PyTorch {torch.__version__} sees none here "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
+            "(python -m orchestrator doctor tells), or set resources.gpus = 0"
+        )
+
+    def make(kind: type[Model]) -> Model:
+        return kind(
+            spec.policy,
+            venv,
+            seed=spec.seed,
+            device=device(spec),
+            policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
+            **{name: _argument(name, value, venv) for name, value in _own_share(spec, ranks).items()},
+        )
+
+    kind, name, reason = _choice(spec, venv)
+    try:
+        model = make(kind)
+    except UnsuitableError as error:  # another version of torch or stable-baselines3, say
+        if spec.learner == "fast":
+            raise
+        model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
+    if isinstance(ranks, Group):
+        _join(model, ranks, spec)
+    return Learner(model, name, reason)
+
+
+def _own_share(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
+    """The hyperparameters for one rank's part of minibatches and replay buffer."""
+    if ranks.size == 1:
+        return dict(spec.hyperparameters)
+    defaults = inspect.signature(CLASSES[spec.algo]).parameters
+    shared = {name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults}
+    whole = {**shared, **spec.hyperparameters}
+    return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
+
+
+def _join(model: Model, ranks: Group, spec: WorkerSpec) -> None:
+    """From now on ``model`` trains with the others."""
+    if isinstance(model, FastPPO | DistributedPPO):
+        model.batch_size *= ranks.size  # the update knows of the others
+        model.join(ranks, spec.mode)
+    else:
+        for optimizer in algorithms.optimizers(model).values():
+            unite(optimizer, ranks, spec.mode)
+    own = np.random.SeedSequence(spec.seed).spawn(ranks.size)[ranks.rank]
+    words = [int(word) for word in own.generate_state(4)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
+    model.action_space.seed(words[3])
+
+
+def _stock(spec: WorkerSpec) -> type[Model]:
+    return DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else CLASSES[spec.algo]
+
+
+def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
+    """Class, name and reason. :raises ValueError: what is asked for cannot be."""
+    if spec.learner == "sb3":
+        return _stock(spec), "sb3", "asked for"
+    problem = unfit(spec, venv.observation_space, venv.action_space)
+    if problem is None:
+        return FastPPO, "fast", "asked for" if spec.learner == "fast" else "auto: it suits policy and environment"
+    if spec.learner == "fast":
+        raise ValueError(fast_refused(problem))
+    return _stock(spec), "sb3", f"auto: {problem}"
+
+
+def logged_columns(model: Model) -> list[str]:
+    """Names under which the algorithm logs, in the order in which people look for them.
+
+    Known beforehand, the table need not be rewritten when they appear. (Success rates, which
+    some environments give, still add theirs.)
+    """
+    count, has_std = "iterations", hasattr(model.policy, "log_std")
+    if isinstance(model, PPO):
+        losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
+        others = ["clip_fraction", "clip_range", "learning_rate", "n_updates"]
+    elif isinstance(model, A2C):
+        losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
+        others = ["learning_rate", "n_updates"]
+    else:
+        losses = ["actor_loss", "critic_loss"]
+        others = ["learning_rate", "n_updates"]
+        count, has_std = "episodes", model.use_sde
+    if isinstance(model, SAC):
+        losses += ["ent_coef"] if model.ent_coef_optimizer is None else ["ent_coef", "ent_coef_loss"]
+    if has_std:
+        others.append("std")
+    if isinstance(model, PPO) and model.clip_range_vf is not None:
+        others.append("clip_range_vf")
+    return [
+        *(f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")),
+        *(f"rollout/{name}" for name in ("ep_rew_mean", "ep_len_mean")),
+        *(f"train/{name}" for name in losses + others),
+    ]
+
+
+def _argument(name: str, value: Any, venv: VecEnv) -> Any:
+    """A hyperparameter of the job file as Stable-Baselines3 takes it."""
+    if name in SCHEDULES and isinstance(value, str):
+        return LinearSchedule(*parse_schedule(value))
+    if name == "action_noise" and value is not None:
+        zeros = np.zeros(venv.action_space.shape or ())
+        return NormalActionNoise(zeros, zeros + value)
+    return tuple(value) if name == "train_freq" and isinstance(value, list) else value
+
+
+def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with the activation's class in the place of its name."""
+    if "activation_fn" not in given:
+        return dict(given)
+    return {**given, "activation_fn": algorithms.activation(given["activation_fn"])}

@@ -1,0 +1,153 @@
+"""The replay buffer of a training on disk, beside its checkpoints.
+
+A checkpoint that held the whole buffer would be gigabytes, of which next to nothing is new since the last one.
+Instead every transition is written once: each checkpoint adds files with the rows that came since the one before, and
+files are removed when no checkpoint that is kept needs them. On disk are therefore the rows that the buffer holds, and
+those that it held at the older checkpoint.
+
+A row is one step of all environments, and rows are counted from the beginning of the training: row *i* is at
+``i % buffer.buffer_size`` of the buffer.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from orchestrator.core.contract import write_whole
+
+MOST_BYTES = 64 * 2**20
+"""Of a file, so that reading one needs little memory beside the buffer's own."""
+_NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
+_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+class DamagedError(Exception):
+    """Rows are missing, or a file is not what was written."""
+
+
+class _File(NamedTuple):
+    path: Path
+    first: int
+    end: int
+    """The row after the last."""
+
+
+class Replay:
+    """The files of one buffer, written by one process at a time."""
+
+    def __init__(self, directory: Path, buffer: ReplayBuffer) -> None:
+        self._directory, self._buffer = directory, buffer
+        self._saved = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        for stray in directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
+            stray.unlink(missing_ok=True)
+
+    @property
+    def bytes_a_row(self) -> int:
+        return sum(array[0].nbytes for array in _arrays(self._buffer))
+
+    def save(self, rows: int) -> None:
+        """Write what was added since the last time, ``rows`` having been added in all.
+
+        :raises OSError: as the disk answers; nothing is lost then.
+        """
+        size = self._buffer.buffer_size
+        most = max(1, MOST_BYTES // self.bytes_a_row)
+        first = max(self._saved, rows - size)
+        while first < rows:
+            at = first % size
+            end = min(rows, first + most, first + size - at)
+            parts = [array[at : at + end - first] for array in _arrays(self._buffer)]
+            write_whole(self._path(first, end), functools.partial(_write, parts))
+            first = self._saved = end
+
+    def restore(self, rows: int) -> None:
+        """Fill the buffer as it was when ``rows`` had been added, and forget what was written after that.
+
+        :raises DamagedError: what is not there or not whole.
+        :raises OSError: when a file cannot be read.
+        """
+        size = self._buffer.buffer_size
+        for file in self._files():
+            if file.end > rows:
+                file.path.unlink()
+        reached = max(0, rows - size)
+        for file in self._files():
+            if file.end <= reached:
+                continue
+            if file.first > reached:
+                break
+            self._fill(file, reached)
+            reached = file.end
+        if reached < rows:
+            raise DamagedError(f"rows {reached} to {rows} of the replay buffer are missing")
+        self._buffer.pos, self._buffer.full = rows % size, rows >= size
+        self._saved = rows
+
+    def _fill(self, file: _File, reached: int) -> None:
+        content = file.path.read_bytes()
+        at = reached % self._buffer.buffer_size
+        try:
+            with np.load(io.BytesIO(content)) as saved:
+                for number, array in enumerate(_arrays(self._buffer)):
+                    array[at : at + file.end - reached] = saved[f"arr_{number}"][reached - file.first :]
+        except MemoryError:
+            raise
+        except Exception as error:  # damage shows in many ways
+            raise DamagedError(f"{file.path.name}: {type(error).__name__}: {error}") from error
+
+    def forget_before(self, rows: int) -> None:
+        """Remove what nobody needs who goes on from ``rows`` or later."""
+        for file in self._files():
+            if file.end <= rows - self._buffer.buffer_size:
+                file.path.unlink()
+
+    def clear(self) -> None:
+        """Remove all files."""
+        for file in self._files():
+            file.path.unlink()
+        self._saved = 0
+
+    def _files(self) -> list[_File]:
+        found = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
+        return [_File(path, int(match[1]), int(match[2])) for path, match in found if match is not None]
+
+    def _path(self, first: int, end: int) -> Path:
+        return self._directory / f"rows-{first:012d}-{end:012d}.npz"
+
+
+def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
+    """Name and content of observations and rewards in the last ``rows`` rows, each ``(rows, n_envs, …)``."""
+    at = np.arange(buffer.pos - rows, buffer.pos) % buffer.buffer_size
+    return [
+        (name.removeprefix("next_"), array[at])
+        for kind in ("observations", "next_observations", "rewards")
+        for name, array in _named(buffer, kind)
+    ]
+
+
+def _write(parts: Sequence[NDArray[Any]], file: BinaryIO) -> None:
+    np.savez(file, *parts)
+
+
+def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
+    """All that the buffer holds, each ``(buffer_size, n_envs, …)``."""
+    return [array for kind in _ARRAYS for _, array in _named(buffer, kind)]
+
+
+def _named(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Of ``Dict`` observations there is an array for each key."""
+    array = getattr(buffer, kind)
+    if isinstance(array, dict):
+        yield from ((str(key), array[key]) for key in sorted(array))
+    else:
+        yield kind, array

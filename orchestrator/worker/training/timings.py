@@ -1,0 +1,249 @@
+"""``timings.csv``: one row an iteration, telling where its time went.
+
+The phases are measured on instances (one policy, one optimiser, one buffer); nothing that
+is saved with a model is touched. The clock is :func:`time.perf_counter` (monotonic), read twice a phase
+and step: about 0.1 microseconds each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.runtime.csv_tables import CsvTable
+from orchestrator.worker.runtime.resources import UsageReader
+from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.fast.ppo import FastPPO
+
+OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
+"""Environment variable: set to 1, nothing is written, and nothing measured but what the fast learner itself measures
+(to find out what measuring costs)."""
+
+COLUMNS = (
+    "iteration",
+    "env_steps",
+    "wall_s",
+    "rollout_s",
+    "env_s",
+    "policy_s",
+    "gae_s",
+    "train_s",
+    "backward_s",
+    "optimizer_s",
+    "cpu_s",
+    "run_delay_s",
+    "voluntary_switches",
+    "involuntary_switches",
+    "throttled_s",
+    "rss_mib",
+    "n_threads",
+    "n_cpus",
+    "clock_s",
+    "allreduce_s",
+)
+"""``n_cpus``: how many it was allowed at the end of the iteration. ``clock_s``: the machine's monotonic clock then. It
+is the same for all processes of the machine: what ran at the same time is found with it. ``allreduce_s``: spent in
+collectives with other ranks, waiting for them included; it is part of other phases too."""
+
+
+class WatchedEnv(VecEnvWrapper):
+    """What ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
+
+    A stand-in rather than a changed environment: the environment, of which ``VecNormalize`` is
+    saved, knows nothing of it.
+    """
+
+    def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
+        super().__init__(venv)
+        self.seconds = 0.0
+        self._step = venv.step
+        self._after_step = after_step
+
+    def step(self, actions: Any) -> Any:
+        begun = perf_counter()
+        result = self._step(actions)
+        self.seconds += perf_counter() - begun
+        self._after_step()
+        return result
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+class Phases:
+    """Seconds spent in the parts of rollout and update, since they were last taken.
+
+    Random actions before ``learning_starts`` are nobody's part; off-policy algorithms have no ``gae_s``.
+    """
+
+    def __init__(self, model: Model, env: WatchedEnv) -> None:
+        self._env = env
+        self._undo: list[Callable[[], None]] = []
+        if isinstance(model, FastPPO):  # it measures itself
+            self._seconds = model.seconds
+            return
+        self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
+        if isinstance(model, OffPolicy):
+            self._watch(model.policy, "predict", "policy_s")
+        else:
+            for acting in ("forward", "get_distribution", "predict_values"):
+                self._watch(model.policy, acting, "policy_s")
+            self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
+        self._watch_backward()
+        for optimizer in algorithms.optimizers(model).values():
+            self._watch_optimizer(optimizer)
+
+    def take(self) -> dict[str, float]:
+        taken = {"env_s": self._env.seconds, **self._seconds}
+        self._env.seconds = 0.0
+        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
+        return taken
+
+    def remove(self) -> None:
+        """Leave everything as it was found."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        seconds = self._seconds
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = perf_counter()
+            result = function(*args, **kwargs)
+            seconds[phase] += perf_counter() - begun
+            return result
+
+        return timed
+
+    def _watch(self, owner: Any, method: str, phase: str) -> None:
+        setattr(owner, method, self._timed(getattr(owner, method), phase))
+        self._undo.append(lambda: delattr(owner, method))
+
+    def _watch_backward(self) -> None:
+        # Losses are made anew for every minibatch: only their class is there to be watched.
+        plain = torch.Tensor.backward
+        torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
+        self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
+
+    def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        seconds = self._seconds
+
+        def before(*_: Any) -> None:
+            seconds["optimizer_s"] -= perf_counter()
+
+        def after(*_: Any) -> None:
+            seconds["optimizer_s"] += perf_counter()
+
+        self._undo.append(optimizer.register_step_pre_hook(before).remove)
+        self._undo.append(optimizer.register_step_post_hook(after).remove)
+
+
+class Timings:
+    """Measures iterations and writes their rows.
+
+    ``rollout_s`` and ``train_s`` include looking for non-finite numbers; ``wall_s`` is both and the writing
+    of logs. Checkpoints fall between iterations.
+    """
+
+    def __init__(self, path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> None:
+        self._ranks, self._together_s = ranks, 0.0
+        self._table = CsvTable(path, keep=keep, columns=COLUMNS)
+        self._phases = Phases(model, env)
+        self._reader = UsageReader()
+        self._begun = self._mark = self._rollout_s = self._train_s = 0.0
+        self._usage = self._reader.read()
+
+    @property
+    def rows(self) -> int:
+        return self._table.rows
+
+    def begin(self) -> None:
+        self._phases.take()
+        self._usage = self._reader.read()
+        self._rollout_s = self._train_s = 0.0
+        self._together_s = self._ranks.seconds
+        self._begun = self._mark = perf_counter()
+
+    def rollout_done(self) -> None:
+        """What came since the last mark was a rollout."""
+        now = perf_counter()
+        self._rollout_s += now - self._mark
+        self._mark = now
+
+    def train_done(self) -> None:
+        """What came since the last mark was an update."""
+        now = perf_counter()
+        self._train_s += now - self._mark
+        self._mark = now
+
+    def end(self, iteration: int, env_steps: int) -> None:
+        """Write the iteration's row. :raises OSError: as the disk answers."""
+        now, clock_s = perf_counter(), monotonic()
+        before, usage = self._usage, self._reader.read()
+        self._table.append(
+            {
+                "iteration": iteration,
+                "env_steps": env_steps,
+                "wall_s": _seconds(now - self._begun),
+                "rollout_s": _seconds(self._rollout_s),
+                "train_s": _seconds(self._train_s),
+                **{name: _seconds(value) for name, value in self._phases.take().items()},
+                "cpu_s": _seconds(usage.cpu_s - before.cpu_s),
+                "run_delay_s": _seconds(_difference(usage.run_delay_s, before.run_delay_s)),
+                "voluntary_switches": usage.voluntary_switches - before.voluntary_switches,
+                "involuntary_switches": usage.involuntary_switches - before.involuntary_switches,
+                "throttled_s": _seconds(_difference(usage.throttled_s, before.throttled_s)),
+                "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
+                "n_threads": usage.n_threads,
+                "n_cpus": usage.n_cpus,
+                "clock_s": _seconds(clock_s),
+                "allreduce_s": _seconds(self._ranks.seconds - self._together_s),
+            }
+        )
+
+    def stop(self) -> None:
+        """Leave model and torch as they were found."""
+        self._phases.remove()
+
+
+class NoTimings:
+    """In the place of :class:`Timings` where nothing is to be measured."""
+
+    rows = 0
+
+    def begin(self) -> None:
+        """Nothing is measured."""
+
+    rollout_done = train_done = stop = begin
+
+    def end(self, iteration: int, env_steps: int) -> None:
+        """Nothing is written."""
+
+
+def start(path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> Timings | NoTimings:
+    """Timings into ``path``, whose first ``keep`` rows are kept.
+
+    None where :data:`OFF_VARIABLE` says so, and none of other ranks than the first.
+    """
+    if os.environ.get(OFF_VARIABLE) == "1" or ranks.rank > 0:
+        return NoTimings()
+    return Timings(path, model, env, ranks, keep=keep)
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 7)
