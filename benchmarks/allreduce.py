@@ -24,13 +24,13 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Line, at_most
-from orchestrator.core.contract import (
+from orchestrator.core.environment import (
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,
-    Backend,
     worker_thread_settings,
 )
+from orchestrator.core.worker_spec import Backend
 from orchestrator.executors.rank_group import new_secret
 
 RANKS = 2

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
-from orchestrator.core.contract import worker_thread_settings
+from orchestrator.core.environment import worker_thread_settings
 from orchestrator.machine import topology
 
 JOBS, STEPS = 8, 10_240

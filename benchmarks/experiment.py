@@ -30,8 +30,9 @@ import psutil
 
 import orchestrator
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
-from orchestrator.core.contract import RunPaths, WorkerSpec
 from orchestrator.core.job import Job, Pending, Resources
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.fake import FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import JobRow, Ledger

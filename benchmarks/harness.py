@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import worker_thread_settings
+from orchestrator.core.environment import worker_thread_settings
 from orchestrator.machine import provenance, topology
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import experiment, harness, roofline
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
 from orchestrator import jobfile as job_files
-from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

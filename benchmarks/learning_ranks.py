@@ -28,18 +28,18 @@ from benchmarks.permutation import Pair, holm, interval, p_value
 from orchestrator import jobfile as job_files
 from orchestrator.bench import workload
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import (
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.environment import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,
-    ExitCode,
-    ExitRecord,
-    JobPaths,
     worker_thread_settings,
-    write_whole,
 )
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.executors.rank_group import new_secret
 from orchestrator.report import run_files

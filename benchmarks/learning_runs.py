@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.report import run_files

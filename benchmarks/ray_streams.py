@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.simulation import resident_mib
 from benchmarks.streams import ROW
-from orchestrator.core.contract import Progress
+from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Progressed
 from orchestrator.executors.ray.file_sync.chunks import Data, Tail
 from orchestrator.executors.ray.node_attempt import Batch

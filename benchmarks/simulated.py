@@ -11,8 +11,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.contract import ExitCode, Progress, RunPaths, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.cluster_slots import ClusterPool

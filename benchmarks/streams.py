@@ -19,8 +19,9 @@ from pathlib import Path
 from benchmarks.parts import Parts, timed
 from benchmarks.simulated import DAY_S, entered, make_jobs
 from benchmarks.simulation import booked
-from orchestrator.core.contract import JobPaths, Progress, RunPaths
 from orchestrator.core.job import Resources
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Handle, Launch, Progressed
 from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.executors.ray.file_sync import Home, Source

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.simulated import DAY_S, make_jobs, supervisor_over
 from benchmarks.simulation import resident_mib
-from orchestrator.core.contract import RunPaths
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.experiment import session  # noqa: F401 - everything that a driver loads

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.core.contract import RunPaths
 from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import session
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.terminal.live_table import LineReporter, SilentReporter

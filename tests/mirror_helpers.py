@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import REPLAY, JobPaths
+from orchestrator.core.paths import REPLAY, JobPaths
 from orchestrator.executors.ray.file_sync import Home, Part, Piece, Source, Tail
 from orchestrator.executors.ray.file_sync.chunks import Data
 

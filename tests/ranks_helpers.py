@@ -17,7 +17,10 @@ from typing import Any
 
 import worker_helpers as worker
 
-from orchestrator.core.contract import RANKS_SECRET_VARIABLE, Backend, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.environment import RANKS_SECRET_VARIABLE
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import Backend, WorkerSpec
 
 HERE = Path(__file__).parent
 SECRET = {RANKS_SECRET_VARIABLE: "of all ranks that are started here by hand"}

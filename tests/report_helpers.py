@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from supervisor_helpers import make_job
 
-from orchestrator.core.contract import ExitRecord, RunPaths
-from orchestrator.core.job import Attempt, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
-from orchestrator.supervisor.retry_policy import Ending
 
 PROGRESS = ("time/iterations", "time/total_timesteps", "rollout/ep_rew_mean", "train/loss", "train/approx_kl")
 TIMINGS = (

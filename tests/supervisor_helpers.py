@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.contract import RunPaths, WorkerSpec
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
 from orchestrator.executors.fake import FakeExecutor, Fate
 from orchestrator.ledger import Ledger

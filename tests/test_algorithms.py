@@ -20,7 +20,10 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import envs

@@ -32,7 +32,7 @@ from orchestrator.bench.baselines import ARMS
 from orchestrator.bench.measurement_window import Course
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell
-from orchestrator.core.contract import THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.environment import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.jobfile import load
 from orchestrator.machine import topology

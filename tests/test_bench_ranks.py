@@ -18,8 +18,8 @@ from orchestrator.analysis import contention, job_metrics, samples
 from orchestrator.bench import drift, isolation, rank_benchmark, wide_or_many, workload
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell
-from orchestrator.core.contract import JobPaths
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import JobPaths
 from orchestrator.jobfile import load
 from orchestrator.jobfile.distributed_keys import uneven
 from orchestrator.machine import topology

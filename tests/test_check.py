@@ -23,7 +23,7 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.contract import ExaminationRequest
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.experiment import preflight
 from orchestrator.experiment.robot_check import FIGURES
 

@@ -61,7 +61,7 @@ def test_a_shared_cpu_is_held_until_its_last_job_is_over(tmp_path: Path) -> None
 HOLDER = """
 import sys, time
 from pathlib import Path
-from orchestrator.claims import CpuClaims
+from orchestrator.machine.cpu_locks import CpuClaims
 claims = CpuClaims(Path(sys.argv[1]), range(4))
 claims.take([0, 1])
 print("held", flush=True)

@@ -19,7 +19,7 @@ import pytest
 from command_helpers import HOPPER, Experiment, Run, give, odd, wait_until, write_experiment
 from supervisor_helpers import make_job
 
-from orchestrator.core.contract import THREAD_VARIABLES
+from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.executors.base import Handle
 from orchestrator.jobfile import json_schema

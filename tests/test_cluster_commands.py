@@ -24,7 +24,7 @@ OTHER_TOKEN = "0123456789abcdef" * 4
 SHORT_LIVED = """
 import sys
 from orchestrator.cluster import start
-from orchestrator.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError
 start._RAY = start._RAY.replace("main()", '''
 import os
 from orchestrator.cluster import state

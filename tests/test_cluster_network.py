@@ -19,7 +19,8 @@ from command_helpers import REPOSITORY, summary, wait_until, write_experiment
 from network_helpers import Network, network
 from ray_helpers import LONG
 
-from orchestrator.core.contract import ExitRecord, RunPaths
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
 from orchestrator.machine import topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -219,7 +219,7 @@ def test_kernel_without_schedstat_is_noted(tmp_path: Path) -> None:
 
 def test_warnings_and_notes_say_what_to_do_and_json_holds_all() -> None:
     code = (
-        "import sys\nfrom orchestrator import doctor\nprint(doctor.to_json(doctor.examine()))\n"
+        "import sys\nfrom orchestrator.machine import doctor\nprint(doctor.to_json(doctor.examine()))\n"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,7 +20,9 @@ import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
 
-from orchestrator.core.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import Progress
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import envs
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.runtime.outcome import Diverged

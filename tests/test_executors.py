@@ -16,7 +16,8 @@ from typing import Protocol
 import pytest
 from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch, until_exit, until_heard
 
-from orchestrator.core.contract import ExitCode, Progress
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor

@@ -15,7 +15,7 @@ import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
 
-from orchestrator.core.contract import ExitCode
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.envs import envs
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.checkpoint import CheckpointStore

@@ -25,8 +25,9 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core import contract
-from orchestrator.core.contract import AttemptPaths, ExitCode
+from orchestrator.core.environment import CHANNEL_VARIABLE, DISTRIBUTED_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import AttemptPaths
 from orchestrator.executors import local as local_module
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Sampled
@@ -53,7 +54,7 @@ def descriptors() -> int:
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """What each of three ranks found when it looked at itself; the supervisor is itself one of several."""
-    for name in contract.DISTRIBUTED_VARIABLES:
+    for name in DISTRIBUTED_VARIABLES:
         monkeypatch.setenv(name, "7")
     cpus = sorted(os.sched_getaffinity(0))
     first, last = (cpus[0],), (cpus[-1],)
@@ -78,22 +79,22 @@ def test_every_rank_has_a_session_cpus_gpus_and_a_token_of_its_own(seen: list[di
     assert all(one["sid"] == one["pid"] for one in seen)
     assert [one["cpus"] for one in seen] == [str(cpus[0]), str(cpus[-1]), str(cpus[0])]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["A", "B", "C"]
-    assert [one[contract.TOKEN_VARIABLE].partition("/")[2] for one in seen] == ["a/4/0", "a/4/1", "a/4/2"]
+    assert [one[TOKEN_VARIABLE].partition("/")[2] for one in seen] == ["a/4/0", "a/4/1", "a/4/2"]
     assert {one["OMP_NUM_THREADS"] for one in seen} == {"2"}
     assert {one["argv"] for one in seen} == {f"{tmp_path / 'a'} 4"}
-    assert all(one[contract.CHANNEL_VARIABLE] in one["fds"].split() for one in seen)
+    assert all(one[CHANNEL_VARIABLE] in one["fds"].split() for one in seen)
 
 
 def test_a_single_worker_is_not_one_of_several_whatever_its_supervisor_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in contract.DISTRIBUTED_VARIABLES:
+    for name in DISTRIBUTED_VARIABLES:
         monkeypatch.setenv(name, "7")
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", [("look", None)]))
         until_exit(executor, handle)
     found = json.loads((tmp_path / "a/seen.json").read_text())
-    assert not set(contract.DISTRIBUTED_VARIABLES) & set(found)
+    assert not set(DISTRIBUTED_VARIABLES) & set(found)
 
 
 def test_every_rank_has_a_log_of_its_own(tmp_path: Path) -> None:
@@ -360,7 +361,7 @@ LIFELINE = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 from orchestrator.worker import lifeline
-from orchestrator.contract import Progress
+from orchestrator.core.messages import Progress
 channel = lifeline.attach()
 if os.environ["RANK"] == "0":
     channel.send(Progress(phase="starting").to_line())

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from stable_baselines3 import A2C, PPO, SAC, TD3
 
-from orchestrator.core.contract import LEAST_ITERATION, WorkerSpec
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
+from orchestrator.core.worker_spec import LEAST_ITERATION, WorkerSpec
 from orchestrator.experiment.reconcile import _keys
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import Experiment, fates, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.fake import Fate
 from orchestrator.supervisor import job_directory
 

@@ -17,7 +17,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.preprocessing import is_image_space
 from supervisor_helpers import make_spec
 
-from orchestrator.core.contract import Activation
+from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile.hyperparameters import POLICY_KEYS
 from orchestrator.terminal import tables
 from orchestrator.worker.training import learners

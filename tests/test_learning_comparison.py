@@ -17,12 +17,12 @@ from supervisor_helpers import make_job
 
 from benchmarks import learning, learning_runs, permutation, published
 from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
-from orchestrator.core.contract import ExitRecord, RunPaths
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Attempt, Succeeded
+from orchestrator.core.job import Attempt, Ending, Succeeded
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import json_schema, load
 from orchestrator.ledger import Ledger
-from orchestrator.supervisor.retry_policy import Ending
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 ROBOTS = {"HalfCheetah-v5": 1200.0, "Hopper-v5": 1500.0, "Walker2d-v5": 900.0}

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator.core.contract import ExitRecord, RunPaths
 from orchestrator.core.errors import DiskFullError, LedgerError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, Cancelled, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request, summary
-from orchestrator.supervisor.retry_policy import Ending
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -252,7 +252,7 @@ def test_what_is_abandoned_was_never_there(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from orchestrator.job import Pending
+from orchestrator.core.job import Pending
 from orchestrator.ledger import Ledger
 ledger = Ledger.open(Path(sys.argv[1]))
 for number in range(1, 10**9):

@@ -26,7 +26,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core import contract
+from orchestrator.core.environment import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper, process
 from orchestrator.executors.base import Exited, Progressed, Sampled
@@ -70,11 +70,11 @@ def test_a_worker_runs_on_its_own_cpus_only(tmp_path: Path) -> None:
 
 def test_a_worker_has_its_thread_budget_and_its_gpus_in_the_environment(tmp_path: Path) -> None:
     found = seen(tmp_path, threads=3, gpus=("GPU-a", "GPU-b"), environment={"MUJOCO_GL": "egl"})
-    assert {found[name] for name in contract.THREAD_VARIABLES} == {"3"}
+    assert {found[name] for name in THREAD_VARIABLES} == {"3"}
     assert found["OMP_WAIT_POLICY"] == "PASSIVE"
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert found["MUJOCO_GL"] == "egl"
-    assert found[contract.TOKEN_VARIABLE].endswith("/a/0")
+    assert found[TOKEN_VARIABLE].endswith("/a/0")
 
 
 def test_a_worker_without_gpus_sees_none(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_worker_inherits_no_descriptor_but_its_channel(tmp_path: Path) -> None
         found = seen(tmp_path)
     # One more for the listing itself.
     assert len(found["fds"].split()) == 5
-    assert found[contract.CHANNEL_VARIABLE] in found["fds"].split()
+    assert found[CHANNEL_VARIABLE] in found["fds"].split()
 
 
 def test_what_a_worker_prints_is_in_its_log_after_what_an_earlier_one_of_that_number_printed(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ LIFELINE = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 from orchestrator.worker import lifeline
-from orchestrator.contract import Progress
+from orchestrator.core.messages import Progress
 lifeline.attach().send(Progress(phase="starting").to_line())
 time.sleep(600)
 """
@@ -408,14 +408,14 @@ def test_without_a_working_sentinel_everything_else_still_works(
 
 
 def test_the_sentinel_looks_for_the_variable_that_workers_have() -> None:
-    assert orphan_reaper.VARIABLE.decode() == f"{contract.TOKEN_VARIABLE}="
+    assert orphan_reaper.VARIABLE.decode() == f"{TOKEN_VARIABLE}="
 
 
 def test_the_sentinel_tells_its_own_from_others() -> None:
     def sleeper(**environment: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "600"], env=environment)
 
-    name = contract.TOKEN_VARIABLE
+    name = TOKEN_VARIABLE
     family = [sleeper(**{name: "aaa/job/0"}), sleeper(A="x" * 100_000, **{name: "aaa/job/0/more"})]
     others = [
         sleeper(**{name: "aaa/job/01"}),
@@ -451,7 +451,7 @@ def test_a_worker_ends_when_the_other_end_of_its_channel_does(tmp_path: Path) ->
             [sys.executable, "-S", "-c", LIFELINE],
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), contract.CHANNEL_VARIABLE: str(theirs.fileno())},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), CHANNEL_VARIABLE: str(theirs.fileno())},
         )
     with worker:
         assert ours.recv(4096)

@@ -18,7 +18,7 @@ from mirror_helpers import (
     write,
 )
 
-from orchestrator.core.contract import JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.ray.file_sync import Home, MirrorError, Piece, Removed, Stored
 
 LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]

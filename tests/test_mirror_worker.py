@@ -12,7 +12,10 @@ import worker_helpers as worker
 from command_helpers import wait_until
 from mirror_helpers import bring, tree
 
-from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray.file_sync import Home, Source, outgoing
 
 STOPPING = """

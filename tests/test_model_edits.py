@@ -13,7 +13,7 @@ from command_helpers import HOPPER, give, summary, write_experiment
 from model_helpers import differences
 from test_bundle import INSTALLED, OWN, ROBOTS, lay_out
 
-from orchestrator.core.contract import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.robots import model_edits
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.model_edits import EditError, edited

@@ -34,8 +34,9 @@ from command_helpers import (
 from PIL import Image
 from supervisor_helpers import Told, make_job, make_machine, make_spec
 
-from orchestrator.core.contract import JobPaths, RunPaths, WorkerSpec
 from orchestrator.core.job import Cause, Failed, State, Succeeded
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import videos
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu

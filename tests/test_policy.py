@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import RESOURCES, make_job
 
-from orchestrator.core.contract import ExitCode, ExitRecord
-from orchestrator.core.job import Cancelled, Cause, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.retry_policy import Ending, Watched
+from orchestrator.supervisor.retry_policy import Watched
 
 STOP = Ending(cause=Cause.INTERRUPTED, message="SIGINT")
 LATE = Ending(cause=Cause.TIMEOUT, message="late")

@@ -19,7 +19,7 @@ import mujoco
 import pytest
 from command_helpers import bow_to_permissions
 
-from orchestrator.core.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.preflight import examine, requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.bundle import collect

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from mirror_helpers import bring
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from orchestrator.core.contract import JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.ray.file_sync import Home, Source, outgoing
 from orchestrator.worker.training import checkpoint
 from orchestrator.worker.training.checkpoint import OF_EACH_RANK, CheckpointStore

@@ -21,7 +21,10 @@ import worker_helpers as worker
 from command_helpers import HOPPER, Run, carriers, give, token_of, wait_until, write_experiment
 from executor_helpers import until_exit
 
-from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths, RunPaths, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.worker.distributed.ranks import PATIENCE_VARIABLE

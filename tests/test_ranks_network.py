@@ -14,7 +14,9 @@ import worker_helpers as worker
 from command_helpers import wait_until
 from network_helpers import Network, network
 
-from orchestrator.core.contract import ExitCode, ExitRecord, JobPaths
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
 from orchestrator.worker.distributed.ranks import PATIENCE_VARIABLE
 
 JOBS = {name: helpers.spec(learner=name, total_timesteps=1024) for name in ("fast", "sb3")}

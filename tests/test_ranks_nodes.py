@@ -12,7 +12,7 @@ import psutil
 import pytest
 from executor_helpers import PUPPET, Order, make_gang, until_exit
 
-from orchestrator.core.contract import RANKS_SECRET_VARIABLE
+from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.executors.ray import node_attempt
 from orchestrator.executors.ray.compatible_nodes import Fleet
 from orchestrator.executors.ray.node_attempt import GLOO_INTERFACE_VARIABLE

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from executor_helpers import local, make_gang, until_exit
 from ranks_intruder import Code
 
-from orchestrator.core.contract import RANKS_SECRET_VARIABLE, ExitCode
+from orchestrator.core.environment import RANKS_SECRET_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.distributed import ranks
 from orchestrator.worker.distributed.exchange import Seal
 from orchestrator.worker.distributed.ranks import RanksError

@@ -22,9 +22,12 @@ from supervisor_helpers import (
     make_spec,
 )
 
-from orchestrator.core.contract import AttemptPaths, ExitCode, ExitRecord, RunPaths, WorkerSpec
 from orchestrator.core.errors import UsageError
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Attempt, Job, Pending, Running
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import AttemptPaths, RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.fake import NEVER, Fate
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import control, reconcile

@@ -16,7 +16,7 @@ import ranks_helpers as helpers
 import torch
 from stable_baselines3.common.logger import Logger
 
-from orchestrator.core.contract import Backend, Mode, WorkerSpec
+from orchestrator.core.worker_spec import Backend, Mode, WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_part
 from orchestrator.worker.envs import envs
 from orchestrator.worker.training import algorithms, learners

@@ -17,7 +17,8 @@ import worker_helpers as worker
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
-from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed import ranks
 from orchestrator.worker.distributed.ranks import Group, own_part
 from orchestrator.worker.envs import envs

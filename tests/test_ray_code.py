@@ -19,8 +19,10 @@ from command_helpers import odd, summary, write_experiment
 from executor_helpers import PUPPET, make_launch, until_exit
 from ray_helpers import Cluster
 
-from orchestrator.core.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
+from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.user_code import UserCode, digest, found

@@ -30,7 +30,7 @@ from executor_helpers import (
 )
 from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
 
-from orchestrator.core.contract import ExitCode
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.ray.compatible_nodes import Fleet
 from orchestrator.executors.ray.ray_executor import RayExecutor

@@ -10,7 +10,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 from orchestrator import report
-from orchestrator.core.contract import JobPaths
+from orchestrator.core.paths import JobPaths
 
 
 def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any]]:

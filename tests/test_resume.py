@@ -14,7 +14,8 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.core.contract import ExitCode, JobPaths
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import JobPaths
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ROBOT = """

@@ -22,7 +22,8 @@ from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a 
 
 from benchmarks.simulated import Rates, entered, supervisor_over
 from benchmarks.simulation import Outcome, simulate
-from orchestrator.core.contract import Progress, RunPaths
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.cluster_slots import ClusterPool

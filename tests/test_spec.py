@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator.core.contract import WorkerSpec
 from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import Experiment, from_mapping, json_schema, load, parse_override, safe_name
 from orchestrator.jobfile.job_names import matrix_suffix
 from orchestrator.jobfile.units import parse_duration, parse_size

@@ -15,7 +15,8 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.core.contract import ExitCode, JobPaths
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import JobPaths
 from orchestrator.worker.runtime import startup
 
 BALANCER = helpers.REPOSITORY / "mjcf/balancer.xml"
@@ -33,7 +34,7 @@ startup.load_meta_kernels = startup.keep_dynamo_out = startup.release_library_pa
 """
 LEAN = """
 import sys
-from orchestrator.worker import startup
+from orchestrator.worker.runtime import startup
 with startup.imports(), startup.meta_kernels_later():
     import torch, stable_baselines3
 startup.keep_dynamo_out()
@@ -214,7 +215,7 @@ def test_another_torch_is_imported_as_it_is(tmp_path: Path, torch_of_another_ver
     (tmp_path / "torch/_meta_registrations.py").write_text("found = 'itself'")
     program = (
         "import contextlib, sys\n"
-        "from orchestrator.worker import startup\n"
+        "from orchestrator.worker.runtime import startup\n"
         "with contextlib.suppress(ImportError), startup.meta_kernels_later():\n"
         "    import torch\n"
         "print(type(sys.modules.get(startup.META_KERNELS)).__name__, getattr(sys.modules.get('torch'), 'found', '-'))"
@@ -295,7 +296,7 @@ def test_a_kernel_that_does_not_tell_of_its_pages_keeps_them(tmp_path: Path, mon
 def test_pages_of_libraries_are_given_back_and_come_again(tmp_path: Path) -> None:
     program = (
         "import torch\n"
-        "from orchestrator.worker import resources, startup\n"
+        "from orchestrator.worker.runtime import resources, startup\n"
         "matrix = torch.arange(64.0).reshape(8, 8).sin()\n"
         "before, first = resources._rss_mib(), torch.linalg.svd(matrix)\n"
         "startup.release_library_pages()\n"

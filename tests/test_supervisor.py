@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, fates, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from orchestrator.core.contract import ExitCode, ExitRecord, Progress
 from orchestrator.core.errors import DiskFullError
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Failed, Pending, Running
+from orchestrator.core.messages import ExitRecord, Progress
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.ledger import Ledger, Request, summary

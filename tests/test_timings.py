@@ -10,7 +10,7 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.core.contract import ExitCode
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import RunDelay, UsageReader
 from orchestrator.worker.training.timings import COLUMNS

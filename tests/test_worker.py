@@ -21,7 +21,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from orchestrator.core.contract import ExitCode, Progress, WorkerSpec
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import Progress
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.toml_models import PolicyKwargs
 from orchestrator.worker.runtime import lifeline, startup
 from orchestrator.worker.training import learners

@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 
-from orchestrator.core.contract import CHANNEL_VARIABLE, ExitRecord, JobPaths, WorkerSpec
+from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 
 REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 60

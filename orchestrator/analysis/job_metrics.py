@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import JobPaths, RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
 

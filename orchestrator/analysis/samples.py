@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import RunPaths
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
 
 PHASES = ("env", "policy", "gae", "backward", "optimizer", "rest")
 """Parts of an iteration, in its order; together they are its wall time."""

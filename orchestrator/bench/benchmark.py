@@ -16,8 +16,9 @@ from orchestrator.bench.baselines import ARMS
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell, Ground, ground
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths
 from orchestrator.core.errors import DiskFullError, UsageError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology as machines

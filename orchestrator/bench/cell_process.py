@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import ExitRecord, JobPaths, RunPaths
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.process import end_group, with_descendants
 from orchestrator.machine.cgroup import text_of
 

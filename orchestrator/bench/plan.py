@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.analysis import samples
 from orchestrator.bench.runner import Cell
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.machine import provenance
 from orchestrator.machine.cgroup import text_of

@@ -14,9 +14,10 @@ from orchestrator.bench import plan, weak_scaling
 from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell, Ground, measure
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import Mode, RunPaths
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
+from orchestrator.core.worker_spec import Mode
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.distributed_keys import uneven
 from orchestrator.machine.topology import Machine, largest_job

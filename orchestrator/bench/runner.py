@@ -24,7 +24,7 @@ from orchestrator.bench.cell_process import GRACE_S, Running, await_end, facts, 
 from orchestrator.bench.measurement_window import Course, Window
 from orchestrator.bench.supervised_jobs import write_request
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import JobPaths, RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.local import Sentinel
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine

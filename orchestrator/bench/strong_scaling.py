@@ -16,9 +16,10 @@ from orchestrator.bench.baselines import ARMS
 from orchestrator.bench.cell_process import GRACE_S, start
 from orchestrator.bench.runner import Ground
 from orchestrator.bench.supervised_jobs import write_request
-from orchestrator.core.contract import RunPaths, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.process import end_group
 from orchestrator.jobfile import Experiment
 from orchestrator.terminal.tables import duration

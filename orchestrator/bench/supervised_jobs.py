@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.contract import TOKEN_VARIABLE, WorkerSpec
+from orchestrator.core.environment import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.worker_spec import WorkerSpec
 
 
 def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 from orchestrator.bench import drift, plan
 from orchestrator.bench.runner import Cell, Ground, measure
 from orchestrator.bench.workload import Work
-from orchestrator.core.contract import RunPaths, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.machine.topology import Machine
 from orchestrator.terminal.tables import duration
 

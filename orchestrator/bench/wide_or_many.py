@@ -13,7 +13,7 @@ from orchestrator.analysis.samples import Measured
 from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.bench.isolation import SAME, gain, times
 from orchestrator.bench.rank_benchmark import ONE, TOGETHER
-from orchestrator.core.contract import RunPaths
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 
 Choice = Literal["jobs", "wide", "either", "unsure"]

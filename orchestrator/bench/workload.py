@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import JobPaths, Mode, WorkerSpec
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import Mode, WorkerSpec
 from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.contract import WorkerSpec
 from orchestrator.core.errors import IllegalTransition
+from orchestrator.core.worker_spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +159,11 @@ def move(job_id: str, old: State, new: State) -> State:
     if new.name not in LEGAL[old.name]:
         raise IllegalTransition(f"job {job_id}: {old.name} may not become {new.name}")
     return new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended: ``cause`` is None when it ended well."""
+
+    cause: Cause | None
+    message: str = ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from orchestrator.core.contract import Progress
+from orchestrator.core.messages import Progress
 from orchestrator.machine.slots import Place
 
 

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.contract import ExitCode, Progress
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
 
 NEVER = float("inf")

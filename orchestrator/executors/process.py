@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.contract import (
+from orchestrator.core.environment import (
     CHANNEL_VARIABLE,
     DISTRIBUTED_VARIABLES,
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     TOKEN_VARIABLE,
     WORLD_SIZE_VARIABLE,
-    JobPaths,
-    Progress,
     worker_thread_settings,
 )
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Launch
 from orchestrator.machine import topology
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.core.contract import RANKS_SECRET_VARIABLE, ExitCode
+from orchestrator.core.environment import RANKS_SECRET_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch
 from orchestrator.executors.process import WorkerProcess

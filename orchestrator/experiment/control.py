@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.core.contract import JobPaths, RunPaths
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import Holder

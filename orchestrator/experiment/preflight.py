@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, ExaminationAnswer, ExaminationRequest, worker_thread_settings
+from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import DiskFullError, Problem
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.topology import available_memory_mib
 

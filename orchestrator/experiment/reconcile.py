@@ -13,26 +13,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.contract import (
-    NOT_IN_FINGERPRINT,
-    AttemptPaths,
-    ExitCode,
-    ExitRecord,
-    JobPaths,
-    RunPaths,
-    WorkerSpec,
-    write_whole,
-)
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import ChangedError, RunDirError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Running, State, Succeeded, move
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import (
+    Attempt,
+    Cancelled,
+    Cause,
+    Ending,
+    Failed,
+    Job,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+    move,
+)
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import Verdict
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology as machines
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import Ending
 
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
 

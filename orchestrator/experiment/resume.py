@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.contract import RunPaths
 from orchestrator.core.errors import Problem, RunDirError
 from orchestrator.core.job import TERMINAL, Failed
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import Verdict
 from orchestrator.jobfile import Experiment

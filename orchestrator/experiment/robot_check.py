@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.contract import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.machine import topology

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths
 from orchestrator.core.errors import DiskFullError, RunDirError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.paths import RunPaths
 from orchestrator.machine import topology
 
 

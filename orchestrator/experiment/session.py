@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import DiskFullError, Problem, RunDirError, SpecError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job, State
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment import backend as engines
 from orchestrator.experiment import preflight, run_directory, videos

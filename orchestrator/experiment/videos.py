@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.contract import CHANNEL_VARIABLE, JobPaths, RunPaths, worker_thread_settings
+from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settings
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from orchestrator.core.contract import OFF_POLICY
 from orchestrator.core.errors import Problem
+from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS
 from orchestrator.jobfile.layers import Layer
 

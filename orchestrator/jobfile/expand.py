@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import WorkerSpec
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.algorithm_keys import check_tables
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_names import canonical, digest, matrix_suffix, safe_name

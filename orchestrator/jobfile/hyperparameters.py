@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from orchestrator.core.contract import Activation
+from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile.toml_table import Table, key
 from orchestrator.jobfile.value_types import (
     MOST,

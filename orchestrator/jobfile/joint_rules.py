@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.contract import fast_refused, unfit_for_fast
 from orchestrator.core.errors import Problem
+from orchestrator.core.worker_spec import fast_refused, unfit_for_fast
 from orchestrator.jobfile.algorithm_keys import check_algorithm
 from orchestrator.jobfile.distributed_keys import check_ranks
 from orchestrator.jobfile.hyperparameters import Ppo

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.contract import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.jobfile.value_types import ExpectedError
 
 _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")

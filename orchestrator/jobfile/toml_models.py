@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from orchestrator.core.contract import Algorithm, Backend, LearnerChoice, Mode
+from orchestrator.core.worker_spec import Algorithm, Backend, LearnerChoice, Mode
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
 from orchestrator.jobfile.toml_table import Table, key

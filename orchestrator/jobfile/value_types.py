@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from orchestrator.core.contract import parse_schedule
+from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.units import parse_duration, parse_size
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.contract import ExitRecord
 from orchestrator.core.errors import LedgerError
-from orchestrator.core.job import Attempt, Cause, Failed, Job, Pending, Running, State
+from orchestrator.core.job import Attempt, Cause, Ending, Failed, Job, Pending, Running, State
+from orchestrator.core.messages import ExitRecord
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
-from orchestrator.supervisor.retry_policy import Ending
 
 __all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import WorkerSpec
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
+from orchestrator.core.worker_spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths, writing_whole
+from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.errors import DiskFullError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.paths import RunPaths
 
 
 def writing(paths: RunPaths, pages: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[None]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.contract import THREAD_VARIABLES
+from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.core.text import count
 from orchestrator.machine import provenance
 from orchestrator.machine.cgroup import text_of

@@ -19,7 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import THREAD_VARIABLES, RunPaths, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.environment import THREAD_VARIABLES
+from orchestrator.core.paths import RunPaths
 from orchestrator.machine.topology import Machine, online_cpus
 
 GIT_PATIENCE_S = 2.0

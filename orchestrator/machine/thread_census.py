@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.contract import worker_thread_settings
+from orchestrator.core.environment import worker_thread_settings
 
 _CHILD = """
 import json, os, sys, time

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.analysis.statistics import estimate, location
-from orchestrator.core.contract import JobPaths, RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.report import rank_data, run_files

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import RunPaths
+from orchestrator.core.paths import RunPaths
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections

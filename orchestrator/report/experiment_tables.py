@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.contract import RunPaths
+from orchestrator.core.paths import RunPaths
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
 from orchestrator.report.number_format import DASH, count, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails

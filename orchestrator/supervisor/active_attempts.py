@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.contract import Progress
+from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Live

@@ -8,12 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from orchestrator.core.contract import ExitRecord, Progress
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, State
+from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Job, Pending, State
+from orchestrator.core.messages import ExitRecord, Progress
 from orchestrator.executors.base import Handle
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.retry_policy import Ending
 
 Facts: TypeAlias = Mapping[str, Any]
 

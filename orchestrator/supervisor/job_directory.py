@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from orchestrator.core.contract import JobPaths, WorkerSpec, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 
 
 def free_number(paths: JobPaths, number: int) -> int:

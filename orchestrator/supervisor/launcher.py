@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, RunPaths
-from orchestrator.core.job import Attempt, Cause, Failed, Job
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.job import Attempt, Cause, Ending, Failed, Job
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Executor, Exited, Handle, Launch
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import events, job_directory, retry_policy
@@ -16,7 +17,6 @@ from orchestrator.supervisor.events import Live, Reporter
 from orchestrator.supervisor.job_queue import Lack
 from orchestrator.supervisor.job_table import Roster
 from orchestrator.supervisor.recorder import Recorder
-from orchestrator.supervisor.retry_policy import Ending
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.contract import ExitRecord, RunPaths
-from orchestrator.core.job import Attempt, State
+from orchestrator.core.job import Attempt, Ending, State
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor.events import Live, Reporter
-from orchestrator.supervisor.retry_policy import Ending
 
 RECORD_EVERY_S = 1.0
 PROGRESS_SHARE = 0.05

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.contract import ExitCode, ExitRecord
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Job, Pending, Resources, State, Succeeded
+from orchestrator.core.messages import ExitRecord
 
 RETRYABLE = frozenset(
     {Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH}
@@ -45,14 +46,6 @@ def backoff_s(failures: int) -> float:
     """Seconds to wait after the ``failures``-th failure: 1, 2, 4 … 60."""
     doublings = min(max(failures - 1, 0), 10)  # whoever allows a thousand retries would overflow a float
     return min(BACKOFF_FIRST_S * 2.0**doublings, BACKOFF_LIMIT_S)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How an attempt ended: ``cause`` is None when it ended well."""
-
-    cause: Cause | None
-    message: str = ""
 
 
 def judge(

@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.contract import RunPaths
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Pending, Running, State, Succeeded
+from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import DiskFullError
-from orchestrator.core.job import Cause
+from orchestrator.core.job import Cause, Ending
 from orchestrator.executors.base import Executor
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.active_attempts import RunningAttempts
 from orchestrator.supervisor.events import Live, Reporter
-from orchestrator.supervisor.retry_policy import Ending
 
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.core.contract import Progress
+from orchestrator.core.messages import Progress
 from orchestrator.supervisor.events import Live, Reporter, UntilGone, View
 from orchestrator.terminal.tables import STATE_STYLE, Column, duration, number, table
 

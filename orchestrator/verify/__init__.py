@@ -20,9 +20,10 @@ from pathlib import Path
 from statistics import median
 
 from orchestrator import jobfile
-from orchestrator.core.contract import RunPaths, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.signals import StopRequests
 from orchestrator.machine import provenance

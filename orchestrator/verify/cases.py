@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import jobfile
-from orchestrator.core.contract import OFF_POLICY
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, session
 from orchestrator.experiment.signals import StopRequests
 from orchestrator.ledger import Ledger

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.core.contract import JobPaths, RunPaths
 from orchestrator.core.job import Failed, Job, State
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.reconcile import read_exit_record

@@ -2,7 +2,7 @@
 
 The order matters: tied to the supervisor before anything heavy is imported, threads
 limited before the libraries that read the limits are. Whatever happens is written to ``exit.json`` and told by
-the exit code (:class:`orchestrator.core.contract.ExitCode`).
+the exit code (:class:`orchestrator.core.exit_codes.ExitCode`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.core.contract import (
-    RANK_VARIABLE,
-    SEARCH_PATH_VARIABLE,
-    ExitCode,
-    ExitRecord,
-    JobPaths,
-    WorkerSpec,
-    worker_thread_settings,
-    write_whole,
-)
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.environment import RANK_VARIABLE, SEARCH_PATH_VARIABLE, worker_thread_settings
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import lifeline, outcome, startup
 from orchestrator.worker.runtime.progress import ProgressReporter
 

@@ -16,7 +16,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.contract import Progress, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.messages import Progress
 from orchestrator.executors.ray.driver_directory import Home
 from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadWatch, head_has_given_up
 from orchestrator.executors.ray.node_versions import Versions, found

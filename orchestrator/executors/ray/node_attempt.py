@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, JobPaths
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.executors.ray import file_sync

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from orchestrator.core.contract import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
+from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
 from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
 from orchestrator.executors.base import Handle

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.errors import ClusterLostError, DiskFullError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import Gang
 from orchestrator.executors.ray import file_sync, node_attempt, rank_placement

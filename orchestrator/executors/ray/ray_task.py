@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.text import last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.ray import file_sync

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.contract import write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.executors.ray.driver_directory import Home
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import shared_directory

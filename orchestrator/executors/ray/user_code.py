@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.core.contract import SEARCH_PATH_VARIABLE, RunPaths, WorkerSpec
+from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 
 MOST_FILES = 2_000
 MOST_FOLDERS = 5_000

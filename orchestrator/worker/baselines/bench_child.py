@@ -21,7 +21,9 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.core.contract import JobPaths, WorkerSpec, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import lifeline, outcome, startup
 from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 

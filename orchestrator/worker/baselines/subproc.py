@@ -16,7 +16,8 @@ import gymnasium
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
-from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.envs import envs
 from orchestrator.worker.envs.vec_env import MujocoVecEnv

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orchestrator.core.contract import RANKS_SECRET_VARIABLE
+from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.worker.runtime.outcome import RankLostError
 
 MEETING_S = 300.0

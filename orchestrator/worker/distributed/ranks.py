@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from orchestrator.core.contract import Backend
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.worker_spec import Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
 from orchestrator.worker.distributed.exchange import MEETING_S, Exchange, Network, Seal
 from orchestrator.worker.runtime.outcome import RankLostError

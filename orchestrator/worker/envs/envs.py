@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.normalize import LeanVecNormalize
 from orchestrator.worker.envs.sequential import SequentialVecEnv
 from orchestrator.worker.runtime import user_env

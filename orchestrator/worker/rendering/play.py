@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from orchestrator.core.contract import OFF_POLICY, JobPaths, WorkerSpec, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.rendering import film, rendering, scenes
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.runtime import lifeline, outcome

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.core.contract import JobPaths, WorkerSpec
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import rendering
 from orchestrator.worker.runtime import outcome
 

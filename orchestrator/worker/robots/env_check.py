@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.contract import OFF_POLICY, ExaminationRequest, fast_refused
+from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.worker_spec import OFF_POLICY, fast_refused
 from orchestrator.worker.runtime import outcome, user_env
 
 if TYPE_CHECKING:

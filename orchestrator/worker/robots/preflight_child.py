@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.core.contract import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.bundle import BundleError, collect, read_regular_file
 from orchestrator.worker.robots.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment

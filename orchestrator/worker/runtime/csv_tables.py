@@ -10,7 +10,7 @@ from typing import Any
 
 from stable_baselines3.common.logger import KVWriter, filter_excluded_keys
 
-from orchestrator.core.contract import write_whole
+from orchestrator.core.atomic_files import write_whole
 
 
 class CsvTable:

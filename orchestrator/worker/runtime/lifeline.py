@@ -17,7 +17,8 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.core.contract import CHANNEL_VARIABLE, ExitCode
+from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
 
 _PR_SET_PDEATHSIG = 1
 

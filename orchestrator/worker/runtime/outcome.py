@@ -14,7 +14,8 @@ import traceback
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from orchestrator.core.contract import ExitCode, ExitRecord
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
 
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from orchestrator.core.contract import Progress
+from orchestrator.core.messages import Progress
 from orchestrator.worker.runtime.lifeline import Channel
 from orchestrator.worker.runtime.resources import RunDelay
 

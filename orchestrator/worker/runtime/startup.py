@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 
 META_KERNELS = "torch._meta_registrations"
 NEED_NO_META_KERNELS = ("torch.profiler.", "torch.utils.serialization", "torch.utils.tensorboard")

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from orchestrator.core.contract import REPLAY, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import REPLAY
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime.progress import say

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
-from orchestrator.core.contract import Mode
+from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import Group, Ranks, pooled
 from orchestrator.worker.training import batched_rollout
 from orchestrator.worker.training.fast.epochs import Losses

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from orchestrator.core.contract import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import envs
 from orchestrator.worker.runtime.outcome import Diverged
 from orchestrator.worker.runtime.progress import say

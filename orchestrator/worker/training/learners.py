@@ -19,7 +19,8 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.core.contract import LOCAL_RANK_VARIABLE, WorkerSpec, fast_refused, parse_schedule
+from orchestrator.core.environment import LOCAL_RANK_VARIABLE
+from orchestrator.core.worker_spec import WorkerSpec, fast_refused, parse_schedule
 from orchestrator.worker.distributed.ranks import ALONE, Group, Ranks
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import CLASSES, Model

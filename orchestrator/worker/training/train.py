@@ -17,7 +17,9 @@ from pathlib import Path
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import safe_mean
 
-from orchestrator.core.contract import JobPaths, WorkerSpec, write_whole
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import Ranks, join, own_part
 from orchestrator.worker.envs import envs
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable

@@ -30,7 +30,7 @@ class RunningJob:
     cores: int
     env_steps_per_s: float | None = None
     run_delay_share: float | None = None
-    """As in :class:`orchestrator.core.contract.Progress`."""
+    """As in :class:`orchestrator.core.messages.Progress`."""
 
     @property
     def job_id(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from orchestrator.core.contract import worker_thread_settings
+from orchestrator.core.environment import worker_thread_settings
 from orchestrator.machine.topology import Machine
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.core.contract import write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.orphan_reaper import carriers
 from orchestrator.machine.cgroup import text_of

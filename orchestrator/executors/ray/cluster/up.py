@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.core.contract import TOKEN_VARIABLE
+from orchestrator.core.environment import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import count
 from orchestrator.executors.process import package_path

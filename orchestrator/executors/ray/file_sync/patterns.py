@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from orchestrator.core.contract import JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.executors.ray.file_sync.chunks import MirrorError
 
 _JOB = JobPaths(Path())

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from orchestrator.core.contract import DISK_FULL_ERRNOS
 from orchestrator.core.errors import UsageError
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.text import INSTALL_RAY
 
 CHUNK_BYTES = 2**20

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.contract import Activation as ActivationName
+from orchestrator.core.worker_spec import Activation as ActivationName
 
 Array = NDArray[Any]
 """float32 or float64."""

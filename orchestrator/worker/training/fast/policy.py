@@ -9,7 +9,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
-from orchestrator.core.contract import FAST_ACTIVATIONS, Mode
+from orchestrator.core.worker_spec import FAST_ACTIVATIONS, Mode
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.fast.network import Array, Layout, Passes, Shape

@@ -11,7 +11,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
-from orchestrator.core.contract import Mode
+from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, pooled
 from orchestrator.worker.training.fast import rollout
 from orchestrator.worker.training.fast.epochs import Losses, Samples

@@ -1,6 +1,6 @@
 """Which trainings the fast learner can do. Neither torch nor stable-baselines3 is imported: preflight asks here too.
 
-What a job file alone tells is judged by :func:`orchestrator.core.contract.unfit_for_fast`, before there is an
+What a job file alone tells is judged by :func:`orchestrator.core.worker_spec.unfit_for_fast`, before there is an
 environment.
 Of the policy's other keyword arguments ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and initial
 values; ``full_std``, ``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images`` for images alone; and two
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orchestrator.core.contract import WorkerSpec, unfit_for_fast
+from orchestrator.core.worker_spec import WorkerSpec, unfit_for_fast
 
 ACTION_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 """In what else an environment takes its actions, the rollout buffer would round them."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orchestrator.core.contract import Mode
+from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
 from orchestrator.worker.training.fast.loss import Minibatch, Settings

@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
+    """Write so that ``path`` holds the old content or the new, never a part: beside, fsync, rename.
+
+    :param data: the content, or what writes it to the open file it is given.
+    :param durable: whether the content must survive a power cut; False for what can be made again.
+    :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
+    """
+    with writing_whole(path, durable=durable) as file:
+        if callable(data):
+            data(file)
+        else:
+            file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """As :func:`write_whole`, for a content that comes bit by bit: ``path`` holds it once the block has ended well."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    if durable:
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
