@@ -39,8 +39,8 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
 from orchestrator.machine.slots import SlotPool
+from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.terminal.live_table import SilentReporter
 
 COMMAND = [sys.executable, "-m", "orchestrator"]
 ROBOTS = ("quadruped", "runner")

@@ -26,9 +26,8 @@ from orchestrator.executors.base import Event, Handle, Launch, Progressed
 from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.executors.ray.file_sync import Home, Source
 from orchestrator.executors.ray.node_attempt import Batch
-from orchestrator.supervisor.events import View
+from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.terminal.live_table import SilentReporter
 
 TICK_S = 0.25
 ITERATION_EVERY_S = 2.0

@@ -12,8 +12,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.experiment import session  # noqa: F401 - everything that a driver loads
-from orchestrator.supervisor.events import View
-from orchestrator.terminal.live_table import SilentReporter
+from orchestrator.supervisor.events import SilentReporter, View
 
 LOOKED_AFTER_S = 5.0
 

@@ -20,7 +20,8 @@ from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import session
 from orchestrator.jobfile import Experiment, from_mapping, load
-from orchestrator.terminal.live_table import LineReporter, SilentReporter
+from orchestrator.supervisor.events import SilentReporter
+from orchestrator.terminal.live_table import LineReporter
 
 StrPath = str | os.PathLike[str]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from orchestrator.commands import cluster_commands
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
-from orchestrator.executors.ray.cluster import cluster_commands
 
 if TYPE_CHECKING:
     from orchestrator.experiment.preflight import Child
@@ -448,7 +448,9 @@ def compare(
     if as_json:
         print(json.dumps(found.facts(), indent=1, ensure_ascii=False))
     else:
-        comparison.show(found)
+        from orchestrator.terminal import compare_view
+
+        compare_view.show(found)
 
 
 @app.command()

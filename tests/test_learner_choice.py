@@ -19,7 +19,7 @@ from supervisor_helpers import make_spec
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile.hyperparameters import POLICY_KEYS
-from orchestrator.terminal import tables
+from orchestrator.ledger.summary import learner_summary
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.fast import qualify
 from orchestrator.worker.training.fast.ppo import FastPPO
@@ -154,7 +154,7 @@ def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> d
     ],
 )
 def test_one_line_says_which_learners_and_why_not_the_fast_one(rows: list[dict[str, Any]], line: str) -> None:
-    assert tables.learners(rows) == line
+    assert learner_summary(rows) == line
 
 
 def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ from orchestrator.executors.ray.cluster_slots import ClusterPool
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import RunningAttempts
-from orchestrator.supervisor.events import Live, View
+from orchestrator.supervisor.events import Live, SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.terminal import live_table
-from orchestrator.terminal.live_table import LiveReporter, SilentReporter
+from orchestrator.terminal.live_table import LiveReporter
 
 REPOSITORY = Path(__file__).parents[1]
 

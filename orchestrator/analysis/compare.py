@@ -5,17 +5,14 @@ Two benchmarks are compared arm by arm and level by level, two experiments job b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Kind = Literal["benchmark", "experiment"]
 
@@ -105,8 +102,8 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
     if not pairs:
         names = "Arms and levels" if a.kind == "benchmark" else "Names of finished jobs"
         raise UsageError(
-            f"{run_a} and {run_b} have nothing in common: one has {_listed(list(a.things))}, the other"
-            f" {_listed(list(b.things))}. {names} must agree"
+            f"{run_a} and {run_b} have nothing in common: one has {names_of(list(a.things))}, the other"
+            f" {names_of(list(b.things))}. {names} must agree"
         )
     return Comparison(
         kind=a.kind,
@@ -245,73 +242,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "nothing that is finished"
-    return listed(names, 5)
-
-
-# -- for people
-
-
-def show(found: Comparison) -> None:
-    """Print the comparison: a table, what else differs, what only one of them has."""
-    from rich.text import Text
-
-    from orchestrator.terminal.views import console
-    from orchestrator.terminal.views import show as put
-
-    on = console()
-    put(on, f"A: {found.a}", f"B: {found.b}", "", _table(found.pairs, on.width))
-    if found.differences:
-        put(on, "", Text("What else differs", style="bold"))
-        put(on, *(f"{what}: {a} → {b}" for what, a, b in found.differences))
-    experiments = found.kind == "experiment"
-    for name, only in (("A", found.only_a), ("B", found.only_b)):
-        if only:
-            put(on, "", f"Only in {name}{' (or finished only there)' if experiments else ''}: {_listed(only)}")
-
-
-def _table(pairs: Sequence[Pair], width: int) -> RenderableType:
-    from orchestrator.terminal.tables import Column, table
-
-    repeats = [f"{pair.a.n}, {pair.b.n}" for pair in pairs]
-    columns = [
-        Column(name="", cells=[pair.what for pair in pairs]),
-        Column(name="figure", cells=[pair.figure for pair in pairs]),
-        Column(name="A", cells=_cells(pairs, lambda pair: pair.a, "a"), justify="right"),
-        Column(name="B", cells=_cells(pairs, lambda pair: pair.b, "b"), justify="right"),
-        Column(name="B / A", cells=[_ratio(pair) for pair in pairs], justify="right", styles=list(map(_style, pairs))),
-        Column(name="values", cells=repeats, justify="right", rank=1),
-    ]
-    return table(columns, width)
-
-
-def _cells(pairs: Sequence[Pair], side: Callable[[Pair], Estimate], letter: str) -> list[str]:
-    return [f"{'≤ ' if letter in pair.bound else ''}{_figure(side(pair))}" for pair in pairs]
-
-
-def _figure(one: Estimate) -> str:
-    form = ",.0f" if abs(one.median) >= 100 else ".2f"
-    if one.low is None or one.high is None:
-        return format(one.median, form)
-    return f"{one.median:{form}} [{one.low:{form}}, {one.high:{form}}]"
-
-
-def _ratio(pair: Pair) -> str:
-    one = pair.ratio
-    if one is None:
-        return "–"
-    sign = {"a": "≥ ", "b": "≤ "}.get(pair.bound, "")
-    bounds = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
-    return f"{sign}{one.median:.2f}{bounds}"
-
-
-def _style(pair: Pair) -> str:
-    """Green for what has surely grown, red for what has surely shrunk: more is better of every figure."""
-    one = pair.ratio
-    if one is None:
-        return "dim"
-    if one.low is not None and one.low > 1:
-        return "green"
-    return "red" if one.high is not None and one.high < 1 else ""
+def names_of(things: Sequence[str]) -> str:
+    """The first five names, for a sentence."""
+    return listed(things, 5) if things else "nothing that is finished"

@@ -20,9 +20,9 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import duration
 from orchestrator.executors.process import end_group
 from orchestrator.jobfile import Experiment
-from orchestrator.terminal.tables import duration
 
 FORMAT = 1
 LEAST_ITERATIONS = 3

@@ -45,7 +45,7 @@ def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_paralle
 def main(arguments: Sequence[str]) -> int:
     from orchestrator.experiment import session
     from orchestrator.jobfile import Experiment
-    from orchestrator.terminal.live_table import SilentReporter
+    from orchestrator.supervisor.events import SilentReporter
 
     # The benchmark's sentinel ends what carries its token: us, but not our own sentinel, which then ends our workers.
     os.environ.pop(TOKEN_VARIABLE, None)

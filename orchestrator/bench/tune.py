@@ -14,8 +14,8 @@ from orchestrator.bench.workload import Work
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import duration
 from orchestrator.machine.topology import Machine
-from orchestrator.terminal.tables import duration
 
 FORMAT = 1
 FACTORS = (0.5, 2.0, 4.0)

@@ -13,7 +13,7 @@ from orchestrator.bench.plan import Cells
 from orchestrator.bench.runner import Cell, Ground, measure
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
-from orchestrator.terminal.tables import duration
+from orchestrator.core.text import duration
 
 PATIENCE = 4.0
 """A cell may take so many times as long as one supervised process alone, and longer where processes share cores."""

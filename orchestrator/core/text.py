@@ -20,3 +20,17 @@ def listed(names: Sequence[str], most: int) -> str:
 def last_line(text: str, otherwise: str) -> str:
     """Of what another program has said, where that is long, its last line; ``otherwise`` where it says nothing."""
     return ([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1]
+
+
+def number(value: float | None, form: str) -> str:
+    """``value`` formatted, or a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def duration(seconds: float | None) -> str:
+    """``3725`` → ``1:02:05``."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

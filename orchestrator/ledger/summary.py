@@ -12,6 +12,7 @@ from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import listed
 
 
 def writing(paths: RunPaths, pages: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[None]:
@@ -74,3 +75,28 @@ def _cells(page: Sequence[Mapping[str, Any]]) -> str:
         values = (row[name] for name in _columns(row))
         writer.writerow(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
     return text.getvalue()
+
+
+LEARNERS_SHOWN = 4
+"""Reasons against the fast learner that the line about learners gives; and the jobs that it names for each."""
+
+
+def learner_summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many jobs each learner trains; where it is not the fast one, why and which. Empty: none is known yet.
+
+    ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
+    """
+    of: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        if row["learner"] is not None:
+            why = "" if row["learner"] == "fast" else row["learner_reason"] or ""
+            of.setdefault(row["learner"], {}).setdefault(why, []).append(row["job_id"])
+    jobs_of = {learner: sum(map(len, groups.values())) for learner, groups in of.items()}
+    all_alike = sum(map(len, of.values())) == 1
+    told = []
+    for learner, count in sorted(jobs_of.items(), key=lambda item: -item[1]):
+        known = [(why, jobs) for why, jobs in of[learner].items() if why]
+        whys = [why if all_alike else f"{why}: {listed(jobs, LEARNERS_SHOWN)}" for why, jobs in known[:LEARNERS_SHOWN]]
+        whys += [f"and {len(known) - LEARNERS_SHOWN} more reasons"] * (len(known) > LEARNERS_SHOWN)
+        told.append(f"{learner} × {count}" + (f" ({'; '.join(whys)})" if whys else ""))
+    return ", ".join(told)

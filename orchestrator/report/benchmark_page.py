@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from orchestrator.core.text import duration
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
@@ -14,7 +15,6 @@ from orchestrator.report.document import Cell, Column, Document, Figure, Headlin
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import count, number, percent, plain, sentence
 from orchestrator.report.ranks_page import benchmark_section
-from orchestrator.terminal.tables import duration
 
 OURS = "pinned"
 MOST_LANES = 256

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import duration
+from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
@@ -16,7 +18,6 @@ from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import count, number, percent, plain
 from orchestrator.report.ranks_page import experiment_section
-from orchestrator.terminal.tables import duration, learners
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -41,7 +42,7 @@ def document(facts: Mapping[str, Any], run_dir: Path) -> Document:
         parts += [
             _findings(facts["findings"], jobs),
             _curves(robots, {job["job_id"]: job["curve"] for job in jobs}),
-            tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir)), learners(jobs)),
+            tables.robots_section(robots, tables.previews(jobs, RunPaths(run_dir)), learner_summary(jobs)),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),

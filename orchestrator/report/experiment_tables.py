@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import duration
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
 from orchestrator.report.number_format import DASH, count, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.terminal.tables import duration
 
 SHOWN_ROWS = 40
 STATE_TONES: dict[str, Any] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}

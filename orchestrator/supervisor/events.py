@@ -159,3 +159,13 @@ def _returns(record: ExitRecord | None) -> str:
         return ""
     evaluated = f", evaluated {record.eval_mean:.1f}" if record.eval_mean is not None else ""
     return f": return {record.ep_rew_mean_first:.1f} → {record.ep_rew_mean:.1f}{evaluated}"
+
+
+class SilentReporter:
+    """For callers of the Python API who did not ask to see anything."""
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        """Nobody is told."""
+
+    def tick(self, view: Callable[[], View]) -> None:
+        """Nothing is drawn."""

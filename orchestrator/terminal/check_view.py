@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from orchestrator.core.text import number
 from orchestrator.experiment.robot_check import Checked, VerdictWord
 from orchestrator.terminal import tables, views
-from orchestrator.terminal.tables import Column, number
+from orchestrator.terminal.tables import Column
 
 STYLE: Mapping[VerdictWord, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
 NONE = "–"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
-from orchestrator.supervisor.events import Live, Reporter, UntilGone, View
-from orchestrator.terminal.tables import STATE_STYLE, Column, duration, number, table
+from orchestrator.core.text import duration, number
+from orchestrator.supervisor.events import Live, Reporter, SilentReporter, UntilGone, View
+from orchestrator.terminal.tables import STATE_STYLE, Column, table
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -33,16 +34,6 @@ EVENT_STYLE = {
     "stopping": "yellow",
     "succeeded": "green",
 }
-
-
-class SilentReporter:
-    """For callers of the Python API who did not ask to see anything."""
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        """Nobody is told."""
-
-    def tick(self, view: Callable[[], View]) -> None:
-        """Nothing is drawn."""
 
 
 class LineReporter(SilentReporter):

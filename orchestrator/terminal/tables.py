@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.core.text import listed
+from orchestrator.core.text import duration, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,8 +25,6 @@ STATE_STYLE = {
 }
 TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
-LEARNERS_SHOWN = 4
-"""Reasons against the fast learner that the line about learners gives; and the jobs that it names for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,27 +138,6 @@ def ranks(numbers: Sequence[int], *, rank: int = 0) -> list[Column]:
     return [Column(name="ranks", cells=[str(number) for number in numbers], justify="right", rank=rank)]
 
 
-def learners(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many jobs each learner trains; where it is not the fast one, why and which. Empty: none is known yet.
-
-    ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
-    """
-    of: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        if row["learner"] is not None:
-            why = "" if row["learner"] == "fast" else row["learner_reason"] or ""
-            of.setdefault(row["learner"], {}).setdefault(why, []).append(row["job_id"])
-    jobs_of = {learner: sum(map(len, groups.values())) for learner, groups in of.items()}
-    all_alike = sum(map(len, of.values())) == 1
-    told = []
-    for learner, count in sorted(jobs_of.items(), key=lambda item: -item[1]):
-        known = [(why, jobs) for why, jobs in of[learner].items() if why]
-        whys = [why if all_alike else f"{why}: {listed(jobs, LEARNERS_SHOWN)}" for why, jobs in known[:LEARNERS_SHOWN]]
-        whys += [f"and {len(known) - LEARNERS_SHOWN} more reasons"] * (len(known) > LEARNERS_SHOWN)
-        told.append(f"{learner} × {count}" + (f" ({'; '.join(whys)})" if whys else ""))
-    return ", ".join(told)
-
-
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """``(job_id, why)`` of the jobs that failed, the first few of them, with the last lines of a traceback."""
     failed = [row for row in rows if row["state"] == "FAILED"]
@@ -194,17 +171,3 @@ def _return_style(row: Mapping[str, Any]) -> str:
     if first is None or last is None:
         return "dim"
     return "green" if last > first else "red" if last < first else ""
-
-
-def number(value: float | None, form: str) -> str:
-    """``value`` formatted, or a dash where there is none."""
-    return "–" if value is None else format(value, form)
-
-
-def duration(seconds: float | None) -> str:
-    """``3725`` → ``1:02:05``."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

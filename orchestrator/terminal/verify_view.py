@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.text import Text
 
 from orchestrator.analysis.statistics import Estimate
+from orchestrator.core.text import number
 from orchestrator.terminal import tables, views
-from orchestrator.terminal.tables import Column, number
+from orchestrator.terminal.tables import Column
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, JobVerdict
 
 STYLE = {"PASS": "green", "FAIL": "bold red"}

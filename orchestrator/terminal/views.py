@@ -19,6 +19,7 @@ from orchestrator.experiment import control
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.session import Finished, Plan
 from orchestrator.jobfile import Experiment
+from orchestrator.ledger.summary import learner_summary
 from orchestrator.terminal import tables
 from orchestrator.terminal.tables import Column
 
@@ -133,6 +134,6 @@ def _status(on: Console, snapshot: Snapshot) -> Group:
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
-    learners, failed = tables.learners(rows), tables.reasons(rows)
+    learners, failed = learner_summary(rows), tables.reasons(rows)
     said = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
     return said + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]

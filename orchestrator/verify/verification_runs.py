@@ -19,8 +19,8 @@ from orchestrator.experiment.reconcile import read_exit_record
 from orchestrator.experiment.signals import StopRequests
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import SlotPool
+from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.terminal.live_table import SilentReporter
 from orchestrator.verify.cases import Subject
 
 LOOK_EVERY_S = 0.005
