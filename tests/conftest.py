@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import command_helpers as commands
 from command_helpers import Experiment
@@ -22,12 +22,45 @@ from ray_helpers import ray_cluster, ray_fleet
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+TESTS = Path(__file__).parent
+
 __all__ = ["finished", "finished_once", "ray_cluster", "ray_fleet", "small_disk"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Ray comes last: it stays in this process, with threads and children that others do not expect."""
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+FULL = ("ray", "ranks", "bench", "soak", "gpu")
+"""Folders of tests that run with ``--full`` only, or where they are named on the command line."""
+GROUPS = {"ray": "ray", "bench": "cpus"}
+"""Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="run every test: the slow ones too, and those of tests/{ray,ranks,…}"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the full tier, leave them out unless asked for, and keep the tests of a file together."""
+    for item in items:
+        tier = _tier(item)
+        if tier in FULL or item.get_closest_marker("slow"):
+            item.add_marker("full")
+        if tier == "ray":
+            item.add_marker("ray")
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(GROUPS.get(tier, item.path.stem)))
+    if not config.getoption("--full"):
+        named = {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
+        left_out = [
+            item for item in items if item.get_closest_marker("full") and not named & {item.path, item.path.parent}
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+    items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,302 @@
+"""The command as a user gives it: real processes, tiny experiments, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+"""From <linux/prctl.h> and <linux/capability.h>."""
+
+PATIENCE_S = 60.0
+"""For an event that is certain to come; only a failing test waits this long."""
+
+HOPPER = REPOSITORY / "mjcf/hopper.xml"
+BALANCER = REPOSITORY / "mjcf/balancer.xml"
+
+TINY = """
+[defaults]
+total_timesteps = 512
+n_envs = 2
+checkpoint_every = 128
+eval_episodes = 0
+[defaults.ppo]
+n_steps = 64
+batch_size = 64
+n_epochs = 1
+[defaults.resources]
+memory = "2 GiB"
+"""
+
+CODE = '''
+import os, signal, subprocess, sys, time
+import gymnasium
+import numpy as np
+
+
+class Odd(gymnasium.Env):
+    """Does nothing, until ``at`` steps were taken; then ``deed``."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, deed, at):
+        self.deed, self.at, self.count = deed, at, 0
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        observation = np.full(3, self.count % 7 / 7, np.float32)
+        if self.count == self.at:
+            observation = DEEDS[self.deed](observation)
+        return observation, float(action[0]), False, self.count % 16 == 0, {}
+
+
+def talk(observation):
+    line = "x" * 1023 + "\\n"
+    for _ in range(100 * 1024):
+        sys.stdout.write(line)
+    return observation
+
+
+def fail(observation):
+    raise ValueError("the knee fell off")
+
+
+def leave(observation):
+    sys.exit(3)
+
+
+def go_deaf(observation):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf", flush=True)
+    time.sleep(600)
+
+
+def have_children(observation):
+    for new_session in (False, True):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=new_session)
+    print("children", flush=True)
+    time.sleep(600)
+
+
+def eat(observation):
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1 << 20) * 16))
+        time.sleep(0.02)
+
+
+DEEDS = {
+    "nothing": lambda observation: observation,
+    "nan": lambda observation: observation * np.nan,
+    "talk": talk,
+    "fail": fail,
+    "leave": leave,
+    "vanish": lambda observation: os._exit(0),
+    "segfault": lambda observation: os.kill(os.getpid(), signal.SIGSEGV),
+    "wait": lambda observation: time.sleep(600),
+    "go_deaf": go_deaf,
+    "have_children": have_children,
+    "eat": eat,
+}
+
+
+def make(xml=None, seed=0, deed="nothing", at=40):
+    return Odd(deed, at)
+
+
+def raises(xml=None, seed=0):
+    raise RuntimeError("no such robot today")
+
+
+def takes_nothing():
+    return Odd("nothing", 0)
+
+
+def not_an_env(xml=None, seed=0):
+    return 3
+'''
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A job file and its run directory, in ``cwd``."""
+
+    cwd: Path
+    jobs: Path
+    run_dir: Path
+
+
+def odd(name: str, deed: str, **more: Any) -> dict[str, Any]:
+    """A job whose environment does ``deed`` early in its training."""
+    return {"name": name, "entry_point": "odd:make", "env_kwargs": {"deed": deed}, **more}
+
+
+def write_experiment(directory: Path, *jobs: Mapping[str, Any], head: str = "", defaults: str = TINY) -> Path:
+    """A job file with ``jobs``, and beside it the module ``odd``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "odd.py").write_text(CODE)
+    tables = "\n".join("[[jobs]]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in job.items()) for job in jobs)
+    path = directory / "jobs.toml"
+    path.write_text(f'name = "tiny"\n{head}\n{defaults}\n{tables}\n', encoding="utf-8")
+    return path
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value if not isinstance(value, Path) else str(value), ensure_ascii=False)
+
+
+def environment(**added: str) -> dict[str, str]:
+    plain = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "FORCE_COLOR")}
+    return {**plain, "PYTHONPATH": str(REPOSITORY), **added}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "orchestrator", *map(str, arguments)]
+
+
+def bow_to_permissions() -> None:
+    """Before an exec: root, too, may then read only what permissions allow (capabilities(7))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        if os.geteuid() == 0 and libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "capability not dropped")
+
+
+def give(
+    *arguments: str | Path,
+    cwd: Path,
+    before: Callable[[], None] | None = None,
+    patience_s: float = PATIENCE_S * 2,
+    **added: str,
+) -> subprocess.CompletedProcess[str]:
+    """Give a command and wait for its end. Whatever the user did: never a traceback.
+
+    ``before`` is called in the new process before the command takes its place.
+    """
+    done = subprocess.run(
+        command(*arguments),
+        check=False,
+        preexec_fn=before,
+        cwd=cwd,
+        env=environment(**added),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+    )
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout
+    return done
+
+
+class Run:
+    """A ``run --json`` under way."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path, **added: str) -> None:
+        self.cwd = cwd
+        self.events: list[dict[str, Any]] = []
+        self.said = ""
+        """Standard error, once it has ended."""
+        self.popen = subprocess.Popen(
+            command("run", *arguments, "--json"),
+            cwd=cwd,
+            env=environment(**added),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        for pipe in (self.popen.stdout, self.popen.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def until(self, kind: str, job_id: str | None = None) -> dict[str, Any]:
+        """The next event of that kind (and job)."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == kind and job_id in (None, self.events[-1].get("job_id")):
+                return self.events[-1]
+        raise AssertionError(f"no event {kind}; exit code {self.popen.wait()}: {self.stderr()}\n{self.events}")
+
+    def stderr(self) -> str:
+        assert self.popen.stderr is not None
+        return self.popen.stderr.read()
+
+    def signal(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def end(self) -> int:
+        """Its exit code, all events read."""
+        assert self.popen.stdout is not None
+        self.events += map(json.loads, self.popen.stdout)
+        self.said = self.stderr()
+        assert "Traceback" not in self.said, self.said
+        return self.popen.wait(PATIENCE_S)
+
+    def kinds(self, job_id: str) -> list[str]:
+        return [event["event"] for event in self.events if event.get("job_id") == job_id]
+
+
+def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """For what no event tells: a file that appears, a process that is gone."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain: {what}"
+        time.sleep(0.01)
+    return found
+
+
+def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
+    return {row["job_id"]: row for row in json.loads((run_dir / "summary.json").read_text())}
+
+
+def token_of(pid: int) -> bytes:
+    """What marks every process below the supervisor that started ``pid``."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    token = next(variable for variable in variables if variable.startswith(b"ORCHESTRATOR_TOKEN="))
+    return token.split(b"/")[0]
+
+
+def carriers(token: bytes) -> list[int]:
+    """Pids of the processes with that token."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if token in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

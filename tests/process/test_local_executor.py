@@ -1,0 +1,463 @@
+"""Workers as processes of this machine: how they are started, and that nothing of them is ever left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_helpers import (
+    PUPPET,
+    READY,
+    Order,
+    await_files,
+    await_gone,
+    events_until,
+    local,
+    make_launch,
+    until_exit,
+    until_heard,
+)
+
+from orchestrator.core.environment import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.executors import local as local_module
+from orchestrator.executors import orphan_reaper, process
+from orchestrator.executors.base import Exited, Progressed, Sampled
+from orchestrator.executors.local import LocalExecutor
+
+REPOSITORY = Path(__file__).parents[2]
+ASLEEP: list[Order] = [("say", READY), ("sleep", None)]
+DEAF: list[Order] = [("when asked", None), *ASLEEP]
+
+
+def seen(
+    tmp_path: Path, orders: Sequence[Order] = (), environment: dict[str, str] | None = None, **changes: Any
+) -> Any:
+    """What a worker found when it looked at itself."""
+    with local(environment=environment or {}) as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [*orders, ("look", None)], **changes))
+        assert until_exit(executor, handle)[handle].returncode == 0
+    assert handle.pid is not None
+    found = json.loads((tmp_path / "a/seen.json").read_text())
+    assert int(found["pid"]) == handle.pid
+    return found
+
+
+# -- how a worker is started
+
+
+def test_a_worker_leads_a_session_of_its_own_and_reads_nothing(tmp_path: Path) -> None:
+    found = seen(tmp_path)
+    assert found["sid"] == found["pid"] != str(os.getsid(0))
+    assert found["stdin"] == "/dev/null"
+
+
+def test_a_worker_is_given_job_directory_and_attempt_number(tmp_path: Path) -> None:
+    assert seen(tmp_path, number=3)["argv"] == f"{tmp_path / 'a'} 3"
+
+
+def test_a_worker_runs_on_its_own_cpus_only(tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    assert seen(tmp_path, cpus=(cpu,))["cpus"] == str(cpu)
+
+
+def test_a_worker_has_its_thread_budget_and_its_gpus_in_the_environment(tmp_path: Path) -> None:
+    found = seen(tmp_path, threads=3, gpus=("GPU-a", "GPU-b"), environment={"MUJOCO_GL": "egl"})
+    assert {found[name] for name in THREAD_VARIABLES} == {"3"}
+    assert found["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert found["MUJOCO_GL"] == "egl"
+    assert found[TOKEN_VARIABLE].endswith("/a/0")
+
+
+def test_a_worker_without_gpus_sees_none(tmp_path: Path) -> None:
+    assert seen(tmp_path)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_worker_inherits_no_descriptor_but_its_channel(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        found = seen(tmp_path)
+    # One more for the listing itself.
+    assert len(found["fds"].split()) == 5
+    assert found[CHANNEL_VARIABLE] in found["fds"].split()
+
+
+def test_what_a_worker_prints_is_in_its_log_after_what_an_earlier_one_of_that_number_printed(tmp_path: Path) -> None:
+    log = make_launch(tmp_path, "a").job_dir / "attempts/0/worker.log"
+    log.write_text("before\n")
+    with local(
+        worker_command=(sys.executable, "-S", "-c", "import os; os.write(1, b'out\\n'); os.write(2, b'err\\n')")
+    ) as executor:
+        handle = executor.submit(make_launch(tmp_path, "a"))
+        until_exit(executor, handle)
+    assert log.read_text() == "before\nout\nerr\n"
+
+
+def test_a_worker_that_prints_a_hundred_megabytes_is_no_burden(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("print", 100_000_000), ("exit", 0)]))
+        assert until_exit(executor, handle)[handle].returncode == 0
+    log = tmp_path / "a/attempts/0/worker.log"
+    assert log.stat().st_size == 100_000_000
+    log.unlink()
+
+
+def test_a_worker_that_floods_its_channel_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    with local() as executor:
+        flood = executor.submit(make_launch(tmp_path, "flood", [("flood", 10**9)]))
+        other = executor.submit(make_launch(tmp_path, "other", [("say", READY), ("exit", 0)]))
+        assert until_exit(executor, other)[other].returncode == 0
+        executor.cancel(flood, kill=True)
+        until_exit(executor, flood)
+
+
+def test_a_worker_that_closes_its_channel_is_still_watched(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("say", READY), ("close channel", None), ("exit", 4)]))
+        assert until_exit(executor, handle)[handle].returncode == 4
+
+
+def test_memory_is_sampled_and_forked_children_are_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 0.0)
+    orders: list[Order] = [("allocate", 100), *[("fork", f"child{number}") for number in range(4)], *ASLEEP]
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", orders))
+        until_heard(executor, handle)
+        samples = events_until(executor, lambda events: any(isinstance(event, Sampled) for event in events))
+    sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
+    assert 100 < sizes[-1] < 200
+    assert process.resident_mib(2**22 + 1) == 0.0
+
+
+# -- what could not be started
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_command_that_does_not_exist_is_an_os_error_and_leaks_nothing(tmp_path: Path) -> None:
+    with local(worker_command=("/does/not/exist",)) as executor:
+        counts = []
+        for number in range(20):
+            with pytest.raises(FileNotFoundError):
+                executor.submit(make_launch(tmp_path, f"j{number}"))
+            counts.append(descriptors())
+        assert len(set(counts)) == 1
+        assert not executor.poll(0.0)
+
+
+def test_cpus_that_do_not_exist_are_an_os_error_and_leave_no_process(tmp_path: Path) -> None:
+    with local() as executor:
+        with pytest.raises(OSError, match="Invalid argument"):
+            executor.submit(make_launch(tmp_path, "a", DEAF, cpus=(100_000,)))
+        assert not children("puppet.py")
+
+
+def children(part: str) -> list[int]:
+    """Our own children with ``part`` in their command line, zombies among them."""
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split():
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+            if part in command or not command:
+                found.append(int(pid))
+    return found
+
+
+def test_two_hundred_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: Path) -> None:
+    before = descriptors()
+    with local(worker_command=("/bin/true",)) as executor:
+        for number in range(200):
+            handle = executor.submit(make_launch(tmp_path, f"j{number}"))
+            assert until_exit(executor, handle)[handle].returncode == 0
+        assert not children("true")
+    assert descriptors() == before
+    assert not children("sentinel")
+
+
+def test_two_hundred_executors_leak_nothing_either(tmp_path: Path) -> None:
+    before = descriptors()
+    for number in range(20):
+        with local(worker_command=("/bin/true",)) as executor:
+            handle = executor.submit(make_launch(tmp_path, f"j{number}"))
+            until_exit(executor, handle)
+    for _ in range(180):
+        LocalExecutor().close()
+    assert descriptors() == before
+    assert not children("")
+
+
+# -- ends
+
+
+def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", DEAF))
+        until_heard(executor, handle)
+        executor.cancel(handle, kill=False)
+        executor.cancel(handle, kill=True)
+        assert until_exit(executor, handle)[handle].returncode == -signal.SIGKILL
+
+
+def test_a_stopped_worker_is_killed(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", ASLEEP))
+        until_heard(executor, handle)
+        assert handle.pid is not None
+        os.kill(handle.pid, signal.SIGSTOP)
+        executor.cancel(handle, kill=False)
+        executor.cancel(handle, kill=True)
+        assert until_exit(executor, handle)[handle].returncode == -signal.SIGKILL
+
+
+def test_only_the_worker_itself_is_asked_to_leave_but_its_group_is_killed(tmp_path: Path) -> None:
+    orders: list[Order] = [("when asked", 11), ("fork", "child"), *ASLEEP]
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", orders))
+        (child,) = map(int, await_files(tmp_path / "a/child"))
+        until_heard(executor, handle)
+        executor.cancel(handle, kill=False)
+        assert until_exit(executor, handle)[handle].returncode == 11
+        await_gone([child])
+
+
+@pytest.mark.parametrize("how", ["exits", "is killed", "is closed"])
+def test_descendants_in_the_group_and_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path, how: str) -> None:
+    orders: list[Order] = [("fork", "child"), ("daemon", "daemon"), *ASLEEP]
+    if how == "exits":
+        orders[2:] = [("exit", 0)]
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", orders))
+        pids = [int(text) for text in await_files(tmp_path / "a/child", tmp_path / "a/daemon")]
+        assert handle.pid is not None
+        if how == "is killed":
+            os.kill(handle.pid, signal.SIGKILL)
+        if how != "is closed":
+            until_exit(executor, handle)
+            await_gone(pids)
+    await_gone([handle.pid, *pids])
+
+
+def test_a_sweep_leaves_the_descendants_of_other_attempts_alone(tmp_path: Path) -> None:
+    with local() as executor:
+        one = executor.submit(make_launch(tmp_path, "one", [("daemon", "daemon"), *ASLEEP]))
+        other = executor.submit(make_launch(tmp_path, "one0", [("daemon", "daemon"), *ASLEEP]))
+        gone, stays = (int(text) for text in await_files(tmp_path / "one/daemon", tmp_path / "one0/daemon"))
+        executor.cancel(one, kill=True)
+        until_exit(executor, one)
+        await_gone([gone])
+        assert other.pid is not None
+        os.kill(other.pid, 0)
+        os.kill(stays, 0)
+    await_gone([stays])
+
+
+def test_the_last_words_before_the_end_are_not_lost(tmp_path: Path) -> None:
+    lines: list[Order] = [("say", READY)] * 100
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [*lines, ("exit", 0)]))
+        events = events_until(executor, lambda events: any(isinstance(event, Exited) for event in events))
+    assert sum(isinstance(event, Progressed) for event in events) == 100
+    assert events[-1].handle == handle
+
+
+def test_an_exit_code_that_something_else_has_taken_is_unknown_not_zero(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("exit", 1)]))
+        assert handle.pid is not None
+        os.waitpid(handle.pid, 0)
+        assert until_exit(executor, handle)[handle].returncode is None
+
+
+def test_without_pidfds_ends_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    with local() as executor:
+        first = executor.submit(make_launch(tmp_path, "a", [("say", READY), ("exit", 3)]))
+        second = executor.submit(make_launch(tmp_path, "b", ASLEEP))
+        assert until_exit(executor, first)[first].returncode == 3
+        executor.cancel(second, kill=True)
+        assert until_exit(executor, second)[second].returncode == -signal.SIGKILL
+
+
+def test_an_out_of_memory_kill_explains_as_many_ends_as_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = {"count": 5}
+    monkeypatch.setattr(local_module.machine, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
+    with local() as executor:
+        handles = [executor.submit(make_launch(tmp_path, f"j{number}", ASLEEP)) for number in range(2)]
+        executor.poll(0.0)
+        kills["count"] = 6
+        for handle in handles:
+            executor.cancel(handle, kill=True)
+        ended = until_exit(executor, *handles)
+    assert sorted(end.oom_killed for end in ended.values()) == [False, True]
+
+
+# -- the supervisor dies
+
+SUPERVISOR = """
+import sys, time
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from executor_helpers import ASLEEP_FAMILY, PUPPET, make_launch, until_heard
+from orchestrator.executors.local import LocalExecutor
+command = PUPPET if sys.argv[4] == "puppet" else (sys.executable, "-S", "-c", sys.argv[4])
+executor = LocalExecutor(worker_command=command)
+handles = [executor.submit(make_launch(Path(sys.argv[3]), f"j{number}", ASLEEP_FAMILY)) for number in range(3)]
+until_heard(executor, *handles)
+print(executor._sentinel._popen.pid, *(handle.pid for handle in handles), flush=True)
+while True:
+    executor.poll(10.0)
+"""
+
+
+def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Popen[str], int, list[int]]:
+    """A supervisor of three workers; the pids of its sentinel and of the workers."""
+    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(root), worker]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert supervisor.stdout is not None
+    guard, *workers = map(int, supervisor.stdout.readline().split())
+    return supervisor, guard, workers
+
+
+def descendants(root: Path) -> list[int]:
+    names = [root / f"j{number}" / name for number in range(3) for name in ("child", "daemon")]
+    return [int(text) for text in await_files(*names)]
+
+
+@pytest.mark.parametrize("also", ["nobody", "one worker", "all workers", "a stopped worker"])
+def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, also: str) -> None:
+    supervisor, guard, workers = start_supervisor(tmp_path)
+    with supervisor:
+        pids = [guard, *workers, *descendants(tmp_path)]
+        if also == "a stopped worker":
+            os.kill(workers[0], signal.SIGSTOP)
+        victims = {"one worker": workers[:1], "all workers": workers}.get(also, [])
+        for pid in [supervisor.pid, *victims]:
+            os.kill(pid, signal.SIGKILL)
+        supervisor.wait()
+    await_gone(pids)
+
+
+def test_when_the_terminal_signals_everybody_the_sentinel_still_does_its_duty(tmp_path: Path) -> None:
+    supervisor, guard, workers = start_supervisor(tmp_path)
+    with supervisor:
+        pids = [guard, *workers, *descendants(tmp_path)]
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            os.kill(guard, number)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        supervisor.wait()
+    await_gone(pids)
+
+
+LIFELINE = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from orchestrator.worker import lifeline
+from orchestrator.core.messages import Progress
+lifeline.attach().send(Progress(phase="starting").to_line())
+time.sleep(600)
+"""
+
+
+def test_when_supervisor_and_sentinel_are_killed_together_workers_end_by_themselves(tmp_path: Path) -> None:
+    supervisor, guard, workers = start_supervisor(tmp_path, LIFELINE)
+    with supervisor:
+        os.kill(guard, signal.SIGKILL)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        supervisor.wait()
+    await_gone([guard, *workers])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_a_working_sentinel_everything_else_still_works(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_module, "SENTINEL_PATIENCE_S", 0.2)
+    before = descriptors()
+    with local(worker_command=("/bin/true",)) as executor:
+        executor.submit(make_launch(tmp_path, "first"))
+        assert executor._sentinel is not None
+        guard = executor._sentinel._popen.pid
+        os.kill(guard, number)
+        if number == signal.SIGKILL:
+            os.waitid(os.P_PID, guard, os.WEXITED | os.WNOWAIT)
+        handles = [executor.submit(make_launch(tmp_path, f"j{index}")) for index in range(5)]
+        assert until_exit(executor, *handles).keys() >= set(handles)
+        for index in range(2000):  # more than a pipe that nobody reads can hold
+            executor._sentinel.sweep(f"{index:0100}")
+        assert (executor._sentinel._popen.pid != guard) == (number == signal.SIGKILL), "a dead one is replaced"
+    assert descriptors() == before
+    assert not children("sentinel.py")
+
+
+# -- the sentinel by itself
+
+
+def test_the_sentinel_looks_for_the_variable_that_workers_have() -> None:
+    assert orphan_reaper.VARIABLE.decode() == f"{TOKEN_VARIABLE}="
+
+
+def test_the_sentinel_tells_its_own_from_others() -> None:
+    def sleeper(**environment: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "600"], env=environment)
+
+    name = TOKEN_VARIABLE
+    family = [sleeper(**{name: "aaa/job/0"}), sleeper(A="x" * 100_000, **{name: "aaa/job/0/more"})]
+    others = [
+        sleeper(**{name: "aaa/job/01"}),
+        sleeper(**{name: "aaa/jo"}),
+        sleeper(**{"NOT_" + name: "aaa/job/0"}),
+        sleeper(B=f"{name}=aaa/job/0"),
+        sleeper(),
+    ]
+    try:
+        found = orphan_reaper.carriers({b"aaa/job/0", b"something else"})
+        assert sorted(found) == sorted(one.pid for one in family)
+        orphan_reaper.sweep({b"aaa/job/0"})
+        assert [one.wait() for one in family] == [-signal.SIGKILL] * 2
+        assert [one.poll() for one in others] == [None] * 5
+    finally:
+        for one in family + others:
+            one.kill()
+            one.wait()
+
+
+def test_the_sentinel_imports_little() -> None:
+    """It starts with every supervisor, and stays beside it."""
+    code = "import sys; sys.path[:0] = [sys.argv[1]]; import sentinel; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(orphan_reaper.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"subprocess", "pathlib", "re", "json", "socket", "threading"} & set(done.stdout.split())
+
+
+def test_a_worker_ends_when_the_other_end_of_its_channel_does(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        worker = subprocess.Popen(
+            [sys.executable, "-S", "-c", LIFELINE],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), CHANNEL_VARIABLE: str(theirs.fileno())},
+        )
+    with worker:
+        assert ours.recv(4096)
+        ours.close()
+        assert worker.wait() == -signal.SIGKILL
+
+
+def test_a_puppet_stands_for_a_worker() -> None:
+    assert Path(PUPPET[-1]).exists()

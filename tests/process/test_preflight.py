@@ -1,0 +1,531 @@
+"""Preflight: one clear message for whatever is wrong with a robot or environment, and a bundle that stands alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import pytest
+from command_helpers import bow_to_permissions
+
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment.preflight import examine, requests_of
+from orchestrator.jobfile import from_mapping
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.preflight_child import check
+
+ROOT = Path(__file__).parents[2]
+HOPPER = ROOT / "mjcf" / "hopper.xml"
+
+ROBOT = """<mujoco>{head}<worldbody><body name="trunk" pos="0 0 1"><freejoint/><geom {geom}/>
+<body pos="0.3 0 0"><joint name="limb" axis="0 1 0"/><geom size="0.1"/></body></body></worldbody>
+<actuator><motor joint="limb"/></actuator></mujoco>"""
+TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+
+
+def ask(*requests: dict[str, Any], before: Callable[[], None] | None = None) -> list[dict[str, Any]]:
+    """Through the real child process."""
+    command = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"]
+    done = subprocess.run(
+        command,
+        input="".join(json.dumps(request) + "\n" for request in requests),
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_robot(xml: Path, task: str = "forward", stage_to: Path | None = None, **options: Any) -> ExaminationAnswer:
+    staging = None if stage_to is None else str(stage_to)
+    return check(ExaminationRequest(xml=str(xml), task=task, stage_to=staging, task_options=options))
+
+
+def problem_of(xml: Path, **options: Any) -> str:
+    answer = check_robot(xml, **options)
+    assert answer.problem is not None
+    assert answer.xml is None
+    assert answer.hash is None
+    assert "\n" not in answer.problem
+    return answer.problem
+
+
+def png(path: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes(range(0, 64, 16)) for _ in range(4))
+    header = struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.fixture
+def robot_with_assets(tmp_path: Path) -> Path:
+    """Nested includes, a mesh directory reached through ``..``, a texture, a height field."""
+    robot = tmp_path / "robots" / "cat"
+    for folder in (robot / "parts", tmp_path / "robots" / "meshes", robot / "images"):
+        folder.mkdir(parents=True)
+    head = (
+        '<compiler meshdir="../meshes" texturedir="images"/><include file="parts/scene.xml"/>'
+        '<asset><mesh file="body.obj"/><texture name="t" type="2d" file="t.png"/>'
+        '<hfield name="h" file="hills.png" size="1 1 1 1"/></asset>'
+    )
+    (robot / "cat.xml").write_text(ROBOT.format(head=head, geom='type="mesh" mesh="body"'))
+    (robot / "parts" / "scene.xml").write_text('<mujoco><!-- a -- b --><include file="light.xml"/></mujoco>')
+    (robot / "parts" / "light.xml").write_text("<mujoco><worldbody><light/></worldbody></mujoco>")
+    (tmp_path / "robots" / "meshes" / "body.obj").write_text(TETRAHEDRON)
+    png(robot / "images" / "t.png")
+    png(tmp_path / "robots" / "meshes" / "hills.png")
+    return robot / "cat.xml"
+
+
+def test_bundle_keeps_the_layout_and_stands_alone(robot_with_assets: Path, tmp_path: Path) -> None:
+    staging = tmp_path / "staged"
+    answer = check_robot(robot_with_assets, stage_to=staging)
+    assert answer.problem is None
+    assert answer.xml == "cat/cat.xml"
+    names = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()}
+    assert names == {
+        "cat/cat.xml",
+        "cat/parts/scene.xml",
+        "cat/parts/light.xml",
+        "cat/images/t.png",
+        "meshes/body.obj",
+        "meshes/hills.png",
+    }
+    shutil.rmtree(tmp_path / "robots")
+    moved = tmp_path / "elsewhere"
+    staging.rename(moved)
+    assert mujoco.MjModel.from_xml_path(str(moved / "cat" / "cat.xml")).nmesh == 1
+
+
+def test_hash_is_of_names_and_contents_not_of_the_place(robot_with_assets: Path, tmp_path: Path) -> None:
+    first = collect(robot_with_assets).hash
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "robots", copy)
+    assert collect(copy / "cat" / "cat.xml").hash == first
+    (copy / "cat").rename(copy / "tiger")
+    (copy / "tiger" / "cat.xml").rename(copy / "tiger" / "tiger.xml")
+    assert collect(copy / "tiger" / "tiger.xml").hash == first
+    (copy / "meshes" / "body.obj").write_text(TETRAHEDRON + "# changed\n")
+    assert collect(copy / "tiger" / "tiger.xml").hash != first
+
+
+def test_a_linked_robot_is_bundled_as_mujoco_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far" / "body.obj").write_text(TETRAHEDRON)
+    head = '<asset><mesh file="../body.obj"/></asset>'
+    (tmp_path / "far" / "deep" / "r.xml").write_text(ROBOT.format(head=head, geom='type="mesh" mesh="body"'))
+    (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "deep")
+    answer = check_robot(tmp_path / "near" / "link" / "r.xml", stage_to=tmp_path / "staged")
+    assert answer.problem is None
+    assert answer.xml == "link/r.xml"
+
+
+def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "noisy_env.py").write_text(
+        "import os, gymnasium\nprint('imported')\nos.system('echo from a child')\n"
+        "def make_env(xml, seed, **kwargs):\n    print('made', seed)\n    return gymnasium.make('Pendulum-v1')\n"
+    )
+    good, missing, noisy = ask(
+        {"xml": str(HOPPER), "task": "forward", "stage_to": str(tmp_path / "staged")},
+        {"xml": str(tmp_path / "no.xml"), "task": "forward", "stage_to": None},
+        {"entry_point": "noisy_env:make_env", "search_path": str(tmp_path)},
+    )
+    assert (good["problem"], good["xml"]) == (None, "hopper.xml")
+    assert len(good["hash"]) == 64
+    assert missing["problem"] == f"{tmp_path / 'no.xml'}: no such file"
+    assert noisy["problem"] is None
+
+
+def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time, gymnasium\n"
+        "def make_env(xml, seed):\n"
+        "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "    return gymnasium.make('Pendulum-v1')\n"
+    )
+    (answer,) = ask({"entry_point": "threaded:make_env", "search_path": str(tmp_path)})
+    assert answer["problem"] is None
+
+
+def test_only_what_is_needed_is_imported() -> None:
+    program = (
+        "import sys, orchestrator.worker.robots.preflight_child as p; "
+        f"assert p.check(p.ExaminationRequest(xml={str(HOPPER)!r}, task='forward')).problem is None; "
+        "print({'torch', 'stable_baselines3', 'gymnasium'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty, expected an MJCF"),
+        (b" \n", "the file is empty"),
+        (bytes(range(256)) * 20, "is a binary file, expected an MJCF"),
+        (b"\x89\xff junk" * 20, "MuJoCo cannot compile it: XML parse error"),
+        (b"<mujoco>\n<worldbody>\n", "MuJoCo cannot compile it: XML parse error"),
+        (b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>", "line 3: MuJoCo .* attribute: 'tpe'"),
+        (b"<robot name='u'/>", "the root element is <robot>, expected <mujoco>"),
+        (b"<mujoco><worldbody/></mujoco>", "has no joints, so nothing in it moves"),
+        (b"<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>", "has no actuators"),
+        (b"<mujoco><include file='self.xml'/></mujoco>", r"includes itself: self\.xml → self\.xml"),
+        (b"<mujoco>\n<include file='no.xml'/></mujoco>", r"line 2: <include> names 'no\.xml': no such file in"),
+        (b"<mujoco>\n<include file='/no/no.xml'/></mujoco>", "line 2: <include> /no/no.xml: no such file"),
+        (b"<mujoco><include file='.'/></mujoco>", "<include> .*: is a folder, expected a file"),
+        (b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>", r"line 3: <mesh> names 'm\.stl': no such file"),
+        (b"<mujoco><compiler meshdir='/m'/><asset><mesh file='m.stl'/></asset></mujoco>", "no such file in /m, /"),
+        (b"<mujoco><asset><texture type='cube' fileright='r.png'/></asset></mujoco>", r"<texture> names 'r\.png'"),
+    ],
+)
+def test_a_bad_file_gets_one_message_with_its_place(content: bytes, message: str, tmp_path: Path) -> None:
+    xml = tmp_path / "self.xml"
+    xml.write_bytes(content)
+    problem = problem_of(xml)
+    assert problem.startswith(str(xml))
+    assert re.search(message, problem)
+
+
+def test_what_is_not_a_readable_file_is_named(tmp_path: Path) -> None:
+    assert problem_of(tmp_path) == f"{tmp_path}: is a folder, expected a file"
+    pipe = tmp_path / "pipe.xml"
+    os.mkfifo(pipe)
+    assert problem_of(pipe) == f"{pipe}: is not a regular file"
+    below = HOPPER / "x.xml"
+    assert problem_of(below) == f"{below}: cannot be read: Not a directory"
+    assert "cannot be read" in problem_of(tmp_path / "zero\0.xml")
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    xml = tmp_path / "secret.xml"
+    xml.write_text("<mujoco/>")
+    xml.chmod(0)
+    request = {"xml": str(xml), "task": "forward"}
+    assert ask(request, before=bow_to_permissions)[0]["problem"] == f"{xml}: cannot be read: Permission denied"
+
+
+def test_an_include_cycle_over_two_files_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text("<mujoco><include file='b.xml'/></mujoco>")
+    (tmp_path / "b.xml").write_text("<mujoco><include file='a.xml'/></mujoco>")
+    assert "includes itself: a.xml → b.xml → a.xml" in problem_of(tmp_path / "a.xml")
+
+
+def test_a_mistake_in_an_included_file_is_placed_there(tmp_path: Path) -> None:
+    (tmp_path / "main.xml").write_text(ROBOT.format(head="\n<include file='part.xml'/>", geom='size="1"'))
+    part = tmp_path / "part.xml"
+    part.write_text("<mujoco>\n<worldbody>\n\n<light/><geom sise='1'/></worldbody></mujoco>")
+    assert problem_of(tmp_path / "main.xml").startswith(f"{part}, line 4: MuJoCo cannot compile it")
+    part.write_text("<mujoco>\n<worldbody>\n\n</mujoco>")
+    assert problem_of(tmp_path / "main.xml").startswith(f"{tmp_path / 'main.xml'}, line 2: MuJoCo cannot")
+
+
+def test_messages_show_the_users_path_not_the_staged_one(tmp_path: Path) -> None:
+    (tmp_path / "robot.xml").write_text(ROBOT.format(head="", geom='type="mesh" mesh="no"'))
+    (tmp_path / "bad.xml").write_text(
+        ROBOT.format(head='<asset><mesh file="m.obj"/></asset>', geom='type="mesh" mesh="m"')
+    )
+    (tmp_path / "m.obj").write_text("junk")
+    for name in ("robot.xml", "bad.xml"):
+        answer = check_robot(tmp_path / name, stage_to=tmp_path / "staged")
+        assert answer.problem is not None
+        assert answer.problem.startswith(str(tmp_path / name))
+        assert "staged" not in answer.problem
+
+
+def test_task_and_robot_problems_name_the_robot() -> None:
+    assert f'{HOPPER}: unknown task "fly"' in problem_of(HOPPER, task="fly")
+    assert f'{HOPPER}: unknown option "speed"' in problem_of(HOPPER, speed=2)
+    assert f'{HOPPER}: task "balance": needs a base' in problem_of(HOPPER, task="balance")
+    assert check(ExaminationRequest(xml=str(HOPPER))).problem is not None
+
+
+def test_an_edited_robot_is_what_is_examined_and_bundled(tmp_path: Path) -> None:
+    plain = check_robot(HOPPER)
+    asked = ExaminationRequest(
+        xml=str(HOPPER), task="forward", model_edits={"option.timestep": 0.004}, stage_to=str(tmp_path)
+    )
+    answer = check(asked)
+    assert (answer.problem, answer.figures["timestep_s"]) == (None, 0.004)
+    assert answer.hash != plain.hash
+    assert answer.xml is not None
+    assert mujoco.MjModel.from_xml_path(str(tmp_path / answer.xml)).opt.timestep == 0.004
+    problem = check(ExaminationRequest(xml=str(HOPPER), task="forward", model_edits={"geom.nose.size": 1})).problem
+    assert problem is not None
+    assert problem.startswith(f"{HOPPER}: ")
+    assert "nose" in problem
+
+
+def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(tmp_path: Path, search_path: str) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "from orchestrator.worker.tasks import Task\n\n\nclass Broken(Task):\n"
+        "    def __init__(self, model, options):\n        raise KeyError('nose')\n"
+    )
+    answer = check(ExaminationRequest(xml=str(HOPPER), task="my_tasks:Broken", search_path=search_path))
+    assert answer.problem is not None
+    assert re.match(f"{HOPPER}: .*KeyError: 'nose' .*my_tasks.py:6", answer.problem)
+    assert answer.figures["nq"] == 6
+
+
+def test_a_robot_that_diverges_at_once_is_refused(tmp_path: Path) -> None:
+    xml = tmp_path / "wild.xml"
+    xml.write_text(HOPPER.read_text().replace('name="hip" range', 'name="hip" stiffness="1e30" springref="90" range'))
+    assert "physics diverges" in problem_of(xml)
+
+
+ENVIRONMENTS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Env(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, xml=None, seed=0, mode="good"):
+        self.mode = mode
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        if mode == "dict_action":
+            self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+        if mode == "endless_action":
+            self.action_space = spaces.Box(-np.inf, np.inf, (1,))
+        if mode in ("dict", "nested", "lacking"):
+            inner = spaces.Dict({"b": box}) if mode == "nested" else box
+            self.observation_space = spaces.Dict({"a": inner} | ({"c": box} if mode == "lacking" else {}))
+        if mode == "wide":
+            self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        if mode == "exit":
+            raise SystemExit(3)
+        assert seed == 0
+
+    def observe(self):
+        observation = np.zeros(2, np.float32)
+        return {"a": observation} if isinstance(self.observation_space, spaces.Dict) else observation
+
+    def reset(self, *, seed=None, options=None):
+        return self.observe() if self.mode == "old_reset" else (self.observe(), {})
+
+    def step(self, action):
+        if self.mode == "broken":
+            raise KeyError("speed")  # line 36
+        if self.mode == "old_step":
+            return self.observe(), 0.0, False, {}
+        return self.observe(), 0.0, False, False, {}
+
+    @classmethod
+    def make(cls, xml, seed):
+        return cls()
+
+
+def not_an_env(xml, seed):
+    return [xml, seed]
+
+
+def wants_more(xml, seed, size):
+    return None
+
+
+number = 3
+
+
+class Shaped(gymnasium.Env):
+    SPACES = {
+        "vector": spaces.Box(-1, 1, (2,), np.float32),
+        "grid": spaces.Box(0, 9, (2, 3, 4), np.uint8),
+        "image": spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        "choice": spaces.Discrete(2),
+        "table": spaces.Box(-1, 1, (2, 3), np.float32),
+        "whole": spaces.Box(-3, 3, (2,), np.int64),
+    }
+    SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+
+    def __init__(self, xml, seed, observation="vector", action="vector"):
+        self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+"""
+
+
+@pytest.fixture
+def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_envs.py").write_text(ENVIRONMENTS)
+    (tmp_path / "half_done.py").write_text("import torch_geometric_that_is_not_there\n")
+    (tmp_path / "typo.py").write_text("def make_env(:\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("my_envs", "half_done", "typo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "kwargs", "message"),
+    [
+        ("my_envs:Env", {}, None),
+        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:36"),
+        ("my_envs:Env", {"mode": "exit"}, "SystemExit: 3"),
+        (
+            "my_envs:Env",
+            {"mode": "dict_action"},
+            "its action space is Dict.* can use Box, Discrete, MultiDiscrete, MultiBinary$",
+        ),
+        ("my_envs:Env", {"mode": "endless_action"}, "its action space is Box.*needs finite bounds"),
+        ("my_envs:Env", {"mode": "dict"}, None),
+        ("my_envs:Env", {"mode": "nested"}, "its observation space is Dict.*or a Dict$"),
+        ("my_envs:Env", {"mode": "lacking"}, "its observation lacks 'c'"),
+        ("my_envs:Env", {"mode": "wide"}, r"observation has the shape \(2,\), its observation space \(3,\)"),
+        ("my_envs:Env", {"mode": "old_reset"}, r"its reset\(\) returns a ndarray, expected 2: observation, info"),
+        ("my_envs:Env", {"mode": "old_step"}, r"its step\(\) returns 4 values, expected 5: observation, reward, term"),
+        ("my_envs:Env.make", {}, None),
+        ("my_envs:Env", {"colour": 1}, "cannot be called with xml, seed, colour: got an unexpected"),
+        ("my_envs:not_an_env", {}, "returned a list, expected a gymnasium.Env"),
+        ("my_envs:wants_more", {}, "cannot be called with xml, seed: missing a required argument: 'size'"),
+        ("my_envs:Ent", {}, "nothing to call named 'Ent'; did you mean 'Env'"),
+        ("my_envs:number", {}, "nothing to call named 'number'"),
+        ("my_envs", {}, 'expected "package.module:make_env"'),
+        ("nowhere:make_env", {}, "there is no module 'nowhere' .looked in "),
+        ("half_done:make_env", {}, "ModuleNotFoundError: No module named 'torch_geometric.*half_done.py:1"),
+        ("typo:make_env", {}, "SyntaxError: .*typo.py:1"),
+    ],
+)
+def test_an_entry_point_is_tried_out(
+    entry_point: str, kwargs: dict[str, object], message: str | None, search_path: str
+) -> None:
+    answer = check(ExaminationRequest(entry_point=entry_point, env_kwargs=kwargs, search_path=search_path))
+    if message is None:
+        assert answer.problem is None
+    else:
+        assert answer.problem is not None
+        assert answer.problem.startswith(entry_point)
+        assert re.search(message, answer.problem)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "use_sde", "message"),
+    [
+        ("good", "MlpPolicy", False, None),
+        ("good", "MlpPolicy", True, "ppo.use_sde = true needs a Box"),
+        ("good", "CnnPolicy", False, "CnnPolicy needs images"),
+        ("good", "MultiInputPolicy", False, "MultiInputPolicy does not fit, use MlpPolicy or CnnPolicy"),
+        ("dict", "MlpPolicy", False, "MlpPolicy does not fit, use MultiInputPolicy"),
+        ("dict", "MultiInputPolicy", False, None),
+    ],
+)
+def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
+    mode: str, policy: str, use_sde: bool, message: str | None, search_path: str
+) -> None:
+    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": mode}, "search_path": search_path}
+    problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
+    assert (problem is None) if message is None else (problem is not None and message in problem)
+
+
+FAST_LEARNER = [
+    ("vector", "vector", None),
+    ("grid", "vector", None),
+    ("whole", "vector", None),
+    ("image", "vector", "its observations are images"),
+    ("choice", "vector", "its observation space is a Discrete"),
+    ("dict", "vector", "its observation space is a Dict"),
+    ("vector", "choice", "its action space is a Discrete"),
+    ("vector", "table", r"its action space is a Box of float32 with the shape \(2, 3\)"),
+    ("vector", "whole", r"its action space is a Box of int64 with the shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("observation", "action", "message"), FAST_LEARNER)
+def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_demanded(
+    observation: str, action: str, message: str | None, search_path: str
+) -> None:
+    request = ExaminationRequest(
+        entry_point="my_envs:Shaped",
+        env_kwargs={"observation": observation, "action": action},
+        search_path=search_path,
+        policy="MultiInputPolicy" if observation == "dict" else "MlpPolicy",
+    )
+    assert check(request).problem is None
+    problem = check(dataclasses.replace(request, fast=True)).problem
+    if message is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert re.match(f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner', problem)
+        assert problem.endswith('; set learner = "auto", which takes stock Stable-Baselines3 here')
+
+
+def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> None:
+    asked: dict[str, Any] = {"entry_point": "my_envs:Env", "env_kwargs": {"mode": "dict"}, "search_path": search_path}
+    problem = check(ExaminationRequest(**asked, policy="MlpPolicy", fast=True)).problem
+    assert problem is not None
+    assert "MlpPolicy does not fit, use MultiInputPolicy; learner" in problem
+
+
+def test_what_a_demand_for_the_fast_learner_needs_is_not_torch() -> None:
+    program = (
+        "import sys, orchestrator.worker.robots.preflight_child as p; "
+        "answer = p.check(p.ExaminationRequest(env='CartPole-v1', fast=True)); "
+        "assert 'Discrete' in answer.problem, answer; "
+        "print({'torch', 'stable_baselines3'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()"
+
+
+def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(tmp_path: Path) -> None:
+    jobs = from_mapping(
+        {
+            "name": "test",
+            "jobs": [
+                {"name": "any", "env": "CartPole-v1"},
+                {"name": "stock", "env": "CartPole-v1", "learner": "sb3"},
+                {"name": "fast", "env": "CartPole-v1", "learner": "fast", "seeds": [0, 1]},
+                {"name": "pendulum", "env": "Pendulum-v1", "learner": "fast"},
+                {"name": "hopper", "xml": str(HOPPER), "learner": "fast"},
+                {"name": "hopper-stock", "xml": str(HOPPER), "learner": "sb3"},
+            ],
+        },
+        source="robots.toml",
+        base=tmp_path,
+    ).jobs
+    distinct, key_of = requests_of(jobs)
+    assert len(distinct) == 4, "a robot of a built-in task is examined once, whatever the learner"
+    verdicts = examine(jobs, staging=tmp_path / "staging", at_once=1)
+    problems = {job.job_id: verdicts[job.job_id].problem for job in jobs}
+    assert problems.keys() == key_of.keys()
+    refused = {job_id: problem for job_id, problem in problems.items() if problem is not None}
+    assert refused.keys() == {"fast-s0", "fast-s1"}
+    assert {problem.where for problem in refused.values()} == {"jobs[2]"}
+    assert all('set learner = "auto"' in problem.message for problem in refused.values())
+
+
+def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
+    assert check(ExaminationRequest(env="CartPole-v1")).problem is None
+    problem = check(ExaminationRequest(env="CartPoel-v1")).problem
+    assert problem is not None
+    assert "'CartPole-v1'" in problem
+    assert "TypeError" in str(check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem)
+    with_robot = ExaminationRequest(env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
+    answer = check(with_robot)
+    assert (answer.problem, answer.xml) == (None, "hopper.xml")

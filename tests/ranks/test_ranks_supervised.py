@@ -1,0 +1,313 @@
+"""Jobs of several ranks under a supervisor: what they are given, what is said of their ends, what a next one finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_helpers import await_files, await_gone
+from supervisor_helpers import (
+    Experiment,
+    Told,
+    fates,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    make_machine,
+    make_spec,
+)
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import Attempt, Job, Pending, Running
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import AttemptPaths, RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.fake import NEVER, Fate
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.experiment import control, reconcile
+from orchestrator.experiment.backend import LocalEngine
+from orchestrator.experiment.preflight import Verdict
+from orchestrator.terminal import live_table, tables
+
+REPOSITORY = Path(__file__).parents[2]
+
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+job, number, rank = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"])
+attempt = job / "attempts" / str(number)
+assert not (attempt / "rendezvous").exists()
+def leave(code, message=""):
+    name = f"rank-{rank}.exit.json" if rank else "exit.json"
+    (attempt / name).write_text(json.dumps({"code": code, "message": message, "env_steps": 640}))
+    os._exit(code)
+"""
+
+
+def worker(does: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", RANK + does)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs one job of three ranks, which are ``does``, to its end. Returns its row and what was told."""
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
+
+    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Told]:
+        executor = LocalExecutor(worker_command=worker(does))
+        job = make_job("a", ranks=3, max_retries=max_retries)
+        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, last_word_expected=True)
+        experiment.run()
+        (row,) = json.loads((tmp_path / "summary.json").read_text())
+        return row, experiment.told
+
+    return go
+
+
+# -- what they are given
+
+
+def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
+    jobs = [make_job(name, ranks=2, cores=2, gpus=1, threads=2) for name in "abc"]
+    experiment = Experiment(tmp_path, jobs, cpus=8, gpus=4)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    first, second = experiment.fake.launches[:2]
+    assert (first.ranks, first.cpus, first.gpus, first.threads) == (2, (0, 1, 2, 3), ("0", "1"), 2)
+    assert (second.cpus, second.gpus) == ((4, 5, 6, 7), ("2", "3"))
+    assert experiment.fake.time_s == pytest.approx(2.0), "two at a time"
+    assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.told.messages()
+
+
+def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> None:
+    jobs = [make_job(name, ranks=2, memory_mib=100) for name in "ab"]
+    experiment = Experiment(tmp_path, jobs, cpus=4, available_memory_mib=lambda: 399)
+    experiment.run()
+    assert experiment.fake.time_s == pytest.approx(2.0), "the second waits for the first"
+
+
+def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
+    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
+    assert "asks for 6 cores and 0 GPUs" in experiment.told.messages()
+
+
+def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
+    here = LocalEngine(make_machine(4, gpus=1), None, None)
+    assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
+    problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
+    assert [(problem.where, problem.message) for problem in problems] == [
+        (
+            "jobs[0].resources.ranks",
+            "asks for 2 cores for each of 3 ranks; this machine can give a job 4 (see `doctor`)",
+        ),
+        (
+            "jobs[0].resources.memory",
+            "asks for 524288 MiB for each of 3 ranks; this machine has 1048576 MiB (see `doctor`)",
+        ),
+        ("jobs[0].resources.gpus", "asks for 1 GPU for each of 3 ranks; this machine has 1 (see `doctor`)"),
+    ]
+
+
+def test_what_an_attempt_of_the_same_number_left_is_taken_away_first(tmp_path: Path, run: Any) -> None:
+    attempt = AttemptPaths(tmp_path / "jobs/a/attempts/0")
+    attempt.root.mkdir(parents=True)
+    for path in (attempt.rendezvous, *map(attempt.exit_of, range(3))):
+        path.write_text('{"code": 0, "message": ""}')
+    row, _ = run("os._exit(0)")
+    assert (row["state"], row["cause"]) == ("FAILED", "error"), "nobody has said that it was done"
+    assert "before the training was done" in row["message"]
+
+
+# -- how they end
+
+
+def test_ranks_that_are_done_are_a_job_that_is_done(run: Any) -> None:
+    row, _ = run("leave(0)")
+    assert (row["state"], row["env_steps"], row["ranks"]) == ("SUCCEEDED", 640, 3)
+
+
+def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
+    row, told = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
+    assert (row["state"], row["cause"], row["message"]) == ("FAILED", "error", "rank 2: ValueError: odd")
+    assert "a failed: rank 2: ValueError: odd" in told.messages()
+
+
+def test_a_killed_rank_takes_all_into_the_next_attempt(run: Any) -> None:
+    kill = "os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(600)"
+    row, told = run(f"leave(0) if number else {kill}", max_retries=1)
+    assert (row["state"], row["attempts"]) == ("SUCCEEDED", 2)
+    assert "a rank 1 was killed by SIGKILL; retry 1 of 1 in 1 s" in told.messages()
+
+
+def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
+    lost = f'leave({int(ExitCode.RANK_LOST)}, "rank 0 of 3 has lost the others") if rank == 0 else time.sleep(600)'
+    row, told = run(f"leave(0) if number else {lost}", max_retries=1)
+    assert (row["state"], row["attempts"]) == ("SUCCEEDED", 2)
+    assert "a rank 0 of 3 has lost the others; retry 1 of 1" in told.messages()
+
+
+def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
+    patient = Fate(after_s=NEVER, leaves_within_s=1.0)
+    experiment = Experiment(tmp_path, [make_job("a", ranks=2)], fates({"a": patient}))
+    experiment.told.each_turn = lambda view: experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None
+    assert experiment.run() == {"a": "PENDING"}
+    assert "failed" not in experiment.told.kinds()
+
+
+# -- what a next supervisor finds
+
+
+@pytest.mark.parametrize(
+    ("codes", "said_by", "code"),
+    [
+        ([0, 0, 0], 0, 0),
+        ([0, None, None], 0, 0),
+        ([None, None, None], 0, None),
+        ([14, 1, 14], 1, 1),
+        ([None, 10, 14], 1, 10),
+        ([0, 0, 1], 2, 1),
+        ([11, 11, 11], 0, 11),
+        ([None, None, 14], 0, None),
+    ],
+)
+def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
+    tmp_path: Path, codes: list[int | None], said_by: int, code: int | None
+) -> None:
+    attempt = AttemptPaths(tmp_path)
+    for rank, said in enumerate(codes):
+        if said is not None:
+            attempt.exit_of(rank).write_text(ExitRecord(code=said, message="").to_json())
+    rank, record = reconcile.last_word(attempt, len(codes))
+    assert rank == said_by
+    assert (record.code if record else None) == code
+
+
+def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> None:
+    AttemptPaths(tmp_path).exit.write_text(ExitRecord(code=1, message="").to_json())
+    assert reconcile.last_word(AttemptPaths(tmp_path), 1) == (None, ExitRecord(code=1, message=""))
+
+
+def settled(experiment: Experiment, job: Job) -> Any:
+    """The state that a next supervisor gives a job that it finds RUNNING."""
+    verdicts, position = {job.job_id: Verdict(problem=None)}, {job.job_id: 0}
+    (row,) = reconcile.reconcile([job], verdicts, position, "refuse", experiment.paths, experiment.ledger, Told())
+    return row.state
+
+
+def test_the_error_of_a_rank_is_taken_over_by_the_next_supervisor(tmp_path: Path) -> None:
+    job = make_job("a", ranks=2)
+    experiment = Experiment(tmp_path, [job])
+    attempt = Attempt(job_id="a", number=0, cpus=(0, 1), gpus=(), pid=None, pid_start=None, started_at=0.0)
+    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    experiment.ledger.set_state("a", Running(attempt=attempt))
+    folder = experiment.paths.job("a").attempt(0)
+    folder.root.mkdir(parents=True)
+    folder.exit_of(1).write_text(ExitRecord(code=10, message="hip: NaN").to_json())
+    state = settled(experiment, job)
+    assert (state.name, state.message) == ("FAILED", "rank 1: hip: NaN")
+
+
+SUPERVISOR = """
+import sys
+sys.path[:0] = [*sys.argv[1:3], f"{sys.argv[1]}/tests/ranks"]
+import os
+from pathlib import Path
+from supervisor_helpers import Experiment, make_job
+from test_ranks_supervised import worker
+from orchestrator.executors.local import LocalExecutor
+os.sched_setaffinity = lambda *_: None
+does = "(job / f'pid-{rank}.tmp').write_text(str(os.getpid())); "
+does += "(job / f'pid-{rank}.tmp').rename(job / f'pid-{rank}'); time.sleep(600)"
+executor = LocalExecutor(worker_command=worker(does))
+Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executor).run()
+"""
+
+
+def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(tmp_path)]
+    with subprocess.Popen(command) as supervisor:
+        ranks = [int(text) for text in await_files(*(tmp_path / f"jobs/a/pid-{rank}" for rank in range(3)))]
+        os.kill(supervisor.pid, signal.SIGKILL)
+        supervisor.wait()
+    await_gone(ranks)
+    experiment = Experiment(tmp_path, [make_job("a", ranks=3)])
+    assert isinstance(settled(experiment, make_job("a", ranks=3)), Pending)
+
+
+# -- what decides the result, and what is shown
+
+
+def test_ranks_decide_the_result_and_how_they_work_together_does_where_there_are_several() -> None:
+    def fingerprint(**changes: Any) -> str:
+        return make_spec("a", **changes).fingerprint()
+
+    several = [{"ranks": 2}, {"ranks": 4}, {"ranks": 2, "mode": "parameter-server"}, {"ranks": 2, "backend": "gloo"}]
+    assert len({fingerprint(**changes) for changes in [{}, *several]}) == 5
+    assert fingerprint() == fingerprint(mode="parameter-server") == fingerprint(backend="gloo")
+
+
+def test_a_spec_of_before_there_were_ranks_is_one_of_a_single_rank() -> None:
+    values = json.loads(make_spec("a").to_json())
+    for name in ("ranks", "backend", "mode"):
+        del values[name]
+    assert WorkerSpec.from_json(json.dumps(values)) == make_spec("a")
+
+
+def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a", ranks=2), make_job("b")])
+    experiment.run()
+    for job_id in "ab":
+        attempt = RunPaths(tmp_path).job(job_id).attempt(0)
+        for rank in range(2):
+            attempt.log_of(rank).write_text(f"I am rank {rank}\n")
+
+    def text(job: str, rank: int) -> str:
+        return "".join(control.log(tmp_path, job, follow=False, lines=0, attempt=None, rank=rank))
+
+    assert [text("a", 0), text("a", 1), text("b", 0)] == ["I am rank 0\n", "I am rank 1\n", "I am rank 0\n"]
+    with pytest.raises(UsageError, match="a has 2 ranks, numbered from 0; there is no rank 2"):
+        text("a", 2)
+    with pytest.raises(UsageError, match="b has 1 rank, numbered from 0; there is no rank 1"):
+        text("b", 1)
+
+
+def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_path: Path) -> None:
+    before = Experiment(tmp_path, [make_job("a", ranks=2)])
+    before.run()
+    after = make_job("a", ranks=4)
+    with pytest.raises(reconcile.ChangedError, match=r"resources\.ranks: 2 → 4"):
+        settled(before, after)
+
+
+def rendered(table: Any) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -> None:
+    for name in ("several", "one"):
+        (tmp_path / name).mkdir()
+    several = Experiment(tmp_path / "several", [make_job("a", ranks=2), make_job("b")])
+    one = Experiment(tmp_path / "one", [make_job("a")])
+    for experiment in (several, one):
+        experiment.run()
+    shown = [rendered(tables.summary(each.ledger.summary(), 200, alive=False)) for each in (several, one)]
+    assert ["ranks" in table for table in shown] == [True, False]
+
+
+def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
+    shown: list[str] = []
+    experiment.told.each_turn = lambda view: shown.append(rendered(live_table.live_view(view, 200, 40)))
+    experiment.run()
+    assert "0,1 | 2,3" in shown[0]

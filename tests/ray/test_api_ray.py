@@ -1,0 +1,78 @@
+"""The functions with an executor named: the command's options, under its names and with its messages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER, odd, write_experiment
+from ray_helpers import Cluster
+
+import orchestrator
+from orchestrator.core.text import INSTALL_RAY
+
+PROGRAM = """
+import json, os, sys
+import orchestrator
+over = {"executor": "ray", "ray_address": sys.argv[1], "storage": "stream"}
+short = {"total_timesteps": 256, "n_envs": 2, "eval_episodes": 0, "ppo": {"n_steps": 64, "batch_size": 64}}
+before = dict(os.environ)
+far = orchestrator.run("jobs.toml", run_dir="far", **over)
+trained = orchestrator.train([sys.argv[2]], seeds=[0, 1], run_dir="trained", **over, **short)
+near = orchestrator.run("jobs.toml", run_dir="near")
+print(json.dumps({
+    "ok": [far.ok, near.ok, *(one.ok for one in trained)],
+    "models": [str(one.model) for one in (*far.results, *trained)],
+    "environment": dict(os.environ) == before,
+}))
+"""
+
+
+@pytest.mark.ray
+def test_both_take_a_cluster_one_after_the_other_and_leave_the_program_as_it_was(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
+    write_experiment(tmp_path, odd("a", "nothing", seeds=[0, 1]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, ray_cluster.address, str(HOPPER)],
+        cwd=tmp_path,
+        env=commands.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"] == [True] * 4
+    assert found["environment"]
+    assert all(Path(model).is_file() for model in found["models"])
+    nodes = [row["node"] for name in ("far", "trained") for row in commands.summary(tmp_path / name).values()]
+    assert len(nodes) == 4
+    assert all(nodes)
+    assert {row["weights_sha256"] for row in commands.summary(tmp_path / "far").values()} == {
+        row["weights_sha256"] for row in commands.summary(tmp_path / "near").values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "slurmm"}, "--executor slurmm: unknown; valid: local, ray"),
+        ({"executor": "ray", "storage": "cloud"}, "--storage cloud: unknown; valid: auto, shared, stream, or a URI"),
+        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "--ray-address 127.0.0.1:1: no Ray cluster at"),
+        ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is no address: expected HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_said_as_by_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
+    jobs = write_experiment(tmp_path, odd("a", "nothing"))
+    with pytest.raises(orchestrator.UsageError, match=message):
+        orchestrator.run(jobs, run_dir=tmp_path / "run", **options)  # type: ignore[arg-type]
+    with pytest.raises(orchestrator.UsageError, match=message):
+        orchestrator.train([HOPPER], run_dir=tmp_path / "trained", **options)  # type: ignore[arg-type]

@@ -1,0 +1,264 @@
+"""``cluster up``, ``join``, ``status`` and ``down`` on this machine, with real processes of Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cluster_helpers as helpers
+import grpc_probe
+import pytest
+from cluster_helpers import Machine, free_port
+from command_helpers import REPOSITORY, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+OTHER_TOKEN = "0123456789abcdef" * 4
+SHORT_LIVED = """
+import sys
+from orchestrator.cluster import start
+from orchestrator.core.errors import OrchestratorError
+start._RAY = start._RAY.replace("main()", '''
+import os
+from orchestrator.cluster import state
+try:
+    main()
+finally:
+    for process in state.marked(os.environ["ORCHESTRATOR_TOKEN"]):
+        if process.name == "raylet":
+            os.kill(process.pid, 9)
+            while process.lives():
+                pass
+''')
+try:
+    start.up(host="127.0.0.1", port=int(sys.argv[1]))
+except OrchestratorError as error:
+    print(error)
+"""
+"""``cluster up`` whose raylet ends when ``ray start`` does."""
+ANY_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Machine, Machine, str]]:
+    """A head and a node, both on loopback, and where the head is."""
+    with helpers.machines((), ()) as (head, node):
+        address = f"127.0.0.1:{free_port()}"
+        said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
+        assert f"the head of a cluster is up at {address}" in said
+        node.take_token_of(head)
+        assert node.done("join", address).startswith(f"joined the cluster at {address} as 127.0.0.1: ")
+        yield head, node, address
+
+
+def listening(machine: Machine) -> set[str]:
+    """Addresses at which the machine's processes of Ray listen."""
+    assert machine.record is not None
+    pids = helpers.environments(json.loads(machine.record.read_text())["mark"])
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if (target := str(link.readlink())).startswith("socket:"):
+                inodes.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.add(fields[1].rpartition(":")[0])
+    return found
+
+
+def test_the_token_is_its_owners_alone(both: tuple[Machine, Machine, str]) -> None:
+    head, _, _ = both
+    assert stat.S_IMODE(head.token.stat().st_mode) == 0o600
+    assert len(head.token.read_text()) == 64
+
+
+def test_others_cannot_enter_rays_directory(both: tuple[Machine, Machine, str]) -> None:
+    for machine in both[:2]:
+        (ours,) = machine.temporary.glob("orchestrator-*")
+        assert stat.S_IMODE(ours.stat().st_mode) == 0o700
+        assert list(ours.glob("ray-*/session_*/sockets"))
+
+
+def test_on_loopback_nothing_listens_elsewhere(both: tuple[Machine, Machine, str]) -> None:
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    for machine in both[:2]:
+        found = listening(machine)
+        assert found
+        assert found <= loopback
+
+
+def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine, str]) -> None:
+    head, node, address = both
+    for machine in (head, node):
+        said = machine.done("status")
+        assert said.startswith(f"{address}: 2 nodes, 0 of ")
+        assert " (head) " in said
+        assert "stable-baselines3 " in said
+    facts = json.loads(head.done("status", "--json", "--address", address))
+    assert [row["is_head"] for row in facts["nodes"]] == [True, False]
+    counted = "from orchestrator.machine.topology import detect; print(detect().capacity)"
+    capacity = int(head.run([sys.executable, "-c", counted]).stdout)
+    assert {row["cores"] for row in facts["nodes"]} == {capacity}
+    assert all(row["versions"]["torch"] for row in facts["nodes"])
+
+
+def test_a_second_one_says_what_runs_already(both: tuple[Machine, Machine, str]) -> None:
+    head, node, address = both
+    assert "this machine runs the head of a cluster already (127.0.0.1, since " in head.refused("up")
+    assert "this machine runs the head of a cluster already" in head.refused("join", address)
+    assert f"this machine runs a node of the cluster at {address} already" in node.refused("join", address)
+
+
+def test_only_who_has_the_token_is_answered(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    host, _, port = address.partition(":")
+    assert grpc_probe.call(host, int(port), ANY_METHOD) == grpc_probe.UNAUTHENTICATED
+    for token, status in ((OTHER_TOKEN, grpc_probe.UNAUTHENTICATED), (head.token.read_text(), "0")):
+        assert grpc_probe.call(host, int(port), ANY_METHOD, ("authorization", f"Bearer {token}")) == status
+
+
+def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    with helpers.machines(()) as (other,):
+        assert f"{other.token}: there is no token. Copy the file" in other.refused("join", address)
+        assert f"{address}: this cluster wants a token" in other.refused("join", address, "--insecure")
+        other.take_token_of(head)
+        other.token.write_text(OTHER_TOKEN)
+        assert f"{address}: this cluster has another token than {other.token}" in other.refused("join", address)
+        assert "the environment's RAY_AUTH_TOKEN;" in other.refused("join", address, RAY_AUTH_TOKEN=OTHER_TOKEN)
+        assert "does not take the token" in other.refused("status", "--address", address)
+        assert other.record is None
+
+
+def run_refused(machine: Machine, address: str, **added: str) -> str:
+    """What a run over the cluster at ``address`` says that cannot be."""
+    jobs, over = str(REPOSITORY / "jobs/smoke.toml"), ("--executor", "ray", "--ray-address", address)
+    done = machine.run([sys.executable, "-m", "orchestrator", "run", jobs, *over], **added)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, f"one message of one line: {done.stderr}"
+    return done.stderr
+
+
+def test_a_run_is_answered_as_a_join_is(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    with helpers.machines(()) as (other,), socket.create_server(("127.0.0.1", 0)) as nothing:
+        assert f"{address}: this cluster wants a token" in run_refused(other, address)
+        other.take_token_of(head)
+        other.token.write_text(OTHER_TOKEN)
+        assert f"{address}: this cluster has another token than {other.token}" in run_refused(other, address)
+        assert "the environment's RAY_AUTH_TOKEN;" in run_refused(other, address, RAY_AUTH_TOKEN=OTHER_TOKEN)
+        silent = f"127.0.0.1:{nothing.getsockname()[1]}"
+        assert f"{silent}: what listens there is no head of a cluster" in run_refused(other, silent)
+
+
+@pytest.mark.parametrize("before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"])
+def test_who_has_used_ray_otherwise_in_the_same_program_is_told(
+    both: tuple[Machine, Machine, str], before: str
+) -> None:
+    head, _, address = both
+    program = f"{before}\nimport orchestrator\n"
+    program += f"orchestrator.run({str(REPOSITORY / 'jobs/smoke.toml')!r}, executor='ray', ray_address={address!r})"
+    done = head.run([sys.executable, "-c", program], RAY_AUTH_MODE="disabled", RAY_TMPDIR=str(head.temporary))
+    expected = "connection to Ray of its own" if "init" in before else "has imported Ray before, with other settings"
+    assert expected in done.stderr.splitlines()[-1]
+
+
+def test_a_node_that_ends_at_once_leaves_its_last_words() -> None:
+    with helpers.machines(()) as (machine,):
+        done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
+        said, *words = done.stdout.splitlines()
+        assert said == "Ray has ended again at once; its last words:", done.stdout + done.stderr
+        assert any(line.startswith("  raylet.") for line in words)
+        assert machine.record is None
+        assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
+
+
+def test_a_token_that_others_can_read_is_refused(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    with helpers.machines(()) as (other,):
+        other.take_token_of(head)
+        other.token.chmod(0o644)
+        for arguments in (["join", address], ["up", "--address", "127.0.0.1"], ["status", "--address", address]):
+            said = other.refused(*arguments)
+            assert f"{other.token}: others can read this token (mode 0644)" in said
+            assert f"chmod 600 {other.token}" in said
+        assert other.record is None
+
+
+def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> None:
+    _, _, address = both
+    taken = address.partition(":")[2]
+    with helpers.machines(()) as (other,):
+        assert "is no address of this machine" in other.refused("up", "--address", "203.0.113.7")
+        assert "another program listens there" in other.refused("up", "--address", "127.0.0.1", "--port", taken)
+        assert "no head of a cluster answers (Connection refused)" in other.refused("join", "127.0.0.1:1")
+        assert "expected HOST:PORT" in other.refused("join", "127.0.0.1:many")
+        assert "no such host" in other.refused("join", "nobody.invalid:6379")
+        assert "this machine is no node of a cluster" in other.refused("status")
+        assert "turns authentication off" in other.refused("up", RAY_AUTH_MODE="disabled")
+        assert other.done("down").startswith("nothing to end: ")
+
+
+@pytest.mark.slow
+def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) -> None:
+    head, _, address = both
+    bystander = subprocess.Popen(["sleep", "1000"])
+    try:
+        with helpers.machines(()) as (third,):
+            third.take_token_of(head)
+            third.done("join", address)
+            assert third.record is not None
+            mark = json.loads(third.record.read_text())["mark"]
+            assert "raylet" in helpers.environments(mark).values()
+            said = third.done("down")
+            assert said.startswith(f"ended 127.0.0.1, a node of the cluster at {address}: raylet")
+            assert not helpers.environments(mark)
+            assert third.record is None
+            assert not list(third.temporary.glob("orchestrator-*/ray-*"))
+        assert bystander.poll() is None
+        assert head.done("status").startswith(f"{address}: 2 nodes")
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+@pytest.mark.slow
+def test_what_is_left_of_a_broken_node_is_ended() -> None:
+    with helpers.machines(()) as (machine,):
+        machine.done("up", "--address", "127.0.0.1", "--port", str(free_port()))
+        assert machine.record is not None
+        facts = json.loads(machine.record.read_text())
+        (gcs,) = [process["pid"] for process in facts["processes"] if process["name"] == "gcs_server"]
+        os.kill(gcs, signal.SIGKILL)
+        wait_until(lambda: gcs not in helpers.environments(facts["mark"]), "its end")
+        assert "what is left of the head of a cluster" in machine.refused("up")
+        assert machine.done("down").startswith("ended the head at ")
+        assert not helpers.environments(facts["mark"])
+
+
+@pytest.mark.slow
+def test_without_a_token_only_if_that_is_said() -> None:
+    with helpers.machines((), ()) as (head, node):
+        address = f"127.0.0.1:{free_port()}"
+        said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
+        assert "WARNING: without authentication" in said
+        assert not head.token.exists()
+        assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
+        node.token.parent.mkdir(parents=True)
+        node.token.write_text(OTHER_TOKEN)
+        node.token.chmod(0o600)
+        for said in (node.refused("join", address), run_refused(node, address)):
+            assert f"{address}: this cluster takes everyone, without a token" in said
+        assert node.done("join", address, "--insecure").startswith(f"joined the cluster at {address}")
+        assert head.done("status").startswith(f"{address}: 2 nodes")

@@ -1,0 +1,309 @@
+"""A cluster of three machines with addresses of their own, and a stranger on the same network."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import cluster_helpers as helpers
+import grpc_probe
+import pytest
+import ranks_intruder
+from cluster_helpers import PATIENCE_S, Machine
+from command_helpers import REPOSITORY, summary, wait_until, write_experiment
+from network_helpers import Network, network
+from ray_helpers import LONG
+
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
+from orchestrator.machine import topology
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+HEAD = f"{ADDRESSES[0]}:6379"
+NODE2 = 2
+"""In the network: the order is that of the addresses."""
+STALL_S = 20.0
+OVER = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream")
+DRIVER = """
+import itertools, os, sys
+from orchestrator.cluster import access
+os.environ.update(access.client_environment(sys.argv[1]))
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+ray.init(address=sys.argv[1], log_to_driver=False)
+
+@ray.remote(num_cpus=0)
+class Sitting:
+    def answer(self):
+        return ray.get_runtime_context().get_node_id()
+
+nodes = [row["NodeID"] for row in ray.nodes() if row["Alive"]]
+places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+actors = [Sitting.options(scheduling_strategy=place).remote() for place in places]
+for line in itertools.chain([""], sys.stdin):
+    assert ray.get([actor.answer.remote() for actor in actors]) == nodes
+    print(len(nodes), flush=True)
+"""
+"""A driver with an actor on every node; they answer once at the beginning, and for each line that it is given."""
+
+
+@dataclass(frozen=True)
+class Site:
+    network: Network
+    head: Machine
+    nodes: tuple[Machine, Machine]
+    stranger: Machine
+
+    @property
+    def mine(self) -> tuple[Machine, ...]:
+        return self.head, *self.nodes
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with network(*ADDRESSES, "10.0.0.66") as made:
+        names = ("head", "node1", "node2", "stranger")
+        with helpers.machines(*(made.within(number, name) for number, name in enumerate(names))) as machines:
+            head, *nodes, stranger = machines
+            assert f"the head of a cluster is up at {HEAD}" in head.done("up")
+            for node, address in zip(nodes, ADDRESSES[1:], strict=True):
+                node.take_token_of(head)
+                assert node.done("join", HEAD).startswith(f"joined the cluster at {HEAD} as {address}: ")
+            yield Site(made, head, (nodes[0], nodes[1]), stranger)
+
+
+@pytest.fixture
+def driver(site: Site) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        site.head.command("-c", DRIVER, HEAD),
+        env=site.head.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "3\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ids(machine: Machine) -> list[str]:
+    answer = [sys.executable, "-c", "import sys; from orchestrator.executors.ray.cluster import question; "]
+    answer[-1] += f"print(*sorted(node['node_id'] for node in question.facts({HEAD!r})['nodes']))"
+    done = topology.run(answer)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_who_has_not_the_token_does_not_join(site: Site) -> None:
+    assert "there is no token. Copy the file" in site.stranger.refused("join", HEAD)
+    said = site.stranger.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
+    assert f"{HEAD}: this cluster has another token than the environment's RAY_AUTH_TOKEN" in said
+    assert len(json.loads(site.head.done("status", "--json"))["nodes"]) == 3
+
+
+def hashes(run_dir: Path) -> Mapping[str, str | None]:
+    paths = RunPaths(run_dir)
+    records = {
+        folder.name: ExitRecord.from_json(paths.job(folder.name).attempt(0).exit.read_text())
+        for folder in paths.jobs.iterdir()
+    }
+    return {job_id: record.weights_sha256 for job_id, record in records.items()}
+
+
+def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "run",
+        str(REPOSITORY / "jobs/smoke.toml"),
+        "--set",
+        "seeds=[0,1,2]",
+    ]
+    over = ["--executor", "ray", "--ray-address", HEAD, "--storage", "stream", "--json"]
+    done = site.head.run([*command, "--run-dir", "far", *over])
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    nodes = {event["node"] for event in events if event.get("node")}
+    assert nodes == {"head", "node1", "node2"}
+    done = site.head.run([*command, "--run-dir", "near"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    near = hashes(site.head.home / "near")
+    assert len(near) == 6
+    assert None not in near.values()
+    assert hashes(site.head.home / "far") == near
+
+
+def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
+    def all_are_told_of() -> bool:
+        nodes = json.loads(site.head.done("status", "--json"))["nodes"]
+        jobs = [job for node in nodes for job in node["jobs"]]
+        assert {node["cores_used"] for node in nodes} <= {0.0, 1.0, 2.0}
+        return len(jobs) == 6 and all(node["jobs"] for node in nodes) and all(job["env_steps_per_s"] for job in jobs)
+
+    endless = ["total_timesteps=100_000_000", "seeds=[0,1,2]", "checkpoint_every=10_000_000"]
+    changes = [word for change in endless for word in ("--set", change)]
+    where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
+    with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
+        wait_until(all_are_told_of, "jobs and their speed on all three nodes", PATIENCE_S)
+        assert "6 jobs of ours" in site.head.done("status")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, "stopped, resumable"
+
+
+def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
+    before = ids(site.head)
+    done = site.stranger.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for address in ADDRESSES:
+        ports = found[address]
+        # Raylet, its object manager, its agent and an actor's process; on the head Ray's control service too.
+        assert len(ports) >= 4 + (address == ADDRESSES[0])
+        for port, answers in ports.items():
+            where = f"{address}:{port}"
+            if answers["http"] is not None:
+                assert answers["http"] == 401, where
+                continue
+            told = {method: status for method, status in answers["grpc"].items() if status != grpc_probe.UNIMPLEMENTED}
+            assert told, f"{where}: neither Ray's gRPC nor HTTP; what is it?"
+            assert set(told.values()) == {grpc_probe.UNAUTHENTICATED}, f"{where}: {told}"
+    assert ids(site.head) == before
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    print(file=driver.stdin, flush=True)
+    assert driver.stdout.readline() == "3\n", "all still work"
+
+
+def too_wide_for_a_node(site: Site, folder: str, **changes: object) -> Path:
+    """A job file: two ranks, each of which takes a whole node."""
+    cores = json.loads(site.head.done("status", "--json"))["nodes"][0]["cores"]
+    resources = {"ranks": 2, "cores": cores, "threads": 1, "memory": "1 GiB"}
+    return write_experiment(site.head.home / folder, {**LONG, "name": folder, "resources": resources, **changes})
+
+
+def until_ranks_exchange(job: str) -> list[int]:
+    """Processes of the two ranks of ``job``, once both do so by gloo."""
+
+    def threads(pid: int) -> set[str]:
+        return {name.read_text().strip() for name in Path(f"/proc/{pid}/task").glob("*/comm")}
+
+    def found() -> list[int]:
+        try:
+            return [pid for pid in helpers.environments(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
+        except OSError:  # a process or thread that is over by now
+            return []
+
+    wait_until(lambda: len(found()) == 2, f"the ranks of {job}, both with gloo", PATIENCE_S)
+    return found()
+
+
+def test_ranks_on_two_machines_come_to_the_weights_of_one(site: Site) -> None:
+    changes = {"total_timesteps": 20_480, "checkpoint_every": 10_240, "n_envs": 2}
+    jobs = too_wide_for_a_node(site, "wide", **changes)
+    with site.head.running(jobs, *OVER, "--run-dir", "wide/far") as process:
+        for pid in until_ranks_exchange("wide"):
+            assert "memfd:ranks" not in Path(f"/proc/{pid}/maps").read_text(), "they share no memory"
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, out
+    launched = next(event for event in map(json.loads, out.splitlines()) if event["event"] == "launched")
+    assert launched["node"].count(", ") == 1
+    alone = too_wide_for_a_node(site, "near", **changes, name="wide", resources={"ranks": 2, "cores": 1, "threads": 1})
+    done = site.head.run([sys.executable, "-m", "orchestrator", "run", str(alone), "--run-dir", "wide/near"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    near = hashes(site.head.home / "wide/near")
+    assert None not in near.values()
+    assert hashes(site.head.home / "wide/far") == near
+
+
+def test_a_stranger_runs_no_code_in_ranks_either(site: Site, tmp_path: Path) -> None:
+    before, code = ids(site.head), tmp_path / "code has run"
+    jobs = too_wide_for_a_node(site, "visited")
+    with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
+        pids = until_ranks_exchange("visited")
+        variables = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
+        told = dict(variable.partition("=")[::2] for variable in variables)
+        meeting = told["MASTER_ADDR"], told["MASTER_PORT"]
+        done = site.stranger.run(
+            [sys.executable, ranks_intruder.__file__, *meeting, str(code), *ADDRESSES],
+            PYTHONPATH=str(Path(ranks_intruder.__file__).parent),
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert set(found["known"]) >= {"0/0", "0/1"}, "messages of the ranks"
+        assert int(meeting[1]) in found["ports"][meeting[0]], "torch's store"
+        assert [bool(found["ports"][address]) for address in ADDRESSES].count(True) == 2, "of the nodes with a rank"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, out
+    assert not code.exists()
+    assert ids(site.head) == before
+
+
+def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
+    before = ids(site.head)
+    jobs = write_experiment(site.head.home / "stalled", {**LONG, "seeds": [0, 1, 2]})
+    run_dir = site.head.home / "stalled/run"
+
+    def steps() -> dict[str, int]:
+        """Of the job of each node, as far as they have come home."""
+        assert process.poll() is None, process.communicate()
+        rows = summary(run_dir).values() if (run_dir / "summary.json").exists() else ()
+        return {row["node"]: row["env_steps"] for row in rows if row["env_steps"]}
+
+    over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream", "--run-dir", run_dir)
+    with site.head.running(jobs, *over) as process:
+        wait_until(lambda: steps().keys() == {"head", "node1", "node2"}, "progress on every node", PATIENCE_S)
+        with site.network.stalled(NODE2):
+            subprocess.run(["sleep", str(STALL_S)], check=True)
+        came_home = steps()["node2"]
+        wait_until(lambda: steps()["node2"] > came_home, "progress of node2", PATIENCE_S)
+        assert ids(site.head) == before
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, out
+    told = [json.loads(line)["event"] for line in out.splitlines()]
+    assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "nothing was lost, nobody was warned"
+    assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
+    assert hashes(run_dir).keys() == summary(run_dir).keys(), "each had its last word"
+
+
+def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(site: Site) -> None:
+    """All see the same files, so that two workers of one job would write to them. Leaves the cluster without node2."""
+    jobs = write_experiment(site.head.home / "cut", {**LONG, "seeds": [0, 1, 2]})
+    run_dir = site.head.home / "cut/run"
+    over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "shared", "--run-dir", run_dir)
+    with site.head.running(jobs, *over) as process:
+        assert process.stdout is not None
+        events = (json.loads(line) for line in process.stdout)
+        first = {event["node"]: event for event in (next(events) for _ in range(3))}
+        cut_off = first["node2"]
+        started = topology.process_start(cut_off["pid"])
+        assert started is not None
+        checkpoints = run_dir / "jobs" / cut_off["job_id"] / "checkpoints"
+        wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
+        with site.network.stalled(NODE2):
+            again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
+            assert not topology.same_process(cut_off["pid"], started), "it has ended itself"
+        assert again["job_id"] == cut_off["job_id"]
+        assert again["node"] in ("head", "node1")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    rows = summary(run_dir)
+    assert rows[cut_off["job_id"]]["attempts"] == 2
+    assert [row["attempts"] for row in rows.values()].count(1) == 2
+    wait_until(lambda: len(ids(site.head)) == 2, "the cluster without the node")
+    site.nodes[1].done("down")

@@ -1,0 +1,201 @@
+"""The command with ``--executor ray``, on a real cluster of several nodes: as on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from command_helpers import Run, give, summary, wait_until, write_experiment
+from ray_helpers import LONG, SHORT, Cluster, options, weights
+
+import orchestrator
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster import query
+from orchestrator.executors.ray.cluster import token as access
+from orchestrator.executors.ray.cluster.query import Metadata
+
+RAY_PATIENCE_S = 240.0
+"""Where the command starts Ray, or processes of ours on several nodes."""
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A job file, and the weights that its jobs come to on this machine alone."""
+    cwd = tmp_path_factory.mktemp("near")
+    jobs = write_experiment(cwd, {**SHORT, "seeds": [0, 1]}, {"name": "hopper", "xml": commands.HOPPER})
+    assert give("run", jobs, "--run-dir", "local", cwd=cwd).returncode == 0
+    assert all(weights(cwd / "local").values())
+    return jobs, weights(cwd / "local")
+
+
+@pytest.mark.parametrize("way", ["shared", "stream", "file"])
+def test_an_experiment_over_three_nodes_gives_the_weights_of_one_machine(
+    tmp_path: Path, ray_cluster: Cluster, near: tuple[Path, dict[str, str]], way: str
+) -> None:
+    between = tmp_path / "between"
+    storage = f"file://{between}" if way == "file" else way
+    with Run(near[0], *options(ray_cluster, "far", storage), cwd=tmp_path) as run:
+        nodes = {run.until("launched")["node"] for _ in near[1]}
+        if way == "file":
+            wait_until(lambda: list(between.iterdir()), "a file on its way")
+        assert run.end() == 0, run.said
+    assert run.said == "", "nothing of Ray's own"
+    assert len(nodes) == 3
+    assert weights(tmp_path / "far") == near[1]
+    assert not list(between.glob("*")), "nothing stays there"
+    shown = give("status", "far", cwd=tmp_path).stdout
+    assert all(row["node"] in shown for row in summary(tmp_path / "far").values())
+
+
+def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = write_experiment(tmp_path, SHORT)
+    for name in (access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE):  # it makes a token, as where there is none
+        monkeypatch.delenv(name, raising=False)
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # short, as sockets want it
+        its_own = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TMPDIR": folder}
+        command = ("run", jobs, "--run-dir", "run", "--executor", "ray", "--json")
+        done = give(*command, cwd=tmp_path, patience_s=RAY_PATIENCE_S, **its_own)
+        assert done.returncode == 0, done.stderr
+        token = access.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {"launched", "succeeded", "ended"}
+        wait_until(lambda: not mentioned(folder), "the end of Ray's processes")
+
+
+def mentioned(text: str) -> list[str]:
+    """Pids of processes that have ``text`` in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+    return found
+
+
+def test_ranks_over_two_nodes_train_one_policy(tmp_path: Path, ray_cluster: Cluster) -> None:
+    resources = {"ranks": 2, "cores": 3, "threads": 1, "memory": "1 GiB"}
+    jobs = write_experiment(tmp_path, {**SHORT, "n_envs": 2, "resources": resources})
+    done = give("run", jobs, *options(ray_cluster, "stream"), "--json", cwd=tmp_path, patience_s=RAY_PATIENCE_S)
+    assert done.returncode == 0, done.stderr + done.stdout
+    launched = next(event for event in map(json.loads, done.stdout.splitlines()) if event["event"] == "launched")
+    assert launched["node"].count(", ") == 1
+    attempt = tmp_path / "stream/jobs/short-s0/attempts/0"
+    assert {path.name for path in attempt.iterdir()} >= {"worker.log", "rank-1.log", "exit.json", "rank-1.exit.json"}
+    assert (tmp_path / "stream/jobs/short-s0/model.zip").exists()
+
+
+def rows(table: Path) -> int:
+    return len(table.read_text().splitlines()) - 1 if table.exists() else 0
+
+
+def test_what_a_node_tells_comes_home_meanwhile_and_the_other_commands_see_it(
+    tmp_path: Path, ray_cluster: Cluster
+) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1], "checkpoint_every": 10_000_000})
+    one, other = (tmp_path / f"stream/jobs/long-s{seed}" for seed in range(2))
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+        for _ in range(2):
+            run.until("launched")
+        for table in ("timings.csv", "progress.csv"):
+            wait_until(lambda: rows(one / table) > 0, f"rows of {table}")  # noqa: B023 - called before it changes
+            had = rows(one / table)
+            wait_until(lambda: rows(one / table) > had, f"more rows of {table}")  # noqa: B023
+        wait_until(lambda: rows(other / "timings.csv") > 0, "rows of the other")
+        assert not list(one.glob("checkpoints/*.pt")), "they do not wait for a checkpoint"
+        shown = give("logs", "stream", "long-s0", cwd=tmp_path)
+        assert (shown.returncode, bool(shown.stdout)) == (0, True)
+        assert give("stop", "stream", "long-s0", cwd=tmp_path).returncode == 0
+        run.until("cancelled", "long-s0")
+        assert give("retry", "stream", "long-s0", cwd=tmp_path).returncode == 0
+        assert run.until("launched", "long-s0")["number"] == 1
+        assert give("stop", "stream", cwd=tmp_path).returncode == 0
+        assert run.end() == 130
+    assert run.said == ""
+    done = give("report", "stream", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "long-s1" in (tmp_path / "stream/report/index.html").read_text()
+
+
+def test_two_runs_on_a_cluster_at_once_have_cpus_of_their_own(tmp_path: Path, ray_cluster: Cluster) -> None:
+    """Which keepers of two drivers hand out on the same node."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU is not enough for two jobs to have different ones")
+    ending = {**LONG, "total_timesteps": 50_000}
+    files = [write_experiment(tmp_path / name, ending) for name in ("one", "other")]
+    with (
+        ray_cluster.further(num_cpus=8) as most_cores,
+        Run(files[0], *options(ray_cluster, "run", "stream"), cwd=files[0].parent) as one,
+        Run(files[1], *options(ray_cluster, "run", "stream"), cwd=files[1].parent) as other,
+    ):
+        launched = [run.until("launched") for run in (one, other)]
+        assert one.popen.poll() is None, "both run at once"
+        assert [event["node"] for event in launched] == [ray_cluster.name(most_cores)] * 2
+        assert {*launched[0]["cpus"]}.isdisjoint(launched[1]["cpus"])
+        assert [run.end() for run in (one, other)] == [0, 0]
+
+
+# -- versions
+
+
+def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: Path, ray_cluster: Cluster) -> None:
+    jobs = write_experiment(tmp_path, SHORT)
+    its_own = tmp_path / "its own"
+    package = Path(orchestrator.__file__).parent
+    shutil.copytree(package, its_own / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (its_own / package.name / "wording.py").open("a") as file:
+        file.write("# one line more\n")
+    other_numpy = its_own / "numpy-1.0.0.dist-info"
+    other_numpy.mkdir()
+    (other_numpy / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(its_own), prepend=os.pathsep)
+        node = ray_cluster.add()
+    try:
+        done = give("run", jobs, *options(ray_cluster, "stream"), cwd=tmp_path, patience_s=RAY_PATIENCE_S)
+    finally:
+        ray_cluster.kill(node)
+    assert done.returncode == 2, done.stderr
+    assert "on 1 node of the cluster:" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if ray_cluster.name(node) in line]
+    assert f"numpy 1.0.0, here {importlib.metadata.version('numpy')}" in line
+    assert "code of orchestrator " in line
+    assert not (tmp_path / "stream/jobs").exists(), "nothing was launched"
+
+
+HERE = Metadata(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
+
+
+@pytest.mark.parametrize(
+    ("head", "fits"),
+    [
+        (HERE, True),
+        (Metadata(ray=HERE.ray, python=f"{sys.version_info[0]}.{sys.version_info[1]}.99"), True),
+        (Metadata(ray="2.60.1", python=HERE.python), False),
+        (Metadata(ray=HERE.ray, python="3.9.1"), False),
+    ],
+)
+def test_a_head_of_another_ray_or_python_is_not_joined(
+    head: Metadata, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {True: query.Refused(), False: head}
+    monkeypatch.setattr(query, "metadata", lambda cluster, insecure: asked[insecure])
+    monkeypatch.setattr(access, "require_ray", lambda: HERE.ray)
+    differs = (
+        f"its head has Ray {head.ray} on Python {head.python}, this machine Ray {HERE.ray} on Python {HERE.python}"
+    )
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=re.escape(differs)):
+        query.check("10.0.0.1:6379", insecure=False)

@@ -1,0 +1,345 @@
+"""Attempts on a real Ray cluster of several nodes: what runs where, and what is left when something dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from command_helpers import wait_until
+from executor_helpers import (
+    PUPPET,
+    READY,
+    Order,
+    await_files,
+    await_gone,
+    events_until,
+    family,
+    make_gang,
+    make_launch,
+    until_exit,
+    until_heard,
+)
+from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
+from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.ray_executor import RayExecutor
+from orchestrator.executors.ray.ray_task import Task
+from orchestrator.executors.ray.transport import Transport
+from orchestrator.machine.slots import Place
+
+pytestmark = pytest.mark.ray
+
+ASLEEP: list[Order] = [("when asked", None), ("say", READY), ("sleep", None)]
+
+
+@pytest.fixture
+def executor(ray_fleet: Fleet) -> Iterator[RayExecutor]:
+    executor = RayExecutor(fleet=ray_fleet, worker_command=PUPPET)
+    yield executor
+    executor.close()
+
+
+def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
+    return dataclasses.replace(make_launch(root, job_id, orders), cpus=(), places=(Place(node=node),))
+
+
+def placed(executor: RayExecutor, launch: Launch) -> Placed:
+    """The attempt, once it runs; where it is on one node, once it has said something, too."""
+    handle = executor.submit(launch)
+    awaited = {Placed, Progressed} if len(launch.places) == 1 else {Placed}  # what one rank says early is dropped
+
+    def has_begun(events: list[Event]) -> bool:
+        return {type(event) for event in events if event.handle == handle} >= awaited
+
+    return next(event for event in events_until(executor, has_begun) if isinstance(event, Placed))
+
+
+def task_of(pid: int) -> int:
+    """The process of the Ray task that has started ``pid``."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: RayExecutor) -> None:
+    node = executor.fleet.home_node
+    at_once = min(len(os.sched_getaffinity(0)), 4)
+    taken = [placed(executor, on_node(tmp_path, node, f"j{number}", ASLEEP)).cpus for number in range(at_once)]
+    assert [len(cpus) for cpus in taken] == [1] * at_once
+    assert len({*taken}) == at_once
+    assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
+
+
+def test_a_worker_has_the_thread_budget_and_no_gpu_that_it_did_not_ask_for(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    launch = on_node(tmp_path, executor.fleet.home_node, "a", [("look", None), ("say", READY), ("sleep", None)])
+    event = placed(executor, launch)
+    seen = json.loads((launch.job_dir / "seen.json").read_text())
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
+    assert (seen["cpus"], seen["pid"]) == (str(event.cpus[0]), str(event.pid))
+    assert psutil.Process(event.pid).nice() == os.nice(0), "it is no less than other processes"
+
+
+def test_neighbours_on_a_node_have_gpus_of_their_own(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    """Which Ray hands out by number; that there are none here is nothing to it."""
+    look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
+    with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
+        until_known(executor.fleet, late.node_id)
+        place = Place(node=late.node_id, gpus=1)
+        launches = [dataclasses.replace(on_node(tmp_path, "", name, look), places=(place,)) for name in ("a", "b")]
+        taken = [placed(executor, launch).gpus for launch in launches]
+        seen = [json.loads((launch.job_dir / "seen.json").read_text()) for launch in launches]
+        assert sorted(taken) == [("0",), ("1",)]
+        assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
+        executor.close()
+    until_gone(executor.fleet, late.node_id)
+
+
+def test_a_keeper_that_is_killed_is_replaced_and_knows_who_has_which_cpus(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU is not enough for two attempts to have different ones")
+    until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
+    fleet = executor.fleet
+    with ray_cluster.further(num_cpus=2) as late:
+        until_known(fleet, late.node_id)
+        first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
+        known = fleet.node(late.node_id)
+        assert known is not None
+        (raylet,) = late.all_processes["raylet"]
+        processes = psutil.Process(raylet.process.pid).children()
+        (keeper,) = [process for process in processes if "Keeper" in " ".join(process.cmdline())]
+        keeper.kill()
+        fleet.doubt(late.node_id)  # else it is asked in its turn, every 20 s
+
+        def is_replaced() -> bool:
+            fleet.update()
+            now = fleet.node(late.node_id)
+            return now is not None and now.keeper != known.keeper
+
+        wait_until(is_replaced, "another keeper")
+        second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
+        assert {*first.cpus}.isdisjoint(second.cpus)
+        for name in ("a", "b"):
+            (tmp_path / name / "go").touch()
+        ends = until_exit(executor, first.handle, second.handle)
+        assert [end.returncode for end in ends.values()] == [0, 0]
+    until_gone(fleet, late.node_id)
+
+
+def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
+    launch = on_node(tmp_path, executor.fleet.home_node, "a", family(0))
+    event = placed(executor, launch)
+    assert event.pid is not None
+    pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
+    os.kill(task_of(event.pid), signal.SIGKILL)
+    end = until_exit(executor, event.handle)[event.handle]
+    assert (end.returncode, end.oom_killed) == (None, False)
+    assert "was killed" in (end.lost or "")
+    await_gone(pids)
+
+
+def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    late = ray_cluster.add(num_cpus=3)
+    until_known(executor.fleet, late.node_id)
+    cores = executor.fleet.pool.lanes
+    launch = on_node(tmp_path, late.node_id, "a", family(0))
+    event = placed(executor, launch)
+    assert event.pid is not None
+    pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
+    ray_cluster.kill(late)
+    end = until_exit(executor, event.handle)[event.handle]
+    assert end.returncode is None
+    assert executor.fleet.name(late.node_id) in (end.lost or "")
+    await_gone(pids)
+    until_gone(executor.fleet, late.node_id)
+    assert executor.fleet.pool.lanes == cores - 3
+
+
+def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    with ray_cluster.further(num_cpus=3) as late:
+        until_known(executor.fleet, late.node_id)
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", ASLEEP))
+        (raylet,) = late.all_processes["raylet"]
+        machine = psutil.Process(raylet.process.pid)
+        processes = [machine, *machine.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            end = until_exit(executor, event.handle)[event.handle]
+        finally:
+            for process in processes:
+                process.resume()
+        assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
+        assert event.pid is not None
+        await_gone([event.pid])  # its keeper finds that the node is given up; Ray there goes on
+
+
+def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    with watched_node(ray_cluster, num_cpus=3) as late:
+        until_known(executor.fleet, late.node_id)
+        greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *ASLEEP]
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
+        end = until_exit(executor, event.handle)[event.handle]
+        assert (end.returncode, end.oom_killed) == (-9, True)
+        assert event.pid is not None
+        await_gone([event.pid])
+    until_gone(executor.fleet, late.node_id)
+
+
+def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
+    node = executor.fleet.home_node
+    running = [executor.submit(on_node(tmp_path, node, f"j{number}", ASLEEP)) for number in range(4)]
+    until_heard(executor, *running)
+    waiting = executor.submit(on_node(tmp_path, node, "waiting", ASLEEP))
+    executor.cancel(waiting, kill=False)
+    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
+
+
+# -- ranks on several nodes
+
+
+def over_two_nodes(root: Path, fleet: Fleet, job_id: str, *orders: list[Order], nodes: Sequence[str] = ()) -> Launch:
+    """Two ranks, each so large that no node has room for both.
+
+    :param nodes: those that they are meant for.
+    """
+    nodes = nodes or [node.node_id for node in fleet.nodes][:2]
+    places = tuple(Place(node=node, cores=3) for node in nodes)
+    return dataclasses.replace(make_gang(root, job_id, *orders), cpus=(), places=places)
+
+
+def test_ranks_over_nodes_know_each_other_and_where_to_meet(tmp_path: Path, executor: RayExecutor) -> None:
+    look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
+    launch = over_two_nodes(tmp_path, executor.fleet, "a", look, look)
+    event = placed(executor, launch)
+    names = {node.name for node in executor.fleet.nodes}
+    assert len(set(event.node.split(", ")) & names) == 2
+    assert len(event.cpus) == 6
+    seen = [json.loads(text) for text in await_files(launch.job_dir / "seen.json", launch.job_dir / "seen-1.json")]
+    assert [(rank["RANK"], rank["WORLD_SIZE"], rank["LOCAL_RANK"]) for rank in seen] == [
+        ("0", "2", "0"),
+        ("1", "2", "0"),
+    ]
+    assert seen[0]["MASTER_ADDR"] == seen[1]["MASTER_ADDR"] == "127.0.0.1"
+    assert seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
+    assert event.pid == int(seen[0]["pid"])
+    executor.cancel(event.handle, kill=True)
+    assert until_exit(executor, event.handle)[event.handle].returncode == -signal.SIGKILL
+    await_gone(int(rank["pid"]) for rank in seen)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
+    tmp_path: Path, executor: RayExecutor, fails: int
+) -> None:
+    orders: list[list[Order]] = [[*family(rank)[:3], ("sleep", None)] for rank in range(2)]
+    orders[fails] = [("await", f"child-{1 - fails}"), ("await", f"daemon-{1 - fails}"), ("exit", 10)]
+    launch = over_two_nodes(tmp_path, executor.fleet, f"a{fails}", *orders)
+    handle = executor.submit(launch)
+    assert until_exit(executor, handle)[handle] == Exited(handle, 10, rank=fails)
+    left = (launch.job_dir / f"{name}-{1 - fails}" for name in ("child", "daemon"))
+    await_gone(map(int, await_files(*left)))
+
+
+def test_ranks_whose_node_dies_end_on_the_others_too(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    home = executor.fleet.home_node
+    with ray_cluster.further(num_cpus=3) as late:
+        until_known(executor.fleet, late.node_id)
+        nodes = [home, late.node_id]
+        launch = over_two_nodes(tmp_path, executor.fleet, "a", family(0), family(1), nodes=nodes)
+        handle = placed(executor, launch).handle
+        names = (f"{name}-{rank}" for name in ("child", "daemon") for rank in range(2))
+        pids = [int(pid) for pid in await_files(*(launch.job_dir / name for name in names))]
+        ray_cluster.kill(late)
+        end = until_exit(executor, handle)[handle]
+    assert end.returncode is None
+    assert executor.fleet.name(late.node_id) in (end.lost or "")
+    await_gone(pids)
+    until_gone(executor.fleet, late.node_id)
+
+
+def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
+    polite: list[list[Order]] = [[("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)]
+    launch = over_two_nodes(tmp_path, executor.fleet, "a", *polite)
+    handle = placed(executor, launch).handle
+    await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
+    executor.cancel(handle, kill=False)
+    assert until_exit(executor, handle)[handle].returncode == 11
+
+
+def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
+    launches = [over_two_nodes(tmp_path, executor.fleet, f"j{number}", ASLEEP, ASLEEP) for number in (0, 1)]
+    placed(executor, launches[0])  # three nodes hold three such ranks, not four
+    waiting = executor.submit(launches[1])
+    executor.cancel(waiting, kill=False)
+    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
+    third = executor.submit(on_node(tmp_path, executor.fleet.home_node, "third", [("exit", 0)]))
+    assert until_exit(executor, third)[third].returncode == 0
+
+
+# -- ends
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "is_doubted"),
+    [
+        ("OutOfMemoryError('too much')", {"returncode": -9, "oom_killed": True}, False),
+        ("WorkerCrashedError()", {"returncode": None, "lost": "the process that ran it on n1 was killed"}, True),
+        ("NodeDiedError('gone')", {"returncode": None, "lost": "its node n1 was lost"}, True),
+        ("TaskCancelledError()", {"returncode": -9}, False),
+    ],
+)
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[str, Any], is_doubted: bool) -> None:
+    import ray.exceptions
+
+    handle = Handle("a", 0)
+    doubted: list[str] = []
+    fleet: Any = SimpleNamespace(name=lambda node: "n1", doubt=doubted.append)
+    task = Task(handle=handle, assignment=Any, node="x", fleet=fleet, stream=None, home=None, keeper=None)  # type: ignore[arg-type]
+    died = task._died(eval(error, vars(ray.exceptions)))
+    assert died == Exited(handle, **expected)
+    assert bool(doubted) == is_doubted
+
+
+def test_a_node_whose_disk_is_full_is_used_no_more_and_its_jobs_go_elsewhere(
+    tmp_path: Path, ray_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ray_fleet.nodes[-1]
+    monkeypatch.setattr(ray_fleet, "transport", Transport("stream"))
+    full = (sys.executable, "-c", f"import os; os._exit({ExitCode.DISK_FULL:d})")
+    executor = RayExecutor(fleet=ray_fleet, worker_command=full)
+    launch = on_node(tmp_path, node.node_id, "a", [])
+    (launch.job_dir / "spec.json").write_text("{}")
+    try:
+        handle = executor.submit(launch)
+        assert until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
+        assert ray_fleet.node(node.node_id) is None
+        assert node.node_id not in [room.node for room in ray_fleet.pool.nodes]
+    finally:
+        executor.close()
+        ray_fleet._given_up.pop(node.node_id, None)
+        if node.node_id not in [room.node for room in ray_fleet.pool.nodes]:
+            ray_fleet._take_in(node)

@@ -1,0 +1,244 @@
+"""Whole runs on a real Ray cluster when something dies, fills up or is missing: nothing lost, nothing orphaned."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray_helpers
+from command_helpers import Run, carriers, give, summary, token_of, wait_until, write_experiment
+from executor_helpers import await_gone
+from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, options, watched_node, weights
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+GONE_WITHIN_S = 10.0
+"""From the death of their driver: what users are promised of trainings on all nodes."""
+
+ENDING = {**LONG, "name": "ending", "total_timesteps": 128_000, "checkpoint_every": 6_400}
+"""By itself, but not before its first checkpoint has long been home."""
+LARGE = {**SHORT, "name": "large", "policy_kwargs": {"net_arch": [256, 256]}}
+"""Its checkpoints have 1.6 MiB each."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What those two come to on this machine alone."""
+    cwd = tmp_path_factory.mktemp("undisturbed")
+    jobs = write_experiment(cwd, ENDING, LARGE)
+    assert give("run", jobs, "--run-dir", "local", cwd=cwd).returncode == 0
+    return weights(cwd / "local")
+
+
+def checkpoints(run_dir: Path, job_id: str) -> list[int]:
+    """The steps after which they were written."""
+    return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
+
+
+def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
+    """The last word of a job's last attempt."""
+    number = summary(run_dir)[job_id]["attempts"] - 1
+    word: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
+    return word
+
+
+# -- the user, or the driver
+
+
+@pytest.mark.parametrize("way", ["stream", pytest.param("file", marks=pytest.mark.slow)])
+def test_a_stop_lets_every_node_checkpoint_and_the_same_command_goes_on(
+    tmp_path: Path, ray_cluster: Cluster, way: str
+) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
+    run_dir = tmp_path / "run"
+    storage = way if way == "stream" else f"file://{tmp_path}/between"
+    left = {f"long-s{seed}": 512 for seed in range(3)}
+    for attempt in range(2):
+        with Run(jobs, *options(ray_cluster, "run", storage), cwd=tmp_path) as run:
+            for _ in left:
+                run.until("launched")
+            wait_until(lambda: has_progressed(run_dir, left), "progress")  # noqa: B023 - called before it changes
+            run.signal(signal.SIGINT)
+            assert run.end() == 130
+        assert [event["event"] for event in run.events].count("paused") == len(left)
+        for name in left if attempt else ():
+            assert last_attempt(run_dir, name)["resumed_from"] == left[name], "it went on from where it was left"
+        left = {name: row["env_steps"] for name, row in summary(run_dir).items()}
+
+
+@pytest.mark.parametrize("way", ["stream", pytest.param("shared", marks=pytest.mark.slow)])
+def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_on(
+    tmp_path: Path, ray_cluster: Cluster, way: str
+) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
+    run_dir = tmp_path / way
+    with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as run:
+        pids = [run.until("launched")["pid"] for _ in range(3)]
+        wait_until(lambda: checkpoints(run_dir, "long-s0"), "a checkpoint at home")
+        tokens = [token_of(pid) for pid in pids]
+        assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
+        run.signal(signal.SIGKILL)
+        wait_until(lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S)
+    saved, before = max(checkpoints(run_dir, "long-s0")), summary(run_dir)["long-s0"]["env_steps"]
+    with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as again:
+        again.until("launched", "long-s0")
+        wait_until(lambda: summary(run_dir)["long-s0"]["env_steps"] > max(before, 512), "progress")
+        again.signal(signal.SIGINT)
+        assert again.end() == 130
+    assert last_attempt(run_dir, "long-s0")["resumed_from"] == saved
+
+
+# -- the cluster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"])
+def test_a_job_whose_node_dies_goes_on_elsewhere_from_the_checkpoint_that_came_home(
+    tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], kill: Any
+) -> None:
+    jobs = write_experiment(tmp_path, ENDING)
+    run_dir = tmp_path / "stream"
+    with ray_cluster.further(num_cpus=8) as most_cores, Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+        first = run.until("launched")
+        assert first["node"] == ray_cluster.name(most_cores)
+        wait_until(lambda: checkpoints(run_dir, "ending-s0"), "a checkpoint at home")
+        kill(ray_cluster, most_cores)
+        await_gone([first["pid"]])
+        assert run.end() == 0
+    row = summary(run_dir)["ending-s0"]
+    assert row["attempts"] == 2, "it was in the middle of it, and nothing more was sent to the dead node"
+    assert row["node"] != first["node"]
+    assert last_attempt(run_dir, "ending-s0")["resumed_from"] >= 6_400
+    assert row["weights_sha256"] == undisturbed["ending-s0"]
+
+
+@pytest.mark.slow
+def test_a_head_that_dies_ends_the_driver_with_a_clear_message_and_a_new_cluster_goes_on(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
+    run_dir = tmp_path / "stream"
+    with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path) as run:
+        launched = [run.until("launched") for _ in range(3)]
+        names = [event["job_id"] for event in launched]
+        wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each at home")
+        own.kill_head()
+        assert run.end() == 1
+        assert "the head of the Ray cluster has not answered" in run.said
+        await_gone(event["pid"] for event in launched)
+        assert "INTERRUPTED" in give("status", "stream", cwd=tmp_path).stdout
+    saved = {name: max(checkpoints(run_dir, name)) for name in names}
+    with ray_helpers.cluster() as new, Run(jobs, *options(new, "stream"), cwd=tmp_path) as again:
+        for _ in names:
+            again.until("launched")
+        wait_until(lambda: has_progressed(run_dir, saved), "progress")
+        again.signal(signal.SIGINT)
+        assert again.end() == 130
+    assert {name: last_attempt(run_dir, name)["resumed_from"] for name in names} == saved
+
+
+def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(tmp_path: Path, ray_cluster: Cluster) -> None:
+    whole_node = {"cores": 4, "threads": 1, "memory": "1 GiB"}
+    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2, 3], "resources": whole_node})
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
+        others = {run.until("launched")["node"] for _ in range(3)}
+        with ray_cluster.further() as late:
+            assert run.until("launched")["node"] == ray_cluster.name(late)
+            assert ray_cluster.name(late) not in others
+            run.signal(signal.SIGINT)
+            assert run.end() == 130
+
+
+def test_nodes_that_differ_get_what_they_have_room_for(tmp_path: Path, ray_cluster: Cluster) -> None:
+    """The driver's own, as the other two, has 4 cores and 8 GiB."""
+    one_core = {"cores": 1, "threads": 1}
+    jobs = write_experiment(
+        tmp_path,
+        {**SHORT, "name": "small", "seeds": [0, 1], "resources": {**one_core, "memory": "512 MiB"}},
+        {**SHORT, "name": "hungry", "seeds": [0, 1], "resources": {**one_core, "memory": "20 GiB"}},
+        {**SHORT, "name": "wide", "seeds": [0, 1], "resources": {"cores": 2, "threads": 1, "memory": "4 GiB"}},
+    )
+    with (
+        ray_cluster.further(num_cpus=16, memory=1 << 30) as lean,
+        ray_cluster.further(num_cpus=1, memory=64 << 30) as thin,
+        Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
+    ):
+        assert run.end() == 0, run.said
+    nodes: dict[str, list[str]] = {}
+    for row in summary(tmp_path / "stream").values():
+        nodes.setdefault(row["job_id"].partition("-")[0], []).append(row["node"])
+    assert nodes["small"] == [ray_cluster.name(lean)] * 2, "it has the most cores"
+    assert nodes["hungry"] == [ray_cluster.name(thin)] * 2, "no other has so much memory"
+    assert not {ray_cluster.name(lean), ray_cluster.name(thin)} & {*nodes["wide"]}
+    hungry = [event["event"] for event in run.events if event.get("job_id", "").startswith("hungry")]
+    assert hungry == ["launched", "succeeded"] * 2, "one after the other, on its one core"
+
+
+# -- memory and disk
+
+GREEDY = """
+import time
+from pathlib import Path
+from odd import Odd
+
+
+class Greedy(Odd):
+    '''Once it takes ``mib`` of memory at its 400th step, and keeps it.'''
+
+    def __init__(self, mib):
+        super().__init__("nothing", 0)
+        self.mib = mib
+
+    def step(self, action):
+        has_eaten = Path(__file__).with_name("has-eaten")
+        if self.count == 400 and not has_eaten.exists():
+            has_eaten.touch()
+            held = b"x" * (self.mib << 20)
+            time.sleep(600)
+        return super().step(action)
+
+
+def make(xml=None, seed=0, mib=0):
+    return Greedy(mib)
+"""
+
+
+def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Path, ray_cluster: Cluster) -> None:
+    job = {"name": "greedy", "entry_point": "greedy:make", "env_kwargs": {"mib": TOO_MUCH_MIB}}
+    jobs = write_experiment(tmp_path, {**job, "total_timesteps": 1024, "resources": {"memory": "8 GiB"}})
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    with (
+        watched_node(ray_cluster, num_cpus=8) as watched,
+        Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
+    ):
+        first = run.until("launched")
+        assert first["node"] == ray_cluster.name(watched)
+        why = run.until("retrying")
+        ray_cluster.kill(watched)  # others are not so strict, whatever else needs memory meanwhile
+        assert run.end() == 0, run.said
+    assert why["cause"] == "out-of-memory"
+    assert "greedy-s0 killed by SIGKILL: the machine ran out of memory; retry 1 of 2" in why["message"]
+    await_gone([first["pid"]])
+
+
+def test_a_job_that_fills_the_disk_of_its_node_goes_on_elsewhere(
+    tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], small_disk: Path
+) -> None:
+    """It has room for one of its checkpoints."""
+    jobs = write_experiment(tmp_path, LARGE)
+    with (
+        ray_cluster.further(num_cpus=8, temporary=small_disk) as full,
+        Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
+    ):
+        assert run.end() == 0, run.said
+        name = ray_cluster.name(full)
+    nodes = [event["node"] for event in run.events if event["event"] == "launched"]
+    assert nodes[0] == name
+    assert len(nodes) == 2
+    assert nodes[1] != name
+    told = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
+    assert f"{name} is not used any more: its disk is full" in told
+    assert any(f"no space left on the disk of {name}" in message for message in told)
+    assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "what it had saved came home"
+    assert weights(tmp_path / "stream")["large-s0"] == undisturbed["large-s0"]

@@ -1,0 +1,129 @@
+"""A bundle compiles to the same model as the original, from wherever it lies and with the original gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import mujoco
+import pytest
+from bundle_helpers import (
+    INSTALLED,
+    MESH,
+    OWN,
+    ROBOTS,
+    lay_out,
+)
+from model_helpers import differences
+
+from orchestrator.worker.robots import bundle
+from orchestrator.worker.robots.bundle import BundleError, collect
+
+
+@pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
+def test_a_bundle_is_the_same_robot_with_the_original_gone(files: dict[str, str], tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    lay_out(users, files)
+    original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
+    copy = collect(users / "r/main.xml").write(tmp_path / "robot")
+    shutil.rmtree(users)
+    assert differences(original, mujoco.MjModel.from_xml_path(str(copy))) == []
+
+
+@pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
+def test_the_hash_does_not_depend_on_where_the_robot_lies(files: dict[str, str], tmp_path: Path) -> None:
+    for place in ("here", "far/away"):
+        lay_out(tmp_path / place, files)
+    here, there = (collect(tmp_path / place / "r/main.xml") for place in ("here", "far/away"))
+    absolute_and_stripped = b"strippath" in here.contents[here.main] and b"far/a.obj" in here.contents[here.main]
+    assert absolute_and_stripped or here.hash == there.hash
+    assert not any(str(tmp_path).encode() in content for content in here.contents.values())
+
+
+@pytest.mark.parametrize("xml", [*INSTALLED, *OWN], ids=lambda path: path.stem)
+def test_installed_and_own_robots_are_kept_byte_for_byte(xml: Path, tmp_path: Path) -> None:
+    robot = collect(xml)
+    assert robot.contents[robot.main] == xml.read_bytes()
+    assert robot.moved == {}
+    original, copy = (mujoco.MjModel.from_xml_path(str(path)) for path in (xml, robot.write(tmp_path)))
+    assert differences(original, copy) == []
+
+
+def test_only_the_absolute_names_are_rewritten(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"r/main.xml": ROBOTS["odd text"]["r/main.xml"], "far/a.obj": "mesh"})
+    robot = collect(tmp_path / "r/main.xml")
+    before = (tmp_path / "r/main.xml").read_bytes()
+    assert robot.contents["main.xml"] == before.replace(f"{tmp_path}/far".encode(), b"elsewhere/0")
+    assert robot.moved == {"elsewhere/0/a.obj": tmp_path / "far/a.obj"}
+
+
+def test_a_bundle_of_a_bundle_is_the_same_bundle(tmp_path: Path) -> None:
+    lay_out(tmp_path / "users", ROBOTS["absolute directories"])
+    first = collect(tmp_path / "users/r/main.xml")
+    again = collect(first.write(tmp_path / "robot"))
+    assert (again.contents, again.main, again.hash) == (first.contents, first.main, first.hash)
+
+
+def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Path) -> None:
+    text = '<mujoco>\n<compiler meshdir="d"/><include file="p/a.xml"/></mujoco>'
+    lay_out(tmp_path, {"main.xml": text, "p/a.xml": f"<mujoco>\n\n{MESH.format('a.obj')}</mujoco>"})
+    message = problem_of(tmp_path / "main.xml")
+    assert message.startswith(f"{tmp_path}/p/a.xml, line 3: <mesh> names 'a.obj': no such file in ")
+    assert message.endswith(f"{tmp_path}/d, {tmp_path}, {tmp_path}/p")
+
+
+@pytest.mark.parametrize(
+    ("reference", "make", "message"),
+    [
+        ('<include file="x.xml"/>', lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic"),
+        ('<model file="x.xml"/>', lambda path: path.symlink_to("nowhere"), "names 'x.xml': no such file in"),
+        ('<mesh file="/no/x.stl"/>', lambda path: None, "names '/no/x.stl': no such file in"),
+        ('<include file="/no/x.xml"/>', lambda path: None, "/no/x.xml: no such file"),
+        ('<mesh file="x.xml"/>', os.mkfifo, "x.xml: is not a regular file"),
+        ('<texture file="x.xml"/>', os.mkdir, "x.xml: is a folder, expected a file"),
+        (
+            '<include file="x.xml"/>',
+            lambda path: path.write_bytes(b"\0\1"),
+            "x.xml: is a binary file, expected an MJCF",
+        ),
+        (
+            '<hfield file="x.xml"/>',
+            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 2**40),
+            "bytes, and",
+        ),
+        ('<include file="main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
+        ('<model file="./main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
+    ],
+)
+def test_what_cannot_be_taken_along_is_one_message_with_its_line(
+    reference: str, make: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "main.xml").write_text(f"<mujoco>\n{reference}</mujoco>")
+    make(tmp_path / "x.xml")
+    problem = problem_of(tmp_path / "main.xml")
+    assert problem.startswith(f"{tmp_path}/main.xml, line 2: <")
+    assert message in problem
+    assert "\n" not in problem
+
+
+def test_two_files_that_would_share_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "ELSEWHERE", "d")
+    text = '<mujoco><compiler meshdir="m"/><asset><mesh file="@/x/a.obj"/><mesh file="d/0/a.obj"/></asset></mujoco>'
+    lay_out(tmp_path, {"r/main.xml": text, "x/a.obj": "mesh", "r/m/d/0/a.obj": "mesh"})
+    assert re.search(r"a\.obj: would lie where .*a\.obj lies in a copy", problem_of(tmp_path / "r/main.xml"))
+
+
+@pytest.mark.parametrize("junk", [b"<a", b"<!--", b'<a b="', b"<?", b"<mujoco>", b"<a x='y'>", bytes(range(1, 256))])
+def test_ten_megabytes_of_junk_end_soon(junk: bytes, tmp_path: Path) -> None:
+    """Would take hours if anything were tried again from every byte."""
+    (tmp_path / "main.xml").write_bytes(b"<mujoco>" + junk * (10_000_000 // len(junk)))
+    assert list(collect(tmp_path / "main.xml").contents) == ["main.xml"]
+
+
+def problem_of(xml: Path) -> str:
+    with pytest.raises(BundleError) as raised:
+        collect(xml)
+    return str(raised.value)

@@ -1,0 +1,1018 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.jobfile import Experiment, from_mapping, json_schema, load, parse_override, safe_name
+from orchestrator.jobfile.job_names import matrix_suffix
+from orchestrator.jobfile.units import parse_duration, parse_size
+from orchestrator.jobfile.value_types import PRESETS, TASKS
+
+ROOT = Path(__file__).parents[2]
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+
+EXAMPLE = """
+name = "robots"
+max_parallel = "auto"
+order = "longest-first"
+
+[defaults]
+algo = "ppo"
+task = "forward"
+total_timesteps = 200_000
+n_envs = 8
+seeds = [0]
+normalize = true
+checkpoint_every = 50_000
+eval_episodes = 10
+learner = "auto"
+[defaults.ppo]
+n_steps = 256
+[defaults.policy_kwargs]
+net_arch = [64, 64]
+[defaults.resources]
+cores = 1
+threads = 1
+memory = "2 GiB"
+gpus = 0
+timeout = "2h"
+stall_timeout = "10min"
+[defaults.retry]
+max_retries = 2
+
+[[jobs]]
+name = "hopper"
+xml = "../mjcf/hopper.xml"
+[[jobs]]
+name = "zoo"
+xml = "../mjcf/zoo/*.xml"
+seeds = [0, 1, 2]
+[jobs.matrix]
+"ppo.learning_rate" = [1e-4, 3e-4]
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder ``jobs`` with robots beside it, as in the repository."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "jobs").mkdir()
+    for name in ("hopper.xml", "zoo/ant.xml", "zoo/bug.xml", "menagerie/go1/scene.xml", "menagerie/spot/scene.xml"):
+        path = root / "mjcf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<mujoco/>")
+    (root / "mjcf" / "empty").mkdir()
+    return root / "jobs"
+
+
+@pytest.fixture
+def write(place: Path) -> Callable[..., Path]:
+    def write(text: str | bytes, name: str = "robots.toml") -> Path:
+        path = place / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def resolve(place: Path, *jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any) -> Experiment:
+    data = {"name": "test", "defaults": defaults or {}, "jobs": list(jobs)}
+    return from_mapping(data, source="robots.toml", base=place, overrides=overrides)
+
+
+def problems(error: pytest.ExceptionInfo[SpecError]) -> list[tuple[str, str]]:
+    return [(problem.where, problem.message) for problem in error.value.problems]
+
+
+HOPPER = {"name": "hopper", "xml": "../mjcf/hopper.xml"}
+
+
+# What a file means
+
+
+def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., Path]) -> None:
+    path = write(EXAMPLE)
+    experiment = load(path)
+    assert (experiment.name, experiment.max_parallel, experiment.order) == ("robots", None, "longest-first")
+    assert experiment.base == path.parent
+    assert [job.job_id for job in experiment.jobs] == ["hopper-s0"] + [
+        f"{robot}-lr{rate}-s{seed}" for robot in ("ant", "bug") for rate in ("1e-4", "3e-4") for seed in (0, 1, 2)
+    ]
+    hopper, ant = experiment.jobs[:2]
+    assert hopper.xml_source == path.parent.parent / "mjcf" / "hopper.xml"
+    assert (hopper.where, ant.where) == ("jobs[0]", "jobs[1]")
+    assert hopper.resources.memory_mib == 2048
+    assert (hopper.resources.timeout_s, hopper.resources.stall_timeout_s, hopper.max_retries) == (7200.0, 600.0, 2)
+    assert hopper.spec == WorkerSpec(
+        job_id="hopper-s0",
+        name="hopper",
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=200_000,
+        n_envs=8,
+        normalize=True,
+        checkpoint_every=50_000,
+        eval_episodes=10,
+        xml="robot/hopper.xml",
+        task="forward",
+        hyperparameters={"n_steps": 256},
+        policy_kwargs={"net_arch": [64, 64]},
+        threads=1,
+        search_path=None,
+    )
+    assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
+    assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)
+
+
+def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
+    (job,) = resolve(place, HOPPER).jobs
+    assert job.spec.task == "auto"
+    assert job.spec.hyperparameters == {}, "only what the user wrote is passed on"
+    assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
+    assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
+    assert job.max_retries == 2
+
+
+def test_the_tasks_of_the_job_file_are_those_of_the_worker() -> None:
+    from orchestrator.worker import tasks
+
+    assert set(TASKS) == set(tasks.TASKS)
+
+
+@pytest.mark.parametrize("task", ["auto", "reach", "gymnasium:Ant-v5", "my_tasks:Jump", "lab.tasks:Track", "my:Track"])
+def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: str) -> None:
+    (job,) = resolve(place, HOPPER | {"task": task}).jobs
+    assert job.spec.task == task
+    assert (job.spec.search_path is not None) == (task.endswith((":Jump", ":Track")))
+
+
+def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
+    defaults = {"ppo": {"n_steps": 256, "gamma": 0.9}, "resources": {"cores": 2, "memory": "1 GiB"}}
+    (job,) = resolve(place, HOPPER | {"ppo": {"gamma": 1}, "resources": {"memory": "512 MiB"}}, defaults=defaults).jobs
+    assert job.spec.hyperparameters == {"n_steps": 256, "gamma": 1.0}
+    assert (job.resources.cores, job.resources.threads, job.resources.memory_mib) == (2, 2, 512)
+
+
+def test_set_replaces_a_default_and_a_jobs_own_key_still_wins(place: Path) -> None:
+    own = HOPPER | {"name": "own", "total_timesteps": 5, "ppo": {"n_steps": 64}}
+    experiment = resolve(
+        place, HOPPER, own, defaults={"total_timesteps": 7}, **{"total_timesteps": 6, "ppo.n_steps": 128}
+    )
+    assert [job.spec.total_timesteps for job in experiment.jobs] == [6, 5]
+    assert [job.spec.hyperparameters["n_steps"] for job in experiment.jobs] == [128, 64]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("total_timesteps=100_000", ("total_timesteps", 100_000)),
+        ("ppo.n_steps = 512", ("ppo.n_steps", 512)),
+        ("normalize=false", ("normalize", False)),
+        ("resources.memory=2 GiB", ("resources.memory", "2 GiB")),
+        ("ppo.learning_rate=linear(3e-4, 0)", ("ppo.learning_rate", "linear(3e-4, 0)")),
+        ("policy_kwargs.net_arch=[64, 64]", ("policy_kwargs.net_arch", [64, 64])),
+        ('task="balance"', ("task", "balance")),
+        ("task=balance", ("task", "balance")),
+        ("env=a=b", ("env", "a=b")),
+        ("task=1\nother=2", ("task", "1\nother=2")),
+    ],
+)
+def test_set_reads_values_as_toml_and_else_as_text(text: str, expected: tuple[str, Any]) -> None:
+    assert parse_override(text) == expected
+
+
+@pytest.mark.parametrize("text", ["total_timesteps", "=3", ""])
+def test_set_without_key_or_value_is_answered_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="key=value, for example"):
+        parse_override(text)
+
+
+def test_only_environments_of_the_users_own_are_looked_for_beside_the_job_file(place: Path) -> None:
+    task, env = resolve(place, HOPPER, {"name": "ant", "env": "my_envs:Ant-v9"}).jobs
+    assert (task.spec.search_path, env.spec.search_path) == (None, str(place))
+
+
+def test_env_and_entry_point_replace_the_default_task(place: Path) -> None:
+    experiment = resolve(
+        place,
+        {"env": "Ant-v5", "env_kwargs": {"frame_skip": 5}},
+        {"name": "mine", "entry_point": "mine.envs:make_env", "xml": "../mjcf/hopper.xml"},
+        HOPPER,
+        defaults={"task": "balance", "task_options": {"height": 1.0}},
+    )
+    ant, mine, hopper = (job.spec for job in experiment.jobs)
+    assert (ant.name, ant.task, ant.env, ant.xml, ant.env_kwargs) == ("Ant-v5", None, "Ant-v5", None, {"frame_skip": 5})
+    assert (mine.name, mine.task, mine.entry_point, mine.xml) == (
+        "mine",
+        None,
+        "mine.envs:make_env",
+        "robot/hopper.xml",
+    )
+    assert (hopper.task, hopper.env_kwargs, hopper.task_options) == ("balance", {}, {"height": 1.0})
+    assert ant.task_options == {}
+    assert experiment.jobs[0].xml_source is None
+
+
+def test_a_job_on_a_gpu_trains_on_cuda(place: Path) -> None:
+    (job,) = resolve(place, HOPPER | {"resources": {"gpus": 1}}).jobs
+    assert (job.spec.device, job.resources.gpus) == ("cuda", 1)
+
+
+def test_a_glob_names_its_jobs_by_stem_and_by_folder_where_stems_are_equal(place: Path) -> None:
+    experiment = resolve(place, {"name": "zoo", "xml": "../mjcf/zoo/*.xml"}, {"xml": "../mjcf/menagerie/*/scene.xml"})
+    assert [job.spec.name for job in experiment.jobs] == ["ant", "bug", "go1/scene", "spot/scene"]
+    assert [job.job_id for job in experiment.jobs][:2] == ["ant-s0", "bug-s0"]
+    assert [job.spec.xml for job in experiment.jobs][2:] == ["robot/scene.xml"] * 2
+
+
+def test_an_existing_file_with_brackets_in_its_name_is_no_glob(place: Path) -> None:
+    (place / "robot[1].xml").write_text("<mujoco/>")
+    (job,) = resolve(place, {"xml": "robot[1].xml"}).jobs
+    assert job.xml_source == place / "robot[1].xml"
+    assert job.spec.name == "robot[1]"
+
+
+def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
+    matrix = {"ppo.n_steps": [128, 256], "policy_kwargs.net_arch": [[32], [64, 64]], "task": ["balance"]}
+    jobs = resolve(place, HOPPER | {"matrix": matrix, "ppo": {"gamma": 0.9}}).jobs
+    assert [job.job_id for job in jobs] == [
+        "hopper-n_steps128-net_arch32-task_balance-s0",
+        "hopper-n_steps128-net_arch64x64-task_balance-s0",
+        "hopper-n_steps256-net_arch32-task_balance-s0",
+        "hopper-n_steps256-net_arch64x64-task_balance-s0",
+    ]
+    assert jobs[3].spec.hyperparameters == {"gamma": 0.9, "n_steps": 256}
+    assert jobs[3].spec.policy_kwargs == {"net_arch": [64, 64]}
+    assert {job.spec.task for job in jobs} == {"balance"}
+
+
+@pytest.mark.parametrize(
+    ("point", "suffix"),
+    [
+        ({}, ""),
+        ({"ppo.learning_rate": 1e-4}, "-lr1e-4"),
+        ({"ppo.learning_rate": 2.5e-4}, "-lr2.5e-4"),
+        ({"ppo.gamma": 0.99, "n_envs": 4}, "-gamma0.99-n_envs4"),
+        ({"policy_kwargs.log_std_init": -2.0, "normalize": False}, "-log_std_init-2.0-normalize_false"),
+        ({"env_kwargs.reset_noise": 1e-05}, "-reset_noise1e-5"),
+        ({"model.geom.thigh.size": "*1.2", "model.actuator.*.gear": [60, 1]}, "-thigh.size1.2x-gear60x1"),
+        ({"model.body.*_thigh.pos": "*0.5", "model.option.timestep": 0.004}, "-thigh.pos0.5x-timestep4e-3"),
+    ],
+)
+def test_a_matrix_point_has_a_short_readable_mark(point: dict[str, Any], suffix: str) -> None:
+    assert matrix_suffix(point) == suffix
+
+
+def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place: Path) -> None:
+    written = {
+        "defaults": {"model": {"option.timestep": 0.004, "geom": {"thigh": {"size": 0.1, "density": 5}}}},
+        "jobs": [{"name": "a", "xml": "../mjcf/hopper.xml", "model": {"geom.thigh.size": "*2"}, "matrix": {}}],
+    }
+    written["jobs"][0]["matrix"] = {"model.geom.thigh.density": [6, "*2"]}
+    found = from_mapping(
+        {"name": "e", **written}, source="e.toml", base=place, overrides={"model.option.timestep": 0.008}
+    )
+    assert [dict(job.spec.model_edits) for job in found.jobs] == [
+        {"option.timestep": 0.008, "geom.thigh.size": "*2", "geom.thigh.density": density} for density in (6, "*2")
+    ]
+    assert [dict(job.point) for job in found.jobs] == [
+        {"model.geom.thigh.density": 6},
+        {"model.geom.thigh.density": "*2"},
+    ]
+    assert len({job.spec.fingerprint() for job in found.jobs}) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"bodi.x.pos": 1}, '"bodi.x.pos": unknown kind of element; known are option, compiler, actuator, body'),
+        ({"geom.size": 1}, '"geom.size" names no attribute; expected geom.NAME.ATTRIBUTE'),
+        ({"option": 1}, '"option" names no attribute; expected option.timestep'),
+        ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
+        ({"geom.x.size": []}, '"geom.x.size": expected a number'),
+        ({"geom.x.size": [[1]]}, '"geom.x.size": expected a number'),
+        ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
+        ({"geom.x": {"size": 1}, "geom.x.size.y": 2}, '"geom.x.size.y" is written twice, or part of another key'),
+        (3, "expected a table of changes to the robot"),
+    ],
+)
+def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "model": model})
+    ((where, said),) = problems(error)
+    assert where == "jobs[0].model"
+    assert message in said
+
+
+def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})
+    assert problems(error) == [("jobs[0].model", "changes a robot, and this job has none; set xml")]
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "matrix": {"model": {"option.timestep": [1]}}})
+    assert '"model.option.timestep" = […]' in problems(error)[0][1]
+
+
+def test_a_long_matrix_point_is_marked_by_its_hash() -> None:
+    suffix = matrix_suffix({f"task_options.option_{number}": number for number in range(20)})
+    assert re.fullmatch("-[0-9a-f]{8}", suffix)
+
+
+@pytest.mark.parametrize(
+    ("text", "mebibytes"),
+    [("2 GiB", 2048), ("512 MiB", 512), ("1.5GB", 1431), ("1 gib", 1024), ("1kB", 1), (" 1 TiB ", 2**20)],
+)
+def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -> None:
+    assert parse_size(text) == mebibytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2h", 7200), ("10min", 600), ("90s", 90), ("1h30min", 5400), ("1h 30 min", 5400), ("1.5h", 5400), ("2d", 172800)],
+)
+def test_durations_are_read_in_every_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_a_number_is_a_duration_in_seconds(place: Path) -> None:
+    (job,) = resolve(place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3}}).jobs
+    assert (job.resources.timeout_s, job.resources.stall_timeout_s) == (1.5, 3.0)
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["hopper", "Hopper_v2.1", "a--b", "_x", "7", "console", "x" * 64])
+def test_a_name_that_is_safe_is_the_directory_name(place: Path, name: str) -> None:
+    (job,) = resolve(place, HOPPER | {"name": name}).jobs
+    assert job.job_id == f"{name}-s0"
+
+
+@pytest.mark.parametrize(
+    ("name", "remains"),
+    [
+        ("a/b", "a-b"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("..", "unnamed"),
+        ("two words", "two-words"),
+        ("-rf", "rf"),
+        (".hidden", "hidden"),
+        ("$(reboot);`x`", "reboot-x"),
+        ("Läufer", "Laufer"),
+        ("歩行", "unnamed"),
+        ("🤖", "unnamed"),
+        ("CON", "CON"),
+        ("lpt1.xml", "lpt1.xml"),
+        ("x" * 300, "x" * 48),
+    ],
+)
+def test_any_other_name_is_kept_and_makes_a_safe_directory_name(place: Path, name: str, remains: str) -> None:
+    (job,) = resolve(place, HOPPER | {"name": name}).jobs
+    assert re.fullmatch(f"{re.escape(remains)}-[0-9a-f]{{8}}-s0", job.job_id)
+    assert job.spec.name == name
+
+
+def test_directory_names_are_the_same_in_every_version() -> None:
+    assert safe_name("two words") == "two-words-a03f1d61"
+    assert matrix_suffix({"ppo.learning_rate": "linear(3e-4, 0)"}) == "-lr_linear-3e-4-0-7efb08dd"
+
+
+def test_the_experiment_has_a_safe_directory_name_too(place: Path) -> None:
+    experiment = from_mapping({"name": "../my robots", "jobs": [HOPPER]}, source="x", base=place)
+    assert experiment.name == "../my robots"
+    assert SAFE.match(experiment.directory_name)
+
+
+def test_names_that_differ_in_case_alone_get_different_directories_everywhere(place: Path) -> None:
+    names = ["hopper", "Hopper", "HOPPER"]
+    ids = [job.job_id for job in resolve(place, *(HOPPER | {"name": name} for name in names)).jobs]
+    assert ids[0] == "hopper-s0", "the first keeps its plain name"
+    assert len({job_id.lower() for job_id in ids}) == 3
+
+
+def test_a_name_that_looks_like_another_jobs_matrix_point_is_told_apart(place: Path) -> None:
+    matrix = HOPPER | {"matrix": {"ppo.learning_rate": [1e-4]}}
+    ids = [job.job_id for job in resolve(place, matrix, HOPPER | {"name": "hopper-lr1e-4"}).jobs]
+    assert ids[0] == "hopper-lr1e-4-s0"
+    assert re.fullmatch(r"hopper-lr1e-4-[0-9a-f]{8}-s0", ids[1])
+
+
+def test_matrix_points_whose_marks_are_equal_are_told_apart(place: Path) -> None:
+    matrix = {"task_options.shape": [[64], 64]}
+    ids = [job.job_id for job in resolve(place, HOPPER | {"matrix": matrix}).jobs]
+    assert len(set(ids)) == 2
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_safe_names_are_safe_deterministic_and_unchanged_by_repetition(name: str) -> None:
+    safe = safe_name(name)
+    assert SAFE.match(safe)
+    assert len(safe) <= 64
+    assert safe == safe_name(name) == safe_name(safe)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(str.strip)
+
+
+@settings(deadline=None)
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=20, unique=True),
+    seeds=st.lists(st.integers(0, 99), unique=True, min_size=1),
+)
+def test_job_ids_are_safe_unique_and_deterministic_for_any_names(
+    place: Path, names: list[str], seeds: list[int]
+) -> None:
+    def ids() -> list[str]:
+        return [
+            job.job_id
+            for job in resolve(place, *({"name": name, "env": "Ant-v5", "seeds": seeds} for name in names)).jobs
+        ]
+
+    first = ids()
+    assert all(SAFE.match(job_id) for job_id in first)
+    assert len({job_id.lower() for job_id in first}) == len(names) * len(seeds)
+    assert first == ids()
+
+
+# What is wrong with a file
+
+BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
+    # claim, job laid over hopper, place within the job, message
+    ("misspelt key", {"ppo": {"n_step": 256}}, ".ppo.n_step", 'unknown key; did you mean "n_steps"?'),
+    ("misspelt key of the job", {"total_timestep": 1}, ".total_timestep", 'did you mean "total_timesteps"?'),
+    ("unknown key", {"quux": 1}, ".quux", "unknown key; known here: a2c, algo, checkpoint_every"),
+    ("key of a table on the job", {"n_steps": 1}, ".n_steps", "belongs in the table ppo: ppo.n_steps"),
+    ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),
+    ("key of the file on the job", {"max_parallel": 1}, ".max_parallel", "belongs at the top of the file"),
+    ("seed", {"seed": 1}, ".seed", "use seeds, a list: seeds = [0]"),
+    ("seed for PPO", {"ppo": {"seed": 1}}, ".ppo.seed", "seeds = [0]"),
+    ("device for PPO", {"ppo": {"device": "cuda"}}, ".ppo.device", "resources.gpus = 1"),
+    ("verbose", {"ppo": {"verbose": 1}}, ".ppo.verbose", "cannot be set"),
+    ("tensorboard", {"ppo": {"tensorboard_log": "x"}}, ".ppo.tensorboard_log", "progress.csv"),
+    ("policy for PPO", {"ppo": {"policy": "MlpPolicy"}}, ".ppo.policy", "belongs to the job itself"),
+    ("env for PPO", {"ppo": {"env": "Ant-v5"}}, ".ppo.env", "belongs to the job itself"),
+    (
+        "optimiser",
+        {"policy_kwargs": {"optimizer_kwargs": {}}},
+        ".policy_kwargs.optimizer_kwargs",
+        "Adam with eps = 1e-5",
+    ),
+    ("text for a number", {"n_envs": "8"}, ".n_envs", 'found the text "8"; write it without quotes'),
+    ("float for a count", {"total_timesteps": 1e6}, ".total_timesteps", "write 1_000_000, without point"),
+    ("bool for a count", {"n_envs": True}, ".n_envs", "expected a whole number of at least 1, found true"),
+    ("bool for a number", {"ppo": {"gamma": True}}, ".ppo.gamma", "expected a number between 0 and 1, found true"),
+    ("number for a bool", {"normalize": 1}, ".normalize", "expected true or false, found 1"),
+    ("text for a bool", {"normalize": "true"}, ".normalize", "write it without quotes: true"),
+    ("number for a table", {"ppo": 3}, ".ppo", "expected a table, found 3"),
+    ("number for text", {"xml": 3}, ".xml", "expected the path of an MJCF file"),
+    ("zero", {"n_envs": 0}, ".n_envs", "of at least 1, found 0; for example n_envs = 8"),
+    ("absurd count", {"n_envs": 10**5000}, ".n_envs", "more than 18 digits"),
+    ("unknown algorithm", {"algo": "dqn"}, ".algo", 'expected one of "ppo", "sac", "td3", "a2c", found the text "dqn"'),
+    ("unknown task", {"task": "foward"}, ".task", 'unknown task "foward"; did you mean "forward"?'),
+    ("task that is no class", {"task": "my tasks:Jump"}, ".task", "my tasks:Jump"),
+    ("task without a name", {"task": 3}, ".task", "found 3"),
+    ("unknown policy", {"policy": "Mlp"}, ".policy", 'did you mean "MlpPolicy"?'),
+    ("unknown learner", {"learner": "jax"}, ".learner", 'one of "auto", "sb3", "fast"'),
+    ("fast with gSDE", {"learner": "fast", "ppo": {"use_sde": True}}, ".learner", "ppo.use_sde is on, and the fast"),
+    ("fast on a GPU", {"learner": "fast", "resources": {"gpus": 1}}, ".learner", 'set learner = "auto"'),
+    ("fast with GELU", {"learner": "fast", "policy_kwargs": {"activation_fn": "gelu"}}, ".learner", "tanh, relu, elu"),
+    (
+        "fast with images",
+        {"env": "Ant-v5", "learner": "fast", "policy": "CnnPolicy"},
+        ".learner",
+        "policy is CnnPolicy, and the fast learner has MlpPolicy alone",
+    ),
+    (
+        "unknown activation",
+        {"policy_kwargs": {"activation_fn": "rellu"}},
+        ".policy_kwargs.activation_fn",
+        'mean "relu"?',
+    ),
+    ("wrong layers", {"policy_kwargs": {"net_arch": [64, 0]}}, ".policy_kwargs.net_arch", "{ pi = [64, 64]"),
+    ("half a network", {"policy_kwargs": {"net_arch": {"pi": [64]}}}, ".policy_kwargs.net_arch", "a table with both"),
+    ("one seed", {"seeds": 3}, ".seeds", "a list of whole numbers from 0 to 4294967295, such as [0, 1, 2], found 3"),
+    ("no seeds", {"seeds": []}, ".seeds", "found the list []"),
+    ("negative seed", {"seeds": [-1]}, ".seeds", "from 0 to 4294967295"),
+    ("seed beyond 32 bits", {"seeds": [2**32]}, ".seeds", "from 0 to 4294967295"),
+    ("seed twice", {"seeds": [1, 2, 1]}, ".seeds", "the seed 1 is listed twice"),
+    ("size without unit", {"resources": {"memory": 2}}, ".resources.memory", 'with its unit, such as "2 GiB"'),
+    ("unknown unit of size", {"resources": {"memory": "2 G"}}, ".resources.memory", 'unknown unit "G"'),
+    ("no size", {"resources": {"memory": "0 GiB"}}, ".resources.memory", "above nothing"),
+    ("unknown unit of time", {"resources": {"timeout": "2m"}}, ".resources.timeout", 'unknown unit "m" (known: d, h'),
+    ("no time", {"resources": {"timeout": "0s"}}, ".resources.timeout", "above 0"),
+    ("stall at once", {"resources": {"stall_timeout": "1s"}}, ".resources.stall_timeout", "at least 3 s: a worker"),
+    ("negative time", {"resources": {"stall_timeout": -1}}, ".resources.stall_timeout", "above 0"),
+    ("no cores", {"resources": {"cores": 0}}, ".resources.cores", "at least 1"),
+    ("negative gpus", {"resources": {"gpus": -1}}, ".resources.gpus", "0 or more, found -1"),
+    ("negative retries", {"retry": {"max_retries": -1}}, ".retry.max_retries", "0 or more"),
+    ("empty name", {"name": " "}, ".name", "the name is empty"),
+    ("name with a line break", {"name": "a\nb"}, ".name", "control character"),
+    ("name with an escape sequence", {"name": "\x1b[31m"}, ".name", "control character"),
+    ("entry point without colon", {"entry_point": "mine"}, ".entry_point", 'expected "package.module:callable"'),
+    ("entry point with shell words", {"entry_point": "a:b; reboot"}, ".entry_point", 'expected "package.module'),
+    ("environment id", {"env": "Ant v5"}, ".env", 'expected a gymnasium id such as "Ant-v5"'),
+    ("date as option", {"task_options": {"x": tomllib.loads("x = 2020-01-01")["x"]}}, ".task_options", "(date)"),
+    # what Stable-Baselines3, torch or arithmetic would reject
+    ("gamma above 1", {"ppo": {"gamma": 1.5}}, ".ppo.gamma", "a number between 0 and 1, found 1.5"),
+    ("gae_lambda below 0", {"ppo": {"gae_lambda": -0.1}}, ".ppo.gae_lambda", "a number between 0 and 1"),
+    ("gamma that is none", {"ppo": {"gamma": float("nan")}}, ".ppo.gamma", "found nan"),
+    (
+        "negative learning rate",
+        {"ppo": {"learning_rate": -1e-4}},
+        ".ppo.learning_rate",
+        "a number above 0 or a schedule",
+    ),
+    ("unknown schedule", {"ppo": {"learning_rate": "lin(1, 0)"}}, ".ppo.learning_rate", "linear(3e-4, 0)"),
+    ("schedule below 0", {"ppo": {"clip_range": "linear(0.2, -1)"}}, ".ppo.clip_range", "not fall below it"),
+    ("schedule of infinity", {"ppo": {"learning_rate": "linear(inf, 0)"}}, ".ppo.learning_rate", "must start above 0"),
+    ("clip_range_vf of 0", {"ppo": {"clip_range_vf": 0}}, ".ppo.clip_range_vf", "a number above 0"),
+    ("no epochs", {"ppo": {"n_epochs": 0}}, ".ppo.n_epochs", "at least 1"),
+    ("no gradient", {"ppo": {"max_grad_norm": 0}}, ".ppo.max_grad_norm", "a number above 0, found 0"),
+    ("target_kl of 0", {"ppo": {"target_kl": 0}}, ".ppo.target_kl", "a number above 0"),
+    ("sde frequency", {"ppo": {"sde_sample_freq": -2}}, ".ppo.sde_sample_freq", "at least -1"),
+    ("minibatch of 1", {"ppo": {"batch_size": 1}}, ".ppo.batch_size", "because normalize_advantage is on"),
+    ("rollout of 1", {"n_envs": 1, "ppo": {"n_steps": 1}}, ".ppo.n_steps", "must be greater than 1"),
+    (
+        "indivisible batch",
+        {"ppo": {"batch_size": 100, "n_steps": 256}},
+        ".ppo.batch_size",
+        "use batch_size = 64 or 128",
+    ),
+    (
+        "indivisible default batch",
+        {"n_envs": 3, "ppo": {"n_steps": 100}},
+        ".ppo.n_steps",
+        "= 64 (Stable-Baselines3's default)",
+    ),
+    ("batch beyond the rollout", {"ppo": {"n_steps": 4}}, ".ppo.n_steps", "use batch_size = 32"),
+    ("prime rollout", {"n_envs": 1, "ppo": {"n_steps": 1009}}, ".ppo.n_steps", "use n_steps = 1024"),
+    (
+        "squashing without gSDE",
+        {"policy_kwargs": {"squash_output": True}},
+        ".policy_kwargs.squash_output",
+        "use_sde = true",
+    ),
+    ("images from a task", {"policy": "CnnPolicy"}, ".policy", 'is a vector; use "MlpPolicy"'),
+    # what makes the environment
+    ("task and env", {"task": "forward", "env": "Ant-v5"}, ".env", "env and task exclude each other"),
+    ("env and entry_point", {"env": "Ant-v5", "entry_point": "a:b"}, ".entry_point", "exclude each other"),
+    ("env_kwargs for a task", {"env_kwargs": {"a": 1}}, ".env_kwargs", "stand in task_options"),
+    ("task_options for an env", {"env": "Ant-v5", "task_options": {"a": 1}}, ".task_options", "stand in env_kwargs"),
+    ("seed for the env", {"env": "Ant-v5", "env_kwargs": {"seed": 1}}, ".env_kwargs.seed", "use seeds"),
+    ("robot twice", {"env": "Ant-v5", "env_kwargs": {"xml_file": "a"}}, ".env_kwargs.xml_file", "keep xml"),
+    # robots
+    ("missing file", {"xml": "../mjcf/hoper.xml"}, ".xml", 'did you mean "hopper.xml"?'),
+    ("missing folder", {"xml": "../nowhere/a.xml"}, ".xml", "there is no folder"),
+    ("folder", {"xml": "../mjcf/zoo"}, ".xml", '"zoo/*.xml"'),
+    ("endless path", {"xml": "a" * 5000 + ".xml"}, ".xml", "cannot be read: file name too long"),
+    ("empty path", {"xml": ""}, ".xml", "expected the path of an MJCF file"),
+    ("path with NUL", {"xml": "a\0.xml"}, ".xml", "expected the path of an MJCF file"),
+    ("glob without match", {"xml": "../mjcf/zoo/*.mjcf"}, ".xml", "which holds ant.xml, bug.xml"),
+    ("glob in an empty folder", {"xml": "../mjcf/empty/*.xml"}, ".xml", "which holds nothing"),
+    ("glob in no folder", {"xml": "../nowhere/*.xml"}, ".xml", "there is no such folder"),
+    ("glob of directories", {"xml": "../mjcf/z*"}, ".xml", "only folders do"),
+    # matrix
+    ("misspelt matrix key", {"matrix": {"ppo.lerning_rate": [1, 2]}}, '.matrix."ppo.lerning_rate"', '"learning_rate"?'),
+    ("matrix key without table", {"matrix": {"gamma": [1]}}, ".matrix.gamma", "table ppo: ppo.gamma"),
+    ("matrix key below a value", {"matrix": {"ppo.gamma.x": [1]}}, '.matrix."ppo.gamma.x"', "no keys below ppo.gamma"),
+    ("matrix table", {"matrix": {"ppo": {"gamma": [1]}}}, ".matrix.ppo", '"ppo.gamma" = […]'),
+    ("matrix of seeds", {"matrix": {"seeds": [1]}}, ".matrix.seeds", "set seeds = [0, 1, 2] on the job"),
+    ("matrix of robots", {"matrix": {"xml": ["a"]}}, ".matrix.xml", "or a glob"),
+    ("matrix without list", {"matrix": {"ppo.gamma": 1}}, '.matrix."ppo.gamma"', "expected a list of values"),
+    ("empty matrix list", {"matrix": {"ppo.gamma": []}}, '.matrix."ppo.gamma"', "at least one"),
+    ("wrong matrix value", {"matrix": {"ppo.gamma": [0.5, 2]}}, '.matrix."ppo.gamma"[1]', "between 0 and 1, found 2"),
+    ("matrix value twice", {"matrix": {"ppo.gamma": [1, 1.0]}}, '.matrix."ppo.gamma"[1]', "stands earlier in the list"),
+    (
+        "matrix of task and env",
+        {"matrix": {"task": ["forward"], "env": ["Ant-v5"]}},
+        ".matrix.env",
+        "exclude each other",
+    ),
+    (
+        "indivisible matrix point",
+        {"matrix": {"n_envs": [8, 7], "ppo.n_steps": [80]}},
+        '.matrix."ppo.n_steps"[0]',
+        "80 × 7",
+    ),
+    ("endless matrix", {"matrix": {f"task_options.o{i}": list(range(10)) for i in range(20)}}, "", "at most 100_000"),
+    ("matrix that is none", {"matrix": 3}, ".matrix", "expected a table of lists"),
+]
+
+
+@pytest.mark.parametrize(("job", "where", "message"), [bad[1:] for bad in BAD_JOBS], ids=[bad[0] for bad in BAD_JOBS])
+def test_a_wrong_job_is_refused_at_its_place(place: Path, job: dict[str, Any], where: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, HOPPER | {"name": "wrong"} | job)
+    ((found_where, found_message),) = problems(error)
+    assert found_where == f"jobs[1]{where}"
+    assert message in found_message
+    assert not re.search("pydantic|Input should|validation error", str(error.value))
+
+
+def test_all_that_the_fast_learner_cannot_do_is_one_problem(place: Path) -> None:
+    job = HOPPER | {"learner": "fast", "ppo": {"use_sde": True}, "policy_kwargs": {"activation_fn": "silu"}}
+    with pytest.raises(SpecError) as error:
+        resolve(place, job)
+    ((where, message),) = problems(error)
+    assert where == "jobs[0].learner"
+    assert message == (
+        'learner = "fast" is not possible: ppo.use_sde is on, and the fast learner has no gSDE; '
+        "policy_kwargs.activation_fn is silu, and the fast learner has tanh, relu, elu; "
+        'set learner = "auto", which takes stock Stable-Baselines3 here'
+    )
+
+
+@pytest.mark.parametrize(
+    ("defaults", "job", "overrides", "where"),
+    [
+        ({"learner": "fast"}, {"ppo": {"use_sde": True}}, {}, "jobs[1].ppo.use_sde"),
+        ({"ppo": {"use_sde": True}}, {"learner": "fast"}, {}, "jobs[1].learner"),
+        ({}, {"ppo": {"use_sde": True}}, {"learner": "fast"}, "jobs[1].ppo.use_sde"),
+        ({"learner": "fast", "ppo": {"use_sde": True}}, {}, {}, "defaults.learner"),
+        ({"ppo": {"use_sde": True}}, {}, {"learner": "fast"}, "--set learner"),
+        ({"learner": "fast"}, {"matrix": {"ppo.use_sde": [False, True]}}, {}, 'jobs[1].matrix."ppo.use_sde"[1]'),
+        ({"ppo": {"use_sde": True}}, {"matrix": {"learner": ["auto", "fast"]}}, {}, "jobs[1].matrix.learner[1]"),
+    ],
+)
+def test_a_learner_that_does_not_suit_is_reported_once_where_it_was_written_last(
+    place: Path, defaults: dict[str, Any], job: dict[str, Any], overrides: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, HOPPER | {"name": "odd"} | job, defaults=defaults, **overrides)
+    ((found, message),) = problems(error)
+    assert found == where
+    assert "ppo.use_sde is on, and the fast learner has no gSDE" in message
+
+
+@pytest.mark.parametrize("learner", ["auto", "sb3"])
+def test_only_a_demand_for_the_fast_learner_is_refused(place: Path, learner: str) -> None:
+    (job,) = resolve(place, HOPPER | {"learner": learner, "ppo": {"use_sde": True}, "resources": {"gpus": 1}}).jobs
+    assert job.spec.learner == learner
+
+
+def test_a_fast_learner_with_whatever_it_can_do_is_taken(place: Path) -> None:
+    policy = {"net_arch": {"pi": [], "vf": [32]}, "activation_fn": "elu", "ortho_init": False, "log_std_init": -1.0}
+    (job,) = resolve(place, HOPPER | {"learner": "fast", "policy_kwargs": policy, "ppo": {"clip_range_vf": 0.2}}).jobs
+    assert job.spec.learner == "fast"
+
+
+def test_a_task_without_robot_is_refused(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"name": "ghost"})
+    assert problems(error) == [("jobs[0]", 'xml is missing: the task "auto" needs a robot; or set env or entry_point')]
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "message"),
+    [
+        ({"jobs": [HOPPER]}, "name", 'missing; add for example name = "robots"'),
+        ({"name": "x"}, "jobs", "there are no jobs; add a [[jobs]] table"),
+        ({"name": "x", "jobs": []}, "jobs", "there are no jobs"),
+        ({"name": "x", "jobs": HOPPER}, "jobs", "write [[jobs]] with double brackets"),
+        ({"name": "x", "jobs": "hopper"}, "jobs", "expected a list"),
+        ({"name": "x", "jobs": [HOPPER, 3]}, "jobs[1]", "expected a table, found 3"),
+        ({"name": "x", "jobs": [HOPPER], "defaults": [1]}, "defaults", "expected a table, found the list [1]"),
+        ({"name": 3, "jobs": [HOPPER]}, "name", "expected text in quotes, found 3"),
+        ({"name": "x", "jobs": [HOPPER], "max_parallel": 0}, "max_parallel", 'expected "auto" or a whole number'),
+        ({"name": "x", "jobs": [HOPPER], "max_parallel": True}, "max_parallel", "found true"),
+        ({"name": "x", "jobs": [HOPPER], "max_paralel": 2}, "max_paralel", 'did you mean "max_parallel"?'),
+        ({"name": "x", "jobs": [HOPPER], "order": "longest"}, "order", 'did you mean "longest-first"?'),
+        ({"name": "x", "jobs": [HOPPER], "n_envs": 3}, "n_envs", "belongs in [defaults] or in a [[jobs]] table"),
+        ({"name": "x", "jobs": [HOPPER], "xml": "a"}, "xml", "belongs in a [[jobs]] table"),
+        ({"name": "x", "jobs": [HOPPER], "defaults": {"xml": "a"}}, "defaults.xml", "belongs in a [[jobs]] table"),
+    ],
+)
+def test_a_wrong_file_is_refused_at_its_place(place: Path, data: dict[str, Any], where: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        from_mapping(data, source="robots.toml", base=place)
+    ((found_where, found_message),) = problems(error)
+    assert found_where == where
+    assert message in found_message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("ppo.n_step", 3, 'did you mean "n_steps"?'),
+        ("total_timesteps", "many", "expected a whole number"),
+        ("matrix", {}, "cannot be set from outside"),
+        ("max_parallel", 3, "use --max-parallel"),
+        ("xml", "a", "belongs in a [[jobs]] table"),
+        ("", 1, "unknown key"),
+        ("ppo..", 1, "unknown key"),
+        ("n_envs.x", 1, "expected a whole number of at least 1, found the table { x = 1 }"),
+    ],
+)
+def test_a_wrong_set_is_refused_by_its_own_words(place: Path, key: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, **{key: value})
+    ((where, found),) = problems(error)
+    assert where == f"--set {key}"
+    assert message in found
+
+
+def test_all_errors_are_reported_at_once_and_in_order(write: Callable[..., Path]) -> None:
+    jobs = "".join(f"[[jobs]]\nname = 'j{number}'\nxml = '../mjcf/hopper.xml'\n" for number in range(10))
+    path = write(
+        f"""
+        name = "many"
+        max_parallel = 0
+        [defaults.ppo]
+        n_step = 3
+        {jobs}
+        [[jobs]]
+        name = "far"
+        xml = "../mjcf/hoper.xml"
+        task = "dance"
+        [[jobs]]
+        xml = "../mjcf/*.urdf"
+        n_envs = "8"
+        matrix = {{ "ppo.gamma" = [2, 3] }}
+        [[jobs]]
+        env = "Ant-v5"
+        entry_point = "a:b"
+        """
+    )
+    with pytest.raises(SpecError) as error:
+        load(path)
+    assert [where for where, _ in problems(error)] == [
+        "defaults.ppo.n_step",
+        "jobs[10].task",
+        "jobs[10].xml",
+        'jobs[11].matrix."ppo.gamma"[0]',
+        'jobs[11].matrix."ppo.gamma"[1]',
+        "jobs[11].n_envs",
+        "jobs[11].xml",
+        "jobs[12].entry_point",
+        "max_parallel",
+    ]
+    assert str(error.value).splitlines()[0] == f'{path}: defaults.ppo.n_step: unknown key; did you mean "n_steps"?'
+
+
+def test_a_wrong_default_is_one_problem_not_one_a_job(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, *(HOPPER | {"name": f"j{number}"} for number in range(5)), defaults={"ppo": {"batch_size": 100}})
+    assert [where for where, _ in problems(error)] == ["defaults.ppo.batch_size"]
+
+
+def test_a_combined_fault_is_reported_where_its_last_part_was_written(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, HOPPER | {"name": "odd", "n_envs": 7}, defaults={"ppo": {"n_steps": 80}})
+    assert [where for where, _ in problems(error)] == ["jobs[1].n_envs"]
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER, **{"ppo.batch_size": 100})
+    assert [where for where, _ in problems(error)] == ["--set ppo.batch_size"]
+
+
+def test_nothing_is_inferred_from_a_key_that_is_wrong_itself(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"xlm": "../mjcf/hopper.xml"}, HOPPER | {"ppo": {"n_step": 512, "batch_size": 100}})
+    assert [where for where, _ in problems(error)] == ["jobs[0].xlm", "jobs[1].ppo.n_step"]
+
+
+@pytest.mark.parametrize("first", [{"seeds": [0, 1]}, {"seeds": [1], "ppo": {"gamma": 0.9}}])
+def test_duplicate_names_are_refused_naming_both_places(place: Path, first: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, HOPPER | first, {"env": "Ant-v5"}, HOPPER | {"seeds": [1, 2]})
+    assert problems(error) == [
+        ("jobs[2]", 'the name "hopper" with seed 1 is taken by jobs[0]; give each job its own name or seeds')
+    ]
+
+
+def test_a_name_may_come_twice_with_other_seeds(place: Path) -> None:
+    experiment = resolve(place, HOPPER | {"seeds": [0]}, HOPPER | {"seeds": [1], "n_envs": 4})
+    assert [job.job_id for job in experiment.jobs] == ["hopper-s0", "hopper-s1"]
+
+
+def test_an_unreadable_robot_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)  # root, as in containers, reads everything
+    with pytest.raises(SpecError, match=r"hopper\.xml cannot be read: permission denied"):
+        resolve(place, HOPPER)
+
+
+def test_a_link_to_nothing_is_refused(place: Path) -> None:
+    (place / "link.xml").symlink_to("nowhere.xml")
+    for pattern in ("link.xml", "li*.xml"):
+        with pytest.raises(SpecError, match="is a link to nothing"):
+            resolve(place, {"xml": pattern})
+
+
+def test_a_robot_whose_file_name_is_no_text_is_refused(place: Path) -> None:
+    folder = place / "odd"
+    folder.mkdir()
+    (folder / os.fsdecode(b"r\xff.xml")).touch()
+    (folder / "a\nb.xml").touch()
+    with pytest.raises(SpecError) as error:
+        resolve(place, {"xml": "odd/*.xml"})
+    assert [message.count("rename the file") for _, message in problems(error)] == [1, 1]
+    str(error.value).encode()
+
+
+KEYS = st.sampled_from(
+    [*json_schema()["properties"], *json_schema()["$defs"]["Entry"]["properties"]]
+) | st.sampled_from(
+    [
+        "n_steps",
+        "n_step",
+        "batch_size",
+        "gamma",
+        "learning_rate",
+        "net_arch",
+        "cores",
+        "memory",
+        "ppo.n_steps",
+        "task_options.a",
+    ]
+)
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(1, 300)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["forward", "2 GiB", "1h", "Ant-v5", "a:b", "../mjcf/*/*.xml", "../mjcf/hopper.xml", "MlpPolicy"])
+    | st.datetimes()
+)
+ANYTHING = st.recursive(
+    ATOMS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=4)
+)
+TABLE = st.dictionaries(KEYS, ANYTHING, max_size=5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(defaults=TABLE | ANYTHING, jobs=st.lists(TABLE, min_size=1, max_size=3) | ANYTHING, top=TABLE, overrides=TABLE)
+def test_any_data_whatever_gives_an_experiment_or_all_its_problems(
+    place: Path, defaults: Any, jobs: Any, top: dict[str, Any], overrides: dict[str, Any]
+) -> None:
+    data = {"name": "any"} | top | {"defaults": defaults, "jobs": jobs}
+    try:
+        experiment = from_mapping(data, source="any", base=place, overrides=overrides)
+    except SpecError as error:
+        found = error.problems
+        assert found
+        assert all(problem.message for problem in found)
+    else:
+        assert all(SAFE.match(job.job_id) for job in experiment.jobs)
+        assert all(json.loads(job.spec.to_json()) for job in experiment.jobs)
+
+
+# Files that are no job files
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("name = robots", "line 1, column 8", "not valid TOML, invalid value: name = robots"),
+        ('name = "a"\nname = "b"\n', "line 2, column 11", 'cannot overwrite a value: name = "b"'),
+        ('name = "a', "", "is not valid TOML: Unterminated string (at end of document)"),
+        (b"name = '\xff'", "", "is not UTF-8 text"),
+        ("\0", "line 1, column 1", "not valid TOML"),
+        ("x = " + "9" * 5000, "", "is not a job file"),
+        ("x = " + "[" * 100_000, "", "is not a job file"),
+        ("", "jobs", "there are no jobs"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_refused_with_its_line(
+    write: Callable[..., Path], text: str | bytes, where: str, message: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        load(write(text))
+    found = error.value.problems[0]
+    assert found.where == where
+    assert message in found.message
+
+
+def test_a_byte_order_mark_and_windows_lines_are_accepted(write: Callable[..., Path]) -> None:
+    path = write(b"\xef\xbb\xbf" + EXAMPLE.replace("\n", "\r\n").encode())
+    assert len(load(path).jobs) == 13
+
+
+def test_a_missing_job_file_is_answered_with_its_neighbour(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(EXAMPLE)
+    with pytest.raises(SpecError, match=r"robot.toml: no such file; did you mean .*robots.toml"):
+        load(path.with_name("robot.toml"))
+    with pytest.raises(SpecError, match="no such file, nor its folder"):
+        load(tmp_path / "nowhere" / "robots.toml")
+    with pytest.raises(SpecError, match="is a directory, not a job file"):
+        load(path.parent)
+
+
+# The schema
+
+
+def test_the_schema_is_valid_and_accepts_what_is_shipped() -> None:
+    schema = json_schema()
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    validator.validate(tomllib.loads(EXAMPLE))
+    for path in (ROOT / "jobs").glob("*.toml"):
+        validator.validate(tomllib.loads(path.read_text()))
+    json.dumps(schema)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.toml")), ids=lambda path: path.name)
+def test_the_shipped_job_files_are_right(path: Path) -> None:
+    assert load(path).jobs
+
+
+def test_the_schema_describes_every_key_that_the_format_has() -> None:
+    schema = json_schema()
+    tables = [schema, *schema["$defs"].values()]
+    for table in tables:
+        for name, content in table["properties"].items():
+            assert content.get("description"), name
+    named, own = schema["$defs"]["Settings"]["properties"]["task"]["anyOf"]
+    assert named["enum"] == ["auto", *TASKS, *PRESETS]
+    assert re.match(own["pattern"], "my_tasks:Jump")
+    assert schema["$defs"]["ResourcesTable"]["properties"]["memory"]["default"] == "2 GiB"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"total_timestep": 1},
+        {"ppo": {"n_step": 256}},
+        {"ppo": {"seed": 1}},
+        {"ppo": {"gamma": 1.5}},
+        {"ppo": {"learning_rate": "lin(1, 0)"}},
+        {"ppo": {"learning_rate": -1}},
+        {"policy_kwargs": {"net_arch": {"pi": [64]}}},
+        {"policy_kwargs": {"activation_fn": "rellu"}},
+        {"n_envs": "8"},
+        {"n_envs": 0},
+        {"n_envs": True},
+        {"normalize": 1},
+        {"task": "foward"},
+        {"seeds": 3},
+        {"seeds": [1, 1]},
+        {"seeds": [-1]},
+        {"resources": {"memory": 2}},
+        {"resources": {"memory": "2 G"}},
+        {"resources": {"timeout": "2m"}},
+        {"matrix": {"ppo.lerning_rate": [1]}},
+        {"matrix": {"ppo.gamma": 0.9}},
+        {"matrix": {"ppo.gamma": [2]}},
+        {"matrix": {"seeds": [1]}},
+        {"matrix": {"ppo": {"gamma": [1]}}},
+    ],
+)
+def test_the_schema_rejects_what_the_program_rejects(place: Path, job: dict[str, Any]) -> None:
+    validator = Draft202012Validator(json_schema())
+    good, bad = {"name": "x", "jobs": [HOPPER]}, {"name": "x", "jobs": [HOPPER | job]}
+    assert validator.is_valid(good)
+    assert not validator.is_valid(bad)
+    with pytest.raises(SpecError):
+        from_mapping(bad, source="x", base=place)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"ppo": {"learning_rate": "linear(3e-4, 1e-5, 0.8)", "clip_range_vf": 0.2, "target_kl": 0.02}},
+        {"policy_kwargs": {"net_arch": {"pi": [64], "vf": []}}},
+        {"resources": {"memory": "1.5 GB", "timeout": "1h 30min", "stall_timeout": 90}},
+        {"task_options": {"a": {"b": [1, "x", True]}}},
+        {"matrix": {"ppo.gamma": [0.9, 0.99], "task_options.a": [1, "x"], "task": ["balance"]}},
+        {"ppo": {"normalize_advantage": False, "n_steps": 1, "batch_size": 1}},
+    ],
+)
+def test_schema_and_program_accept_every_form(place: Path, job: dict[str, Any]) -> None:
+    data = {"name": "x", "jobs": [HOPPER | job]}
+    Draft202012Validator(json_schema()).validate(data)
+    assert from_mapping(data, source="x", base=place).jobs
+
+
+# Speed and weight
+
+
+def test_reading_a_job_file_imports_nothing_heavy(write: Callable[..., Path]) -> None:
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.jobfile import load; load(Path(sys.argv[1]));"
+        "heavy = {'torch', 'stable_baselines3', 'gymnasium', 'mujoco', 'numpy', 'jsonschema'} & sys.modules.keys();"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code, write(EXAMPLE)], cwd=ROOT, check=True)
+
+
+def test_ten_thousand_jobs_are_told_apart(place: Path) -> None:
+    experiment = resolve(
+        place, *(HOPPER | {"name": f"j{number}"} for number in range(5000)), defaults={"seeds": [0, 1]}
+    )
+    assert len({job.job_id for job in experiment.jobs}) == 10_000

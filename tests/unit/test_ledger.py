@@ -1,0 +1,492 @@
+"""The ledger: what goes in comes out, whatever is done to the file and whoever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+
+from orchestrator.core.errors import DiskFullError, LedgerError
+from orchestrator.core.job import Attempt, Cancelled, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.messages import ExitRecord
+from orchestrator.core.paths import RunPaths
+from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request, summary
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
+    values: dict[str, Any] = {"cpus": (0, 3), "gpus": ("GPU-1",), "pid": 17, "pid_start": 4.5, "started_at": 1e9}
+    return Attempt(job_id=job_id, number=number, **values | changes)
+
+
+def filled(path: Path, jobs: int = 3) -> Ledger:
+    ledger = Ledger.create(path)
+    ledger.put_jobs((index, make_job(f"j{index}"), f"hash{index}") for index in range(jobs))
+    ledger.commit()
+    return ledger
+
+
+# -- round trips
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        Pending(),
+        Pending(failures=2),
+        Running(attempt=attempt(number=0), failures=1),
+        Running(attempt=attempt(number=0, pid=None, pid_start=None, cpus=(), gpus=())),
+        Succeeded(),
+        *(Failed(cause=cause, message="grüße\nsecond line 'quoted' \x00") for cause in Cause),
+        Cancelled(),
+    ],
+    ids=str,
+)
+def test_every_state_comes_back_as_it_went_in(tmp_path: Path, state: State) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    job = replace(make_job("a-s0", max_retries=3, cores=2, gpus=1), xml_source=Path("/röbots/a b.xml"))
+    ledger = Ledger.create(path)
+    ledger.put_jobs([(0, job, "hash")])
+    if isinstance(state, Running):
+        ledger.start_attempt(state.attempt, queue_s=1.5)
+    ledger.set_state("a-s0", state)
+    ledger.close()
+    (row,) = Ledger.open(path, read_only=True).jobs()
+    assert row.state == state
+    assert row.job == job
+    assert (row.robot_hash, row.fingerprint) == ("hash", job.spec.fingerprint())
+    assert row.attempts == (1 if isinstance(state, Running) else 0)
+
+
+def test_a_moment_of_the_monotonic_clock_is_not_kept_for_another_process(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    ledger.set_state("j0", Pending(failures=1, not_before=123.0))
+    assert ledger.jobs()[0].state == Pending(failures=1)
+
+
+def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "l")
+    ledger.put_jobs([(2, make_job("a"), None), (0, make_job("c"), None), (1, make_job("b"), None)])
+    assert [row.job.job_id for row in ledger.jobs()] == ["c", "b", "a"]
+
+
+def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    ending = Ending(cause=Cause.SIGNAL, message="killed")
+    for number in range(3):
+        ledger.start_attempt(attempt("j0", number), queue_s=float(number))
+        record = ExitRecord(code=0, message="", env_steps=100 * number, eval_mean=5.0) if number == 2 else None
+        ledger.end_attempt(
+            "j0",
+            number,
+            ended_at=2e9,
+            wall_s=10.0,
+            returncode=-9,
+            ending=ending,
+            max_rss_mib=3.0,
+            record=record,
+        )
+    (row,) = ledger.summary()
+    assert (row["attempts"], row["wall_s"], row["queue_s"], row["env_steps"], row["eval_mean"]) == (
+        3,
+        30.0,
+        2.0,
+        200,
+        5,
+    )
+    assert ledger.jobs()[0].attempts == 3
+    assert ledger.last_attempt("j0") == attempt("j0", 2)
+
+
+def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earlier_one(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    ledger.set_progress([("j0", 500, 1.0, 10.0, "sb3")])
+    ledger.start_attempt(attempt("j0"), queue_s=0.0)
+    ledger.end_attempt(
+        "j0",
+        0,
+        ended_at=0.0,
+        wall_s=1.0,
+        returncode=1,
+        ending=Ending(cause=Cause.ERROR),
+        max_rss_mib=None,
+        record=ExitRecord(code=1, message="ImportError"),
+    )
+    (row,) = ledger.summary()
+    assert (row["env_steps"], row["ep_rew_mean"], row["learner"]) == (500, 1.0, "sb3")
+
+
+def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "l")
+    points: list[dict[str, Any]] = [{"model.geom.a.size": [1, 2], "n_envs": 4}, {"seed": 9}, {}]
+    jobs = [replace(make_job(f"j{number}"), point=point) for number, point in enumerate(points)]
+    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    assert [dict(row.job.point) for row in ledger.jobs()] == points
+    rows = ledger.summary()
+    assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [([1, 2], 4), (None, None), (None, None)]
+    assert [row["seed"] for row in rows] == [0, 0, 0]  # a column of its own: what the job really has
+    assert len({tuple(row) for row in rows}) == 1
+    ledger.update_limits(0, replace(jobs[0], point={"n_envs": 4}))
+    assert [row["n_envs"] for row in ledger.summary()] == [4, None, None]
+    paths = RunPaths(tmp_path)
+    summary.write(paths, rows)
+    with paths.summary_csv.open(newline="") as file:
+        assert [row["model.geom.a.size"] for row in csv.DictReader(file)] == ["1 2", "", ""]
+
+
+def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 2)
+    ledger.set_progress([("j0", 10, 1.5, 20.0, "sb3"), ("j1", 1, None, None, None)])
+    ledger.set_progress([("j0", 20, None, None, None)])
+    first, second = ledger.summary()
+    assert (first["env_steps"], first["ep_rew_mean"], first["env_steps_per_s"]) == (20, 1.5, 20.0)
+    assert (second["env_steps"], second["ep_rew_mean"]) == (1, None)
+
+
+def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 1)
+    ledger.set_state("j0", Pending(failures=2))
+    ledger.update_limits(7, make_job("j0", max_retries=9, memory_mib=5))
+    (row,) = ledger.jobs()
+    assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (9, 5, Pending(failures=2))
+    assert row.robot_hash == "hash0"
+
+
+def test_a_deleted_job_takes_its_attempts_along(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l", 2)
+    ledger.start_attempt(attempt("j0"), queue_s=0.0)
+    ledger.delete_job("j0")
+    ledger.put_jobs([(0, make_job("j0"), None)])
+    assert [row["wall_s"] for row in ledger.summary()] == [None, None]
+    with pytest.raises(LedgerError, match="without an attempt"):
+        ledger.last_attempt("j0")
+
+
+def test_the_summary_names_what_a_robot_did(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "l")
+    job = make_job("a", spec={"env": None, "task": "forward", "seed": 4})
+    ledger.put_jobs([(0, job, None)])
+    (row,) = ledger.summary()
+    assert (row["task"], row["seed"], row["state"], row["pid"]) == ("forward", 4, "PENDING", None)
+    assert make_spec("a") == replace(job.spec, env="CartPole-v1", task=None, seed=0)
+
+
+# -- other processes
+
+
+def in_another_process(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."})
+
+
+def test_requests_of_a_second_process_arrive_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    ledger = filled(path)
+    assert ledger.take_requests() == []
+    code = """
+import sys
+from pathlib import Path
+from orchestrator.ledger import Ledger, Request
+ledger = Ledger.open(Path(sys.argv[1]))
+ledger.add_requests([Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)])
+ledger.abandon()
+"""
+    ledger.set_state("j0", Cancelled())
+    ledger.commit()
+    with in_another_process(code, path) as other:
+        assert other.wait() == 0
+    assert ledger.take_requests() == [Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)]
+    assert ledger.take_requests() == []
+    ledger.close()
+    assert Ledger.open(path).take_requests() == []
+
+
+def test_a_reader_sees_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    ledger = filled(path)
+    reader = Ledger.open(path, read_only=True)
+    ledger.set_state("j0", Cancelled())
+    assert reader.jobs()[0].state == Pending()
+    ledger.commit()
+    assert reader.jobs()[0].state == Cancelled()
+
+
+def test_closing_beside_a_reader_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    ledger = filled(path)
+    reader = Ledger.open(path, read_only=True)
+    ledger.set_state("j0", Cancelled())
+    ledger.close()
+    assert reader.jobs()[0].state == Cancelled()
+    reader.abandon()
+    assert Ledger.open(path).jobs()[0].state == Cancelled()
+
+
+def test_a_closed_ledger_is_one_file(tmp_path: Path) -> None:
+    filled(tmp_path / "ledger.sqlite3").close()
+    assert os.listdir(tmp_path) == ["ledger.sqlite3"]
+
+
+def test_what_is_abandoned_was_never_there(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "l")
+    ledger.set_state("j0", Cancelled())
+    ledger.abandon()
+    assert Ledger.open(tmp_path / "l").jobs()[0].state == Pending()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from orchestrator.core.job import Pending
+from orchestrator.ledger import Ledger
+ledger = Ledger.open(Path(sys.argv[1]))
+for number in range(1, 10**9):
+    for job in range(20):
+        ledger.set_state(f"j{job}", Pending(failures=number))
+    ledger.commit()
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_instant_leaves_everything_it_committed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    filled(path, 20).close()
+    for _ in range(6):
+        with in_another_process(WRITER, path) as writer:
+            assert writer.stdout is not None
+            lines = random.randrange(1, 60)
+            said = [writer.stdout.readline() for _ in range(lines)]
+            writer.send_signal(signal.SIGKILL)
+            said += writer.stdout.readlines()
+        told = int([line for line in said if line.endswith(b"\n")][-1])
+        failures = {row.state.failures for row in Ledger.open(path).jobs() if isinstance(row.state, Pending)}
+        assert len(failures) == 1, "a turn is committed whole or not at all"
+        assert failures.pop() >= told
+
+
+CREATOR = """
+import sys
+from pathlib import Path
+from orchestrator.ledger import Ledger
+print("begun", flush=True)
+Ledger.create(Path(sys.argv[1])).abandon()
+"""
+
+
+def test_whoever_is_killed_while_making_a_ledger_leaves_a_whole_one_or_none(tmp_path: Path) -> None:
+    for number in range(8):
+        path = tmp_path / str(number) / "ledger.sqlite3"
+        path.parent.mkdir()
+        with in_another_process(CREATOR, path) as creator:
+            assert creator.stdout is not None
+            creator.stdout.readline()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                creator.wait(random.uniform(0, 0.004))
+            creator.send_signal(signal.SIGKILL)
+        if path.exists():
+            Ledger.open(path).abandon()
+        else:
+            Ledger.create(path).close()
+            assert os.listdir(path.parent) == ["ledger.sqlite3"]
+
+
+# -- damage
+
+
+def refused(path: Path, *words: str) -> None:
+    """Neither reading nor writing is possible, the message helps, and the file is as it was."""
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with pytest.raises(LedgerError) as caught:
+            Ledger.open(path, read_only=read_only)
+        message = str(caught.value)
+        assert str(path) in message
+        assert "left as it is" in message or "left as it was" in message
+        for word in words:
+            assert word in message
+    assert path.read_bytes() == before
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.sqlite3"
+    ledger = filled(path, 200)
+    ledger.close()
+    return path
+
+
+def test_a_truncated_ledger_is_refused_whatever_its_length(whole: Path) -> None:
+    content = whole.read_bytes()
+    page = 4096
+    assert len(content) > 10 * page
+    some = random.sample(range(101, len(content) - 1), 40)
+    for length in [1, 15, 16, 99, 100, 101, page - 1, page, page + 1, 2 * page, len(content) - page, *some]:
+        whole.write_bytes(content[:length])
+        refused(whole, "--rebuild-ledger")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 8192, b"not a database at all\n" * 500], ids=["empty", "zeros", "text"]
+)
+def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    path.write_bytes(content)
+    refused(path, "--rebuild-ledger")
+
+
+def test_random_bytes_written_into_a_ledger_are_refused_or_harmless(whole: Path) -> None:
+    """No check finds every changed letter; but whatever happens is a LedgerError or works."""
+    content = whole.read_bytes()
+    for _ in range(60):
+        damaged = bytearray(content)
+        at = random.randrange(len(damaged))
+        noise = random.randbytes(random.choice([1, 16, 512, 4096]))[: len(damaged) - at]
+        damaged[at : at + len(noise)] = noise
+        whole.write_bytes(damaged)
+        with contextlib.suppress(LedgerError):
+            ledger = Ledger.open(whole, read_only=True)
+            try:
+                ledger.jobs()
+                ledger.summary()
+            finally:
+                ledger.abandon()
+
+
+def test_a_row_that_is_none_of_ours_is_damage(whole: Path) -> None:
+    for change in (
+        "declared SET spec = '{'",
+        "declared SET spec = '[]'",
+        "declared SET resources = '{\"cores\": 1}'",
+        "jobs SET state = 'HAPPY'",
+        "jobs SET state = 'RUNNING'",
+    ):
+        copy = shutil.copy(whole, whole.with_name("copy"))
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            connection.execute(f"UPDATE {change} WHERE job_id = 'j7'")
+            connection.commit()
+        with pytest.raises(LedgerError, match="rebuild-ledger"):
+            Ledger.open(Path(copy)).jobs()
+        Path(copy).unlink()
+
+
+def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE jobs (a)")
+        connection.commit()
+    refused(path, "another program")
+    assert os.listdir(tmp_path) == ["ledger.sqlite3"]
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> None:
+    with contextlib.closing(sqlite3.connect(whole)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    refused(whole, "version 99", f"version {SCHEMA_VERSION}")
+
+
+def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(whole: Path) -> None:
+    with contextlib.closing(sqlite3.connect(whole)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    refused(whole, "version 1,", f"version {SCHEMA_VERSION}", "run --rebuild-ledger")
+
+
+def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="no ledger here"):
+        Ledger.open(tmp_path / "none")
+    (tmp_path / "some").write_text("")
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(tmp_path / "some")
+
+
+def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.ledger.database_file.BUSY_S", 0.05)
+    holder = sqlite3.connect(whole, isolation_level=None)
+    with contextlib.closing(holder), contextlib.closing(sqlite3.connect(whole)):
+        ledger = Ledger.open(whole)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="held by another process"):
+            ledger.set_state("j0", Cancelled())
+        ledger.abandon()
+
+
+# -- where nothing can be written
+
+
+@contextlib.contextmanager
+def mounted(at: Path, options: str) -> Iterator[Path]:
+    at.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)]
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a file system of our own needs root")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+def remount(at: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(at)], check=True)
+
+
+def test_a_ledger_in_a_read_only_directory_can_be_read_but_not_opened_to_write(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m", "size=8m") as root:
+        filled(root / "ledger.sqlite3").close()
+        remount(root, "ro")
+        reader = Ledger.open(root / "ledger.sqlite3", read_only=True)
+        assert len(reader.summary()) == 3
+        reader.abandon()
+        with pytest.raises(LedgerError, match=r"cannot be written.*permissions"):
+            Ledger.open(root / "ledger.sqlite3")
+        with pytest.raises(LedgerError, match="cannot be written"):
+            Ledger.create(root / "other.sqlite3")
+
+
+def write_without_end(ledger: Ledger) -> None:
+    for number in itertools.count():
+        ledger.put_jobs([(number, make_job(f"more{number}"), None)])
+        ledger.commit()
+
+
+def test_a_full_disk_is_told_as_such_and_costs_only_what_was_not_committed(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m", "size=1m") as root:
+        ledger = filled(root / "ledger.sqlite3", 20)
+        ledger.set_state("j0", Cancelled())
+        ledger.commit()
+        with pytest.raises(DiskFullError, match="no space left"):
+            write_without_end(ledger)
+        ledger.abandon()
+        remount(root, "size=8m")
+        again = Ledger.open(root / "ledger.sqlite3")
+        assert again.jobs()[0].state == Cancelled()
+        again.put_jobs([(99, make_job("more"), None)])
+        again.close()
+
+
+def test_a_disk_that_is_full_from_the_start_is_told_as_such(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m", "size=1m") as root:
+        filled(root / "old.sqlite3").close()
+        with pytest.raises(OSError, match="No space"):
+            (root / "filler").write_bytes(bytes(1 << 20))
+        with pytest.raises(DiskFullError):
+            Ledger.create(root / "ledger.sqlite3")
+        assert sorted(os.listdir(root)) == ["filler", "old.sqlite3"]
+        with pytest.raises(DiskFullError):
+            Ledger.open(root / "old.sqlite3").put_jobs([(0, make_job("a"), None)])

@@ -1,0 +1,75 @@
+"""Documents, example files and help texts say what the code does."""
+
+import dataclasses
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from orchestrator.cli import app
+from orchestrator.jobfile import json_schema, load
+from orchestrator.worker.tasks import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB_FILES = sorted((ROOT / "jobs").glob("*.toml"))
+
+
+def shell_commands(text: str) -> list[str]:
+    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
+
+
+def test_readme_has_two_commands_and_ci_runs_the_second_word_for_word() -> None:
+    first, second = shell_commands((ROOT / "README.md").read_text())
+    assert first.endswith("python -m orchestrator run jobs/robots.toml")
+    assert second.endswith("python -m pytest")
+    assert second in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_shipped_schema_is_the_one_that_the_models_give() -> None:
+    shipped = json.loads((ROOT / "orchestrator/jobs.schema.json").read_text())
+    assert shipped == json_schema(), "python -m orchestrator schema > orchestrator/jobs.schema.json"
+
+
+@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
+def test_example_job_file_loads_and_fits_the_schema(path: Path) -> None:
+    assert load(path).jobs
+    jsonschema.validate(tomllib.loads(path.read_text()), json_schema())
+
+
+def keys(schema: dict) -> set[str]:
+    tables = [schema, *schema.get("$defs", {}).values()]
+    return {key for table in tables for key in table.get("properties", {})}
+
+
+def test_documentation_names_every_key_of_the_job_file() -> None:
+    text = (ROOT / "docs/job-file.md").read_text()
+    assert {key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text} == set()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task: str) -> None:
+    rows = {}
+    for line in (ROOT / "docs/tasks.md").read_text().splitlines():
+        if line.startswith("| `"):
+            option, tasks, default, _ = (cell.strip() for cell in line.strip("|").split("|"))
+            rows[option.strip("`")] = (tasks, default)
+    for field in dataclasses.fields(TASKS[task].Options):
+        tasks, default = rows[field.name]
+        assert f"`{task}`" in tasks or tasks in ("all", "all but `balance`"), field.name
+        if isinstance(field.default, float):
+            assert str(field.default).removesuffix(".0") in default, field.name
+
+
+def test_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert [name for name in names if f"`{name}" not in text] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"

@@ -1,0 +1,262 @@
+"""Thousands of jobs on hundreds of nodes that fail: nothing is lost, and no turn of the loop goes through all that run.
+
+Counted, not timed: a busy machine changes none of it.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import itertools
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a fixture
+
+from benchmarks.simulated import Rates, entered, supervisor_over
+from benchmarks.simulation import Outcome, simulate
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.base import Handle
+from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.machine.slots import Slot
+from orchestrator.supervisor import recorder
+from orchestrator.supervisor.active_attempts import RunningAttempts
+from orchestrator.supervisor.events import Live, SilentReporter, View
+from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.terminal import live_table
+from orchestrator.terminal.live_table import LiveReporter
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """2,000 jobs on 200 nodes, of which a hundred times as many are lost as the worst published figure says."""
+    root = tmp_path_factory.mktemp("cluster")
+    # Of the simulated hours, not of the seconds that they take: a share that would be most of these.
+    with mock.patch.object(recorder, "SUMMARY_SHARE", recorder.SUMMARY_SHARE / 20):
+        return simulate(root, 200, 2000, rates=Rates().worse(100), reporter=SilentReporter(), progress_every_s=120.0)
+
+
+def test_no_job_is_lost_on_nodes_that_are(outcome: Outcome) -> None:
+    assert outcome.node_losses > 0
+    assert outcome.attempts > outcome.jobs
+    assert outcome.lost == 0
+
+
+def test_every_job_ends_and_only_those_with_a_fault_of_their_own_fail(outcome: Outcome) -> None:
+    assert outcome.states.keys() == {"SUCCEEDED", "FAILED"}
+    assert sum(outcome.states.values()) == outcome.jobs == 2000
+    assert 0 < outcome.states["FAILED"] < 300
+
+
+def test_every_attempt_ends_once(outcome: Outcome) -> None:
+    assert outcome.events["Exited"] == outcome.attempts
+    assert outcome.events["Placed"] == outcome.attempts
+
+
+def test_little_is_trained_twice(outcome: Outcome) -> None:
+    assert 0 < outcome.redone_share < 0.1
+
+
+# -- what a turn costs
+
+
+class Turns(Told):
+    """Counts the Python calls of some turns once everything runs, then stops."""
+
+    def __init__(self, running: int, turns: int) -> None:
+        super().__init__()
+        self.supervisor: Supervisor | None = None
+        self._running, self._left = running, turns
+        self._profile = cProfile.Profile()
+
+    def tick(self, view: object) -> None:
+        assert self.supervisor is not None
+        if self.supervisor.counts["RUNNING"] < self._running:
+            return
+        if self.supervisor.now() < 5.0:  # whatever the launches left to be done is done by then
+            return
+        self._profile.disable()
+        if self._left == 0:
+            self.supervisor.request_stop("counted")
+            return
+        self._left -= 1
+        self._profile.enable()
+
+    @property
+    def calls(self) -> int:
+        self._profile.disable()
+        return sum(entry.callcount for entry in self._profile.getstats())
+
+
+def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> int:
+    root.mkdir()
+    jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
+    pool = ClusterPool()
+    for node in range(running // 10):
+        pool.add(str(node), cores=10, gpus=0, memory_mib=1 << 20)
+    fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))
+    told = Turns(running, turns)
+    told.supervisor = supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=told)
+    told.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
+    told.supervisor.run()
+    return told.calls
+
+
+def test_a_turn_costs_the_same_however_many_jobs_run_and_wait(tmp_path: Path) -> None:
+    few = calls_of_turns(tmp_path / "few", running=20, waiting=20)
+    many = calls_of_turns(tmp_path / "many", running=2000, waiting=2000)
+    assert few == many > 0
+
+
+def live(job_id: str) -> Live:
+    handle = Handle(job_id, 0)
+    return Live(job=make_job(job_id), handle=handle, slot=Slot(index=0), started=0.0, last_progress=0.0)
+
+
+def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
+    running = RunningAttempts()
+    ones = [live(f"j{number}") for number in range(100)]
+    for one in ones:
+        running.add(one)
+    for number, one in enumerate(ones):
+        running.progressed(one, Progress(phase="training", env_steps=number, env_steps_per_s=0.1, cpu_share=0.3), 1.0)
+        running.sampled(one, 40.0 + number)
+    assert running.steps_to_go == sum(1000 - number for number in range(100))
+    assert running.promised_mib == sum(60 - number for number in range(60))
+    assert (running.env_steps_per_s, running.cores_busy) == (10.0, 30.0)
+    for one in ones:
+        running.remove(one)
+    assert (running.steps_to_go, running.promised_mib, running.env_steps_per_s, running.cores_busy) == (0, 0, 0.0, 0.0)
+
+
+def test_each_is_looked_at_when_its_moment_has_come_and_not_before() -> None:
+    running = RunningAttempts()
+    first, second, gone = live("first"), live("second"), live("gone")
+    for one, when in ((first, 10.0), (second, 20.0), (gone, 5.0)):
+        running.add(one)
+        running.look_at(one, when)
+    running.remove(gone)
+    assert running.due(9.9) == []
+    assert running.due(10.0) == [first]
+    assert running.due(10.0) == []  # not again, unless somebody says so
+    running.look_at(second, 15.0)
+    running.look_at(second, 30.0)  # the earlier look stands
+    assert running.due(15.0) == [second]
+    assert running.due(99.0) == []
+
+
+def test_the_next_attempt_of_a_job_does_not_inherit_the_looks_of_the_last() -> None:
+    running = RunningAttempts()
+    last, then = live("j"), live("j")
+    running.add(last)
+    running.look_at(last, 1.0)
+    running.remove(last)
+    running.add(then)
+    running.look_at(then, 2.0)
+    assert running.due(1.0) == []
+    assert running.due(2.0) == [then]
+
+
+# -- what is written
+
+
+def test_progress_of_many_jobs_writes_few_pages(tmp_path: Path) -> None:
+    """Each page of the ledger holds what happens to many jobs; what is declared of them lies elsewhere."""
+    jobs = [make_job(f"robot-{number:05}-s0") for number in range(1000)]
+    ledger = entered(RunPaths(tmp_path), jobs)
+    ledger._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ledger.set_progress((job.job_id, 640, 1.5, 1000.0, "fast") for job in jobs)
+    ledger.commit()
+    page_bytes = ledger._connection.execute("PRAGMA page_size").fetchone()[0]
+    assert 0 < (tmp_path / "ledger.sqlite3-wal").stat().st_size < 60 * page_bytes
+    ledger.close()
+
+
+@pytest.fixture
+def of_35_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> recorder.Recorder:
+    """That writes a summary of ten jobs a page."""
+    monkeypatch.setattr(recorder, "PAGE_ROWS", 10)
+    paths = RunPaths(tmp_path)
+    ledger = entered(paths, (make_job(f"j{place:02}") for place in range(35)))
+    return recorder.Recorder(paths=paths, ledger=ledger, reporter=SilentReporter())
+
+
+def test_the_summary_of_many_jobs_is_written_a_page_a_turn(of_35_jobs: recorder.Recorder) -> None:
+    one, paths = of_35_jobs, of_35_jobs.paths
+    for turn in range(3):
+        one.turn_ends(float(turn))
+        assert not paths.summary_json.exists()
+    one.turn_ends(3.0)
+    written = json.loads(paths.summary_json.read_text())
+    assert [row["job_id"] for row in written] == [f"j{place:02}" for place in range(35)]
+    assert len(paths.summary_csv.read_text().splitlines()) == 36
+    assert not list(paths.root.glob(".summary*"))
+
+
+def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.Recorder) -> None:
+    one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
+    one.turn_ends(0.0)
+    ledger.set_progress([("j00", 77, None, None, None)])  # of a page that is written already
+    one.turn_ends(0.1, final=True)
+    assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
+    assert json.loads(paths.summary_json.read_text())[0]["env_steps"] == 77
+    assert not list(paths.root.glob(".summary*"))
+
+
+def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
+    code = (
+        "import tempfile, pathlib\n"
+        "from benchmarks.waiting import supervise\n"
+        "with tempfile.TemporaryDirectory() as root: print(supervise(pathlib.Path(root), 1000))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert 10 < float(done.stdout) < 150  # of 300: a connection to a cluster, which is not made here, takes some 60
+
+
+def test_what_one_asks_for_is_set_aside_but_never_of_a_machine_that_is_idle(tmp_path: Path) -> None:
+    from supervisor_helpers import Experiment
+
+    experiment = Experiment(tmp_path, [make_job("large", memory_mib=9000)], available_memory_mib=lambda: 10)
+    assert experiment.run() == {"large": "SUCCEEDED"}  # waiting would not make room
+
+
+def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the table is drawn anew below them, which takes longer than a line."""
+    monkeypatch.setenv("TERM", "xterm")
+    ticks = itertools.count(start=100)
+    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(ticks) / 1000)  # printing takes a millisecond, too
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, height=30)
+    live_reporter = LiveReporter(console)
+    prints: list[tuple[object, ...]] = []
+    really = console.print
+    monkeypatch.setattr(console, "print", lambda *what: (prints.append(what), really(*what)))
+    view = View(
+        elapsed_s=1.0,
+        counts=Counter(RUNNING=1),
+        live=[live("only")],
+        ended=[],
+        next_up=[],
+        steps_to_go=1,
+        env_steps_per_s=0.0,
+        cores_busy=0.0,
+    )
+    for number in range(500):
+        live_reporter.event("launched", f"job number {number}")
+    live_reporter.tick(lambda: view)
+    live_reporter.event("succeeded", "the very last")
+    live_reporter.close()
+    assert sum(isinstance(what[0], Text) for what in prints) < 500 / 10
+    assert all(f"job number {number}" in out.getvalue() for number in range(500))
+    assert "the very last" in out.getvalue()
