@@ -12,7 +12,7 @@ from benchmarks.simulation import resident_mib
 from benchmarks.streams import ROW
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Progressed
-from orchestrator.executors.ray.file_sync.chunks import Data, Tail
+from orchestrator.executors.ray.file_sync.chunks import Appended, Payload
 from orchestrator.executors.ray.node_attempt import Batch
 
 READ = 2000
@@ -22,7 +22,7 @@ LOOKS = 20
 
 def _talk() -> Any:
     said = Progressed(Handle("away", 0), Progress(phase="training", env_steps=1000, env_steps_per_s=1000.0))
-    piece = Tail(path="progress.csv", offset=0, data=Data.of(ROW.encode(), pack=True))
+    piece = Appended(path="progress.csv", offset=0, data=Payload.of(ROW.encode(), pack=True))
     while True:
         yield Batch(events=(said,), pieces=(piece, piece))
 

@@ -18,7 +18,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import Place, Slot
 from orchestrator.supervisor.events import Reporter
@@ -59,7 +59,7 @@ class Rates:
         )
 
 
-class Nodes(ClusterPool):
+class Nodes(ClusterSlots):
     """The room on a simulated cluster whose nodes are lost and, once they are mended, come back."""
 
     def __init__(self, count: int, cores: int, rates: Rates, now: Callable[[], float], chance: random.Random) -> None:
@@ -163,7 +163,7 @@ def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
 
 
 def supervisor_over(
-    paths: RunPaths, jobs: Iterable[Job], *, executor: FakeExecutor, pool: ClusterPool, reporter: Reporter
+    paths: RunPaths, jobs: Iterable[Job], *, executor: FakeExecutor, pool: ClusterSlots, reporter: Reporter
 ) -> Supervisor:
     """Of a new experiment, on nodes with as much memory as anybody wants."""
     ledger = entered(paths, jobs)

@@ -23,8 +23,8 @@ from orchestrator.core.job import Resources
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Handle, Launch, Progressed
-from orchestrator.executors.ray.cluster_slots import ClusterPool
-from orchestrator.executors.ray.file_sync import Home, Source
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.ray.file_sync import Receiver, Sender
 from orchestrator.executors.ray.node_attempt import Batch
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
@@ -45,11 +45,11 @@ class Training:
     root: Path
     report_every_s: float
     _at_s: float = 0.0
-    _source: Source = field(init=False)
+    _source: Sender = field(init=False)
 
     def __post_init__(self) -> None:
         JobPaths(self.root).checkpoints.mkdir(parents=True)
-        self._source = Source.of_copy(self.root)
+        self._source = Sender.of_copy(self.root)
 
     def batches(self) -> Iterator[bytes]:
         """One for each report: the pieces of what has changed and the latest progress, pickled as they are sent."""
@@ -85,14 +85,14 @@ class Streams:
     time_s: float = 0.0
     heard: int = 0
     """Batches."""
-    _attempts: list[tuple[Handle, Home, Iterator[bytes]]] = field(default_factory=list)
+    _attempts: list[tuple[Handle, Receiver, Iterator[bytes]]] = field(default_factory=list)
 
     def now(self) -> float:
         return self.time_s
 
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
-        self._attempts.append((handle, Home(launch.job_dir), iter(self.batches)))
+        self._attempts.append((handle, Receiver(launch.job_dir), iter(self.batches)))
         return handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
@@ -102,7 +102,7 @@ class Streams:
         self.time_s += TICK_S
         return [event for one in self._attempts[turn::turns] for event in self._read(*one)]
 
-    def _read(self, handle: Handle, home: Home, batches: Iterator[bytes]) -> list[Event]:
+    def _read(self, handle: Handle, home: Receiver, batches: Iterator[bytes]) -> list[Event]:
         batch: Batch = self.parts.timed("unpickling", pickle.loads)(next(batches))
         self.heard += 1
         self.parts.timed("files", _apply)(home.apply, batch)
@@ -148,7 +148,7 @@ def measure(root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, 
     jobs = make_jobs(count, random.Random(0), max_retries=0, stall_timeout_s=DAY_S)
     ledger = entered(paths, (replace(job, resources=ONE_CORE) for job in jobs))
     streams = Streams(batches=batches, report_every_s=report_every_s, parts=parts)
-    pool = ClusterPool()
+    pool = ClusterSlots()
     for node in range(nodes):
         pool.add(str(node), cores=jobs_a_node, gpus=0, memory_mib=1 << 20)
     supervisor = Supervisor(

@@ -131,9 +131,9 @@ def opened(
     check_name(name)
     if name == "local":
         return LocalEngine(machine, max_parallel, claims_directory)
-    from orchestrator.executors.ray.ray_backend import RayEngine
+    from orchestrator.executors.ray.ray_backend import RayBackend
 
-    return RayEngine(
+    return RayBackend(
         machine,
         max_parallel,
         claims_directory,

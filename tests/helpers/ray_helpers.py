@@ -21,14 +21,14 @@ from command_helpers import summary, wait_until
 from orchestrator.core.text import INSTALL_RAY
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
+from orchestrator.executors.ray.cluster import cluster_token as access
 from orchestrator.executors.ray.cluster import node_settings
-from orchestrator.executors.ray.cluster import token as access
-from orchestrator.executors.ray.cluster_slots import ClusterPool
-from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.connection import Connection
-from orchestrator.executors.ray.driver_directory import Home
-from orchestrator.executors.ray.node_registry import Nodes
-from orchestrator.executors.ray.transport import Transport, Way
+from orchestrator.executors.ray.driver_directory import DriverDirectory
+from orchestrator.executors.ray.node_registry import NodeRegistry
+from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.topology import detect
 
 NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "include_dashboard": False}
@@ -45,7 +45,7 @@ TOKEN = secrets.token_hex(32)
 
 
 class Cluster:
-    """Nodes that were started for tests, on the loopback interface, with a token of their own."""
+    """NodeRegistry that were started for tests, on the loopback interface, with a token of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -190,12 +190,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def fleet_of(cluster: Cluster, root: Path, way: Way | None = None) -> Iterator[Fleet]:
+def fleet_of(cluster: Cluster, root: Path, way: TransferMode | None = None) -> Iterator[CompatibleNodes]:
     """This process as the cluster's driver, with ``root`` as its run directory."""
     connected: Connection = connection.connect(cluster.address, detect())
-    home = Home.at(root)
+    home = DriverDirectory.at(root)
     transport = Transport(way)
-    fleet = Fleet(Nodes(connected, home, transport), ClusterPool(), transport)
+    fleet = CompatibleNodes(NodeRegistry(connected, home, transport), ClusterSlots(), transport)
     try:
         fleet.assemble()
         yield fleet
@@ -205,7 +205,7 @@ def fleet_of(cluster: Cluster, root: Path, way: Way | None = None) -> Iterator[F
         connected.close()
 
 
-def until_known(fleet: Fleet, node_id: str) -> None:
+def until_known(fleet: CompatibleNodes, node_id: str) -> None:
     def is_known() -> bool:
         fleet.update()
         return fleet.node(node_id) is not None
@@ -213,7 +213,7 @@ def until_known(fleet: Fleet, node_id: str) -> None:
     wait_until(is_known, f"{node_id} in the fleet")
 
 
-def until_gone(fleet: Fleet, node_id: str) -> None:
+def until_gone(fleet: CompatibleNodes, node_id: str) -> None:
     def is_gone() -> bool:
         fleet.update()
         return fleet.node(node_id) is None
@@ -222,7 +222,7 @@ def until_gone(fleet: Fleet, node_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray_fleet(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def ray_fleet(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatibleNodes]:
     """As long as a file's tests run: others are not to have Ray's threads in their process."""
     with fleet_of(ray_cluster, tmp_path_factory.mktemp("home"), "shared") as fleet:
         yield fleet

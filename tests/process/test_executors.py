@@ -21,7 +21,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.slots import Place
@@ -116,7 +116,7 @@ class FakeStage:
 class RayStage(LocalStage):
     """The same puppets, on one node of a cluster."""
 
-    def __init__(self, root: Path, fleet: Fleet, node: str) -> None:
+    def __init__(self, root: Path, fleet: CompatibleNodes, node: str) -> None:
         super().__init__(root)
         self.executor = RayExecutor(fleet=fleet, worker_command=PUPPET)
         self._node = node
@@ -139,7 +139,7 @@ def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch
             return FakeStage(root)
         case "local":
             return LocalStage(root)
-    fleet: Fleet = request.getfixturevalue("ray_fleet")
+    fleet: CompatibleNodes = request.getfixturevalue("ray_fleet")
     if request.param == "ray, here":
         return RayStage(root, fleet, fleet.home_node)
     patch.setattr(fleet, "transport", Transport("stream"))  # as where a node sees no file of ours

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import ranks_helpers as helpers
 import worker_helpers as worker
+from file_sync_helpers import bring
 from gymnasium import spaces
-from mirror_helpers import bring
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.ray.file_sync import Home, Source, outgoing
+from orchestrator.executors.ray.file_sync import Receiver, Sender, outgoing_chunks
 from orchestrator.worker.training import checkpoint
 from orchestrator.worker.training.checkpoint import OF_EACH_RANK, CheckpointStore
 from orchestrator.worker.training.replay import Replay
@@ -148,8 +148,8 @@ class Nodes:
         self._lives += 1
         places = [self._root / f"life-{self._lives}-of-rank-{rank}" for rank in range(2)]
         for rank, place in enumerate(places):
-            copy = Home(place, durable=False)
-            for piece in outgoing(self.home.root, ranks=[rank]):
+            copy = Receiver(place, durable=False)
+            for piece in outgoing_chunks(self.home.root, ranks=[rank]):
                 copy.apply(piece)
             JobPaths(place).checkpoints.mkdir(parents=True, exist_ok=True)
         made = [store_of(JobPaths(place).checkpoints, rank, lambda: self.time_s) for rank, place in enumerate(places)]
@@ -158,8 +158,8 @@ class Nodes:
         assert states[0] is None or states[0]["env_steps"] == states[1]["env_steps"]
         self.rows = 0 if states[0] is None else states[0]["rows"]
         self._saved = [(-math.inf, self.rows)]
-        self._sources = [Source.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
-        self._homes = [Home(self.home.root, name=f"-{rank}", durable=False) for rank in range(2)]
+        self._sources = [Sender.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
+        self._homes = [Receiver(self.home.root, name=f"-{rank}", durable=False) for rank in range(2)]
         self._home_at = [self.time_s] * 2
 
     def train(self) -> None:
@@ -243,11 +243,11 @@ class Apart:
     def __init__(self, home: JobPaths, root: Path, number: int) -> None:
         places = [root / f"rank-{rank}" for rank in range(2)]
         for rank, place in enumerate(places):
-            copy = Home(place, durable=False)
-            for piece in outgoing(home.root, ranks=[rank]):
+            copy = Receiver(place, durable=False)
+            for piece in outgoing_chunks(home.root, ranks=[rank]):
                 copy.apply(piece)
-        self._sources = [Source.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
-        self._homes = [Home(home.root, name=f"-{rank}", durable=False) for rank in range(2)]
+        self._sources = [Sender.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
+        self._homes = [Receiver(home.root, name=f"-{rank}", durable=False) for rank in range(2)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

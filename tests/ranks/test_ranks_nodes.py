@@ -14,7 +14,7 @@ from executor_helpers import PUPPET, Order, make_gang, until_exit
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.executors.ray import node_attempt
-from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_attempt import GLOO_INTERFACE_VARIABLE
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.machine.slots import Place
@@ -25,7 +25,7 @@ LOOK: list[Order] = [("look", None), ("exit", 0)]
 
 
 @pytest.fixture
-def executor(ray_fleet: Fleet) -> Iterator[RayExecutor]:
+def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
     executor = RayExecutor(fleet=ray_fleet, worker_command=PUPPET)
     yield executor
     executor.close()

@@ -13,9 +13,9 @@ import pytest
 from command_helpers import wait_until
 
 from orchestrator.executors.ray import node_agent as keepers
-from orchestrator.executors.ray.driver_directory import Home
-from orchestrator.executors.ray.node_agent import Granted, Keeper
-from orchestrator.executors.ray.scratch_directory import Scratch, lock
+from orchestrator.executors.ray.driver_directory import Receiver
+from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
+from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology
 
@@ -39,24 +39,24 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Receiver:
     monkeypatch.setattr(keepers, "head_has_given_up", lambda node_id: False)
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    return Home.at(tmp_path / "run")
+    return Receiver.at(tmp_path / "run")
 
 
-def keeper(home: Home, head: socket.socket, session: str = "s1", node: str = "node") -> Keeper:
+def keeper(home: Receiver, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
     host, port = head.getsockname()
-    return Keeper(session, node, len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
+    return NodeAgent(session, node, len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
 
 
-def take(kept: Keeper, key: str, pid: int, cores: int = 1) -> Granted | None:
+def take(kept: NodeAgent, key: str, pid: int, cores: int = 1) -> CpuGrant | None:
     return kept.take(key, cores, pid, topology.process_start(pid))
 
 
-def begin(granted: Granted | None) -> Granted:
+def begin(granted: CpuGrant | None) -> CpuGrant:
     """What an attempt does first."""
     assert granted is not None
     granted.folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def begin(granted: Granted | None) -> Granted:
 
 
 def test_an_attempt_whose_process_is_gone_holds_nothing(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     kept = keeper(home, head)
     every = len(os.sched_getaffinity(0))
@@ -79,7 +79,7 @@ def test_an_attempt_whose_process_is_gone_holds_nothing(
 
 
 def test_a_keeper_that_comes_after_one_that_died_knows_who_has_which_cpus(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     every = len(os.sched_getaffinity(0))
@@ -98,7 +98,7 @@ def test_a_keeper_that_comes_after_one_that_died_knows_who_has_which_cpus(
 
 
 def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_nothing(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepers, "FENCE_AFTER_S", 0.5)
     monkeypatch.setattr("orchestrator.executors.ray.liveness.PROBE_EVERY_S", 0.1)
@@ -113,7 +113,7 @@ def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_not
 
 
 def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_head(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[str] = []
     monkeypatch.setattr(keepers, "head_has_given_up", given_up.__contains__)
@@ -129,7 +129,7 @@ def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_hea
 
 
 def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     from orchestrator.executors.ray.node_attempt import Orders
     from orchestrator.executors.ray.scratch_directory import order_file
@@ -147,7 +147,7 @@ def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
 
 
 def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_ended(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     begin(take(first, "a/0", task.pid))
@@ -158,7 +158,7 @@ def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_end
 
 
 def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes]
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     held = lock(begin(take(first, "a/0", task.pid)).folder)
@@ -172,14 +172,14 @@ def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
 
 
 def test_of_another_run_directory_nothing_is_ended_or_removed(
-    home: Home, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
+    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
     first = keeper(home, head)
     granted = begin(take(first, "a/0", task.pid))
     held = lock(granted.folder)
     assert held is not None
-    second = keeper(Home.at(tmp_path / "other"), head, "s2")
+    second = keeper(Receiver.at(tmp_path / "other"), head, "s2")
     assert task.poll() is None
     assert granted.folder.exists()
     second.close()
@@ -188,8 +188,8 @@ def test_of_another_run_directory_nothing_is_ended_or_removed(
     wait_until(lambda: not list((tmp_path / "tmp").glob("*/ray/*")), "both sessions' folders to be removed")
 
 
-def test_a_folder_that_says_nothing_of_its_holder_is_no_obstacle(home: Home, tmp_path: Path) -> None:
-    scratch = Scratch.claimed("s1", "node")
+def test_a_folder_that_says_nothing_of_its_holder_is_no_obstacle(home: Receiver, tmp_path: Path) -> None:
+    scratch = ScratchDirectory.claimed("s1", "node")
     (scratch.root / "x").mkdir()
     (scratch.root / "y").mkdir()
     (scratch.root / "y/holder").write_text('{"home": 1}')

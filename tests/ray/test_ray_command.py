@@ -20,8 +20,8 @@ from ray_helpers import LONG, SHORT, Cluster, options, weights
 
 import orchestrator
 from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster import cluster_token as access
 from orchestrator.executors.ray.cluster import query
-from orchestrator.executors.ray.cluster import token as access
 from orchestrator.executors.ray.cluster.query import Metadata
 
 RAY_PATIENCE_S = 240.0

@@ -32,7 +32,7 @@ from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
-from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.ray_task import Task
 from orchestrator.executors.ray.transport import Transport
@@ -44,7 +44,7 @@ ASLEEP: list[Order] = [("when asked", None), ("say", READY), ("sleep", None)]
 
 
 @pytest.fixture
-def executor(ray_fleet: Fleet) -> Iterator[RayExecutor]:
+def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
     executor = RayExecutor(fleet=ray_fleet, worker_command=PUPPET)
     yield executor
     executor.close()
@@ -121,7 +121,7 @@ def test_a_keeper_that_is_killed_is_replaced_and_knows_who_has_which_cpus(
         assert known is not None
         (raylet,) = late.all_processes["raylet"]
         processes = psutil.Process(raylet.process.pid).children()
-        (keeper,) = [process for process in processes if "Keeper" in " ".join(process.cmdline())]
+        (keeper,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
         keeper.kill()
         fleet.doubt(late.node_id)  # else it is asked in its turn, every 20 s
 
@@ -218,7 +218,9 @@ def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayE
 # -- ranks on several nodes
 
 
-def over_two_nodes(root: Path, fleet: Fleet, job_id: str, *orders: list[Order], nodes: Sequence[str] = ()) -> Launch:
+def over_two_nodes(
+    root: Path, fleet: CompatibleNodes, job_id: str, *orders: list[Order], nodes: Sequence[str] = ()
+) -> Launch:
     """Two ranks, each so large that no node has room for both.
 
     :param nodes: those that they are meant for.
@@ -325,7 +327,7 @@ def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[s
 
 
 def test_a_node_whose_disk_is_full_is_used_no_more_and_its_jobs_go_elsewhere(
-    tmp_path: Path, ray_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ray_fleet: CompatibleNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = ray_fleet.nodes[-1]
     monkeypatch.setattr(ray_fleet, "transport", Transport("stream"))

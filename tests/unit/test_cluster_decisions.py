@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import address, down, node_settings, node_state, token, up
+from orchestrator.executors.ray.cluster import address, cluster_token, down, node_settings, node_state, up
 from orchestrator.executors.ray.cluster.cluster_status import (
     ClusterNode,
     RunningJob,
@@ -23,7 +23,7 @@ from orchestrator.executors.ray.cluster.cluster_status import (
     hot_spots,
     version_lines,
 )
-from orchestrator.executors.ray.cluster.node_state import Node, Process
+from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.topology import Cpu, Machine, process_start
 
 TOKEN = "0123456789abcdef" * 4
@@ -32,7 +32,12 @@ TOKEN = "0123456789abcdef" * 4
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's home."""
-    for name in (token.MODE_VARIABLE, token.TOKEN_VARIABLE, token.TOKEN_FILE_VARIABLE, "XDG_CONFIG_HOME"):
+    for name in (
+        cluster_token.MODE_VARIABLE,
+        cluster_token.TOKEN_VARIABLE,
+        cluster_token.TOKEN_FILE_VARIABLE,
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -50,73 +55,73 @@ def no_umask() -> Iterator[None]:
 
 
 def test_a_token_is_made_once_and_for_its_owner_alone(place: Path, no_umask: None) -> None:
-    path = token.create_token()
+    path = cluster_token.create_token()
     assert path == place / ".config/orchestrator/cluster-token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     made = path.read_text()
     assert len(made) == 64
-    assert token.create_token().read_text() == made
-    token.check_token()
+    assert cluster_token.create_token().read_text() == made
+    cluster_token.check_token()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
-    path = token.create_token()
+    path = cluster_token.create_token()
     path.chmod(mode)
     with pytest.raises(UsageError, match=f"others can read this token .mode 0{mode:o}.*chmod 600 {path}"):
-        token.check_token()
+        cluster_token.check_token()
 
 
 @pytest.mark.parametrize("text", ["", "short", "two words that are long enough", "a" * 20 + "\n" + "b" * 20])
 def test_what_is_no_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = token.create_token()
+    path = cluster_token.create_token()
     path.write_text(text)
     with pytest.raises(UsageError, match=f"{path}: this is no token"):
-        token.check_token()
+        cluster_token.check_token()
     if text:
-        monkeypatch.setenv(token.TOKEN_VARIABLE, text)
+        monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, text)
         with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: this is no token"):
-            token.check_token()
+            cluster_token.check_token()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_another_users_token_is_refused() -> None:
-    path = token.create_token()
+    path = cluster_token.create_token()
     os.chown(path, 12345, 12345)
     with pytest.raises(UsageError, match="belongs to another user"):
-        token.check_token()
+        cluster_token.check_token()
 
 
 def test_where_the_token_is_looked_for(place: Path) -> None:
-    assert token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
-    assert token.token_file({token.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
-    assert token.has_token({token.TOKEN_VARIABLE: TOKEN})
-    assert not token.has_token({token.TOKEN_FILE_VARIABLE: "~/mine"})
+    assert cluster_token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
+    assert cluster_token.token_file({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
+    assert cluster_token.has_token({cluster_token.TOKEN_VARIABLE: TOKEN})
+    assert not cluster_token.has_token({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"})
 
 
 def test_rays_processes_are_told_of_the_token_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="there is no token"):
-        token.environment()
-    assert token.environment(insecure=True)[token.MODE_VARIABLE] == "disabled"
-    assert token.client_environment("10.0.0.1:6379")[token.MODE_VARIABLE] == "disabled"
-    path = token.create_token()
-    told = token.client_environment("10.0.0.1:6379")
-    assert (told[token.MODE_VARIABLE], told[token.TOKEN_FILE_VARIABLE]) == ("token", str(path))
+        cluster_token.environment()
+    assert cluster_token.environment(insecure=True)[cluster_token.MODE_VARIABLE] == "disabled"
+    assert cluster_token.client_environment("10.0.0.1:6379")[cluster_token.MODE_VARIABLE] == "disabled"
+    path = cluster_token.create_token()
+    told = cluster_token.client_environment("10.0.0.1:6379")
+    assert (told[cluster_token.MODE_VARIABLE], told[cluster_token.TOKEN_FILE_VARIABLE]) == ("token", str(path))
     assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in told
-    assert token.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    monkeypatch.setenv(token.TOKEN_VARIABLE, TOKEN)
-    assert token.TOKEN_FILE_VARIABLE not in token.environment()
+    assert cluster_token.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, TOKEN)
+    assert cluster_token.TOKEN_FILE_VARIABLE not in cluster_token.environment()
 
 
 @pytest.mark.parametrize(("version", "fits"), [("2.54.0", False), ("2.55.0", True), ("2.60.0", True), ("3.0.0", False)])
 def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     if fits:
-        assert token.require_ray() == version
+        assert cluster_token.require_ray() == version
     else:
         with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.55 on, below 3: pip install .*\[ray\]"):
-            token.require_ray()
+            cluster_token.require_ray()
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +200,8 @@ def test_memory_is_left_for_ray_and_the_system(memory_mib: int, shared_memory_mi
 # -- records, and the end
 
 
-def node(**changes: object) -> Node:
-    made = Node(
+def node(**changes: object) -> LocalNode:
+    made = LocalNode(
         role="node",
         cluster="10.0.0.1:6379",
         address="10.0.0.2",
@@ -218,10 +223,10 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def recorded(process: subprocess.Popen[bytes], *, later: float = 0.0) -> Process:
+def recorded(process: subprocess.Popen[bytes], *, later: float = 0.0) -> NodeProcess:
     begun = process_start(process.pid)
     assert begun is not None
-    return Process(name="raylet", pid=process.pid, start=begun + later)
+    return NodeProcess(name="raylet", pid=process.pid, start=begun + later)
 
 
 def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> None:

@@ -13,18 +13,18 @@ import pytest
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray import node_versions
-from orchestrator.executors.ray.cluster_slots import ClusterPool
-from orchestrator.executors.ray.compatible_nodes import Fleet
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_agent import NodeFacts
-from orchestrator.executors.ray.node_registry import Change, Failed, Joined, Left, Node, _why
+from orchestrator.executors.ray.node_registry import NodeChange, NodeFailed, NodeJoined, NodeLeft, RayNode, _why
 from orchestrator.executors.ray.node_versions import CODE, Differences, differences
-from orchestrator.executors.ray.transport import Transport, Way
+from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.slots import Place, Slot
 
 
-def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterPool:
+def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterSlots:
     """Of nodes ``a``, ``b`` … with so many cores, GPUs and MiB."""
-    made = ClusterPool(max_parallel)
+    made = ClusterSlots(max_parallel)
     for name, (cores, gpus, memory_mib) in zip("abcdef", nodes, strict=False):
         made.add(name, cores=cores, gpus=gpus, memory_mib=memory_mib)
     return made
@@ -102,7 +102,7 @@ def test_ranks_that_fit_nowhere_together_are_spread() -> None:
 
 
 def test_ranks_are_spread_over_nodes_of_one_kind_only() -> None:
-    rooms = ClusterPool()
+    rooms = ClusterSlots()
     for node, kind in (("a", "Kx"), ("b", "Zy"), ("c", "Kx")):
         rooms.add(node, cores=2, gpus=0, memory_mib=100, kind=kind)
     assert nodes_of([rooms.acquire(4, ranks=2)]) == ["a+c"]
@@ -170,7 +170,7 @@ def test_the_code_of_this_package_is_part_of_what_is_compared() -> None:
 class FakeNodes:
     """What nodes tell, without any."""
 
-    def __init__(self, *first: Change) -> None:
+    def __init__(self, *first: NodeChange) -> None:
         self.told = list(first)
         self.here = "a"
         self.head = SimpleNamespace(missing_s=0.0)
@@ -183,12 +183,12 @@ class FakeNodes:
     def doubt(self, node_id: str) -> None:
         self.doubted.append(node_id)
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[NodeChange]:
         told, self.told = self.told, []
         return told
 
 
-def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> Joined:
+def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> NodeJoined:
     values = {
         "host": name,
         "cores": 2,
@@ -198,8 +198,8 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
         "sees_home": True,
         "storage_problem": None,
     }
-    return Joined(
-        Node(
+    return NodeJoined(
+        RayNode(
             node_id=name,
             name=name,
             cores=2,
@@ -212,10 +212,10 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
     )
 
 
-def fleet(*changes: Change, way: Way | None = None) -> tuple[Fleet, FakeNodes, list[str]]:
+def fleet(*changes: NodeChange, way: TransferMode | None = None) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
     told: list[str] = []
     nodes = FakeNodes(*changes)
-    made = Fleet(nodes, ClusterPool(), Transport(way))  # type: ignore[arg-type]
+    made = CompatibleNodes(nodes, ClusterSlots(), Transport(way))  # type: ignore[arg-type]
     made.tell = lambda kind, text: told.append(f"{kind}: {text}")
     return made, nodes, told
 
@@ -233,7 +233,7 @@ def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_th
     made, _, _ = fleet(
         joined("good"),
         joined("old", "numpy 2.1.0, here 2.4.6", "torch missing, here 2.13.0"),
-        Failed("x", "bare", "No Ray"),
+        NodeFailed("x", "bare", "No Ray"),
     )
     with pytest.raises(UsageError) as refused:
         made.assemble()
@@ -253,7 +253,11 @@ def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
 def test_a_late_node_that_differs_is_told_of_and_not_used() -> None:
     made, nodes, told = fleet(joined("a"))
     made.assemble()
-    nodes.told = [joined("late", "numpy 2.1.0, here 2.4.6"), joined("fine"), Failed("y", "broken", "it has no disk")]
+    nodes.told = [
+        joined("late", "numpy 2.1.0, here 2.4.6"),
+        joined("fine"),
+        NodeFailed("y", "broken", "it has no disk"),
+    ]
     made.update()
     assert told == [
         "warning: late has joined the cluster and is not used: numpy 2.1.0, here 2.4.6",
@@ -261,7 +265,7 @@ def test_a_late_node_that_differs_is_told_of_and_not_used() -> None:
         "warning: broken has joined the cluster and is not used: it has no disk",
     ]
     assert made.pool.lanes == 4
-    nodes.told = [Left("late"), Left("a")]
+    nodes.told = [NodeLeft("late"), NodeLeft("a")]
     made.update()
     assert told[3:] == ["warning: a has left the cluster; its jobs go on elsewhere"]
     assert made.pool.lanes == 2
@@ -296,7 +300,7 @@ def test_a_node_that_was_given_up_is_not_used_again_whatever_is_heard_of_it() ->
     made.give_up("a", "its disk is full")
     made.doubt("a")
     assert nodes.doubted == []
-    nodes.told = [joined("a"), Failed("a", "a", "gone")]
+    nodes.told = [joined("a"), NodeFailed("a", "a", "gone")]
     made.update()
     assert told == ["warning: a is not used any more: its disk is full"]
     assert made.pool.lanes == 2
@@ -315,9 +319,9 @@ def test_a_node_in_use_that_becomes_unfit_is_given_up() -> None:
 
 
 def test_a_node_that_cannot_be_reached_is_no_obstacle_and_gets_nothing_until_it_can() -> None:
-    made, nodes, told = fleet(joined("a"), Failed("b", "b", "the actor never ran", is_silent=True))
+    made, nodes, told = fleet(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
     assert made.assemble() == ["b cannot be reached now, and is used once it can."]
-    nodes.told = [Failed("a", "a", "the actor never ran", is_silent=True), joined("b")]
+    nodes.told = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
     made.update()
     assert nodes_of(made.pool.acquire(1) for _ in range(3)) == ["b", "b", None]
     nodes.told = [joined("a")]

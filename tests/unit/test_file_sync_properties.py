@@ -12,11 +12,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from file_sync_helpers import FakeWorker, assert_resumable, bring, damage, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mirror_helpers import FakeWorker, assert_resumable, bring, damage, tree
 
-from orchestrator.executors.ray.file_sync import Home, Source, Storage, outgoing, patterns, sender
+from orchestrator.executors.ray.file_sync import Receiver, Sender, Storage, outgoing_chunks, patterns, sender
 
 STORAGE = Storage("memory://mirror-properties", "run")
 WORK = st.tuples(st.just("work"), st.integers(1, 40))
@@ -35,8 +35,8 @@ def small_pieces() -> Iterator[Path]:
     """So that every file has several; and no waiting for the disk."""
     with (
         tempfile.TemporaryDirectory() as scratch,
-        mock.patch("orchestrator.executors.ray.file_sync.chunks.PIECE_BYTES", 64),
-        mock.patch("orchestrator.executors.ray.file_sync.chunks.TAIL_BYTES", 16),
+        mock.patch("orchestrator.executors.ray.file_sync.chunks.CHUNK_BYTES", 64),
+        mock.patch("orchestrator.executors.ray.file_sync.chunks.COMPARED_BYTES", 16),
         mock.patch("orchestrator.executors.ray.file_sync.sender.STORED_FROM_BYTES", 100),
         mock.patch("os.fsync"),
     ):
@@ -61,11 +61,11 @@ class Story:
         self._number += 1
         self.away = self._scratch / f"away-{self._number}"
         if both or self._number == 0:
-            self.home = Home(self.home_root, storage=self._storage)
-        copy = Home(self.away, storage=self._storage, durable=False)
-        for piece in outgoing(self.home_root, storage=self._storage):
+            self.home = Receiver(self.home_root, storage=self._storage)
+        copy = Receiver(self.away, storage=self._storage, durable=False)
+        for piece in outgoing_chunks(self.home_root, storage=self._storage):
             copy.apply(piece)
-        self.source = Source.of_copy(self.away, storage=self._storage)
+        self.source = Sender.of_copy(self.away, storage=self._storage)
         gone_out, at_home = tree(self.away), tree(self.home_root)
         assert {path: at_home[path] for path in gone_out} == gone_out
         self.earlier = {path: content for path, content in at_home.items() if path not in gone_out}
@@ -162,7 +162,7 @@ def test_a_log_that_is_cut_back_and_written_on_anyhow_arrives_as_it_is(
         away.mkdir()
         log = away / "worker.log"
         log.touch()
-        log_source, mirror = Source(away), Home(home)
+        log_source, mirror = Sender(away), Receiver(home)
         for writes in contents:
             for keep, data in writes:
                 with log.open("r+b") as file:
@@ -181,7 +181,7 @@ def test_the_properties_would_notice_checkpoints_that_come_before_their_rows() -
         yield from ()
         return True
 
-    with small_pieces() as scratch, mock.patch.object(Source, "_send_table", no_rows):
+    with small_pieces() as scratch, mock.patch.object(Sender, "_send_table", no_rows):
         story = Story(scratch, buffered=False, aged=True, storage=None)
         story.work(60)
         with pytest.raises(FileNotFoundError, match=r"progress\.csv"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirror_helpers import (
+from file_sync_helpers import (
     MIB,
     ROWS_0,
     part,
@@ -19,33 +19,33 @@ from mirror_helpers import (
 )
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.ray.file_sync import Home, MirrorError, Piece, Removed, Stored
+from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver, RemovedFile, StoredFile
 
 LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]
 
 
 @pytest.mark.parametrize("path", LEAVING)
 @pytest.mark.parametrize(
-    "make", [part, lambda path: tail(path, 0, b"x"), Removed, lambda path: Stored(path, "name", 1)]
+    "make", [part, lambda path: tail(path, 0, b"x"), RemovedFile, lambda path: StoredFile(path, "name", 1)]
 )
 def test_no_piece_leaves_the_directory(tmp_path: Path, path: str, make: Any) -> None:
     (tmp_path / "out").write_text("mine")
-    home = Home(tmp_path / "home")
-    with pytest.raises(MirrorError, match="is no path inside a job directory"):
+    home = Receiver(tmp_path / "home")
+    with pytest.raises(FileSyncError, match="is no path inside a job directory"):
         home.apply(make(path))
     assert (tmp_path / "out").read_text() == "mine"
 
 
 @pytest.mark.parametrize("path", ["link", "link/file", "folder/link/file"])
-@pytest.mark.parametrize("make", [part, lambda path: tail(path, 4, b"x"), Removed])
+@pytest.mark.parametrize("make", [part, lambda path: tail(path, 4, b"x"), RemovedFile])
 def test_no_piece_goes_over_a_link(tmp_path: Path, path: str, make: Any) -> None:
     elsewhere = tmp_path / "elsewhere"
     write(elsewhere, {"file": "mine"})
-    home = Home(tmp_path / "home")
+    home = Receiver(tmp_path / "home")
     link = tmp_path / "home" / re.sub("link.*", "link", path)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere if path.endswith("file") else elsewhere / "file")
-    with pytest.raises(MirrorError, match="is a link; nothing is written where it leads"):
+    with pytest.raises(FileSyncError, match="is a link; nothing is written where it leads"):
         home.apply(make(path))
     assert tree(elsewhere) == {"file": b"mine"}
 
@@ -53,26 +53,26 @@ def test_no_piece_goes_over_a_link(tmp_path: Path, path: str, make: Any) -> None
 def test_a_run_directory_may_itself_lie_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "large").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "large")
-    Home(tmp_path / "runs/job").apply(part("eval.json"))
+    Receiver(tmp_path / "runs/job").apply(part("eval.json"))
     assert tree(tmp_path / "large") == {"job/eval.json": b"x"}
 
 
 def test_a_file_appears_when_it_is_whole_and_one_cut_short_is_cleared_away(tmp_path: Path) -> None:
     write(tmp_path, {"model.zip": "before"})
-    home = Home(tmp_path)
+    home = Receiver(tmp_path)
     home.apply(part("model.zip", b"aft", is_last=False))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
     del home  # killed
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".arriving.tmp"]
-    home = Home(tmp_path)
+    home = Receiver(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
-    with pytest.raises(MirrorError, match=r"model.zip: its bytes from 3 on came, after None"):
+    with pytest.raises(FileSyncError, match=r"model.zip: its bytes from 3 on came, after None"):
         home.apply(part("model.zip", b"er", offset=3))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
 
 
 def test_homes_of_several_sources_do_not_disturb_each_other(tmp_path: Path) -> None:
-    one, other = Home(tmp_path, name="-0"), Home(tmp_path, name="-1")
+    one, other = Receiver(tmp_path, name="-0"), Receiver(tmp_path, name="-1")
     one.apply(part("model.zip", b"wh", is_last=False))
     other.apply(part("attempts/0/rank-1.exit.json"))
     one.apply(part("model.zip", b"ole", offset=2))
@@ -86,25 +86,25 @@ def test_homes_of_several_sources_do_not_disturb_each_other(tmp_path: Path) -> N
         (part("model.zip", b"x", offset=9), "its bytes from 9 on came, after"),
     ],
 )
-def test_a_piece_that_got_lost_is_noticed(tmp_path: Path, lost: Piece, message: str) -> None:
+def test_a_piece_that_got_lost_is_noticed(tmp_path: Path, lost: Chunk, message: str) -> None:
     write(tmp_path, {"progress.csv": "a\n"})
-    home = Home(tmp_path)
+    home = Receiver(tmp_path)
     home.apply(part("model.zip", b"x", is_last=False))
-    with pytest.raises(MirrorError, match=message):
+    with pytest.raises(FileSyncError, match=message):
         home.apply(lost)
 
 
 def test_emptied_folders_go_too(tmp_path: Path) -> None:
     write(tmp_path, {"checkpoints/checkpoint-000000001024.pt": "last", ROWS_0: "rows"})
-    home = Home(tmp_path)
-    home.apply(Removed(ROWS_0))
-    home.apply(Removed(ROWS_0))
+    home = Receiver(tmp_path)
+    home.apply(RemovedFile(ROWS_0))
+    home.apply(RemovedFile(ROWS_0))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-000000001024.pt"]
 
 
 def test_a_full_disk_at_home_is_told_with_the_path_and_spoils_nothing(small_disk: Path) -> None:
     paths = JobPaths(small_disk / "job")
-    home = Home(paths.root)
+    home = Receiver(paths.root)
     home.apply(part("progress.csv", b"a\n"))
     for offset in range(0, 2 * MIB, MIB):
         home.apply(part("model.zip", os.urandom(MIB), offset=offset, is_last=False))

@@ -26,7 +26,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
-from orchestrator.executors.ray.cluster_slots import ClusterPool
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import RunningAttempts
@@ -102,7 +102,7 @@ class Turns(Told):
 def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> int:
     root.mkdir()
     jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
-    pool = ClusterPool()
+    pool = ClusterSlots()
     for node in range(running // 10):
         pool.add(str(node), cores=10, gpus=0, memory_mib=1 << 20)
     fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))

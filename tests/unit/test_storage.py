@@ -10,10 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mirror_helpers import bring, tree
+from file_sync_helpers import bring, tree
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.file_sync import Home, MirrorError, Part, Source, Storage, Stored, outgoing
+from orchestrator.executors.ray.file_sync import (
+    FilePart,
+    FileSyncError,
+    Receiver,
+    Sender,
+    Storage,
+    StoredFile,
+    outgoing_chunks,
+)
 from orchestrator.executors.ray.file_sync import storage as storages
 
 LARGE = os.urandom(3 * 2**20 + 5)
@@ -43,22 +51,26 @@ def away(tmp_path: Path) -> Path:
 
 def test_large_whole_files_go_through_the_storage_and_leave_nothing_there(storage: Storage, tmp_path: Path) -> None:
     root = away(tmp_path)
-    home = Home(tmp_path / "home", storage=pickle.loads(pickle.dumps(storage)))
+    home = Receiver(tmp_path / "home", storage=pickle.loads(pickle.dumps(storage)))
     kinds = {}
-    for piece in Source(root, storage=storage).scan():
+    for piece in Sender(root, storage=storage).scan():
         kinds[piece.path] = type(piece)
-        if isinstance(piece, Stored):
+        if isinstance(piece, StoredFile):
             assert len(lying(storage)) == 1
         home.apply(piece)
-    assert kinds == {"progress.csv": Part, "eval.json": Part, "checkpoints/checkpoint-000000000512.pt": Stored}
+    assert kinds == {
+        "progress.csv": FilePart,
+        "eval.json": FilePart,
+        "checkpoints/checkpoint-000000000512.pt": StoredFile,
+    }
     assert tree(tmp_path / "home") == tree(root)
     assert lying(storage) == []
 
 
 def test_what_goes_out_can_go_that_way_too(storage: Storage, tmp_path: Path) -> None:
     root = away(tmp_path)
-    copy = Home(tmp_path / "copy", storage=storage)
-    for piece in outgoing(root, storage=storage):
+    copy = Receiver(tmp_path / "copy", storage=storage)
+    for piece in outgoing_chunks(root, storage=storage):
         copy.apply(piece)
     assert (tmp_path / "copy/checkpoints/checkpoint-000000000512.pt").read_bytes() == LARGE
     assert lying(storage) == []
@@ -77,8 +89,8 @@ def test_a_file_that_changes_while_it_is_copied_is_not_taken(
         return name
 
     monkeypatch.setattr(Storage, "put", changed_meanwhile)
-    source, home = Source(root, storage=storage), Home(tmp_path / "home", storage=storage)
-    assert not any(isinstance(piece, Stored) for piece in bring(source, home))
+    source, home = Sender(root, storage=storage), Receiver(tmp_path / "home", storage=storage)
+    assert not any(isinstance(piece, StoredFile) for piece in bring(source, home))
     assert source.is_behind
     assert lying(storage) == []
     monkeypatch.undo()
@@ -99,22 +111,22 @@ def test_what_was_left_on_its_way_is_cleared_away_and_no_neighbours(storage: Sto
 def test_a_storage_that_is_another_on_each_machine_is_told(tmp_path: Path) -> None:
     there, here = (Storage(f"file://{tmp_path}/{machine}", "run") for machine in ("there", "here"))
     root = away(tmp_path)
-    home = Home(tmp_path / "home", storage=here)
+    home = Receiver(tmp_path / "home", storage=here)
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/here.* every machine must see the same place there"):
-        bring(Source(root, storage=there), home)
+        bring(Sender(root, storage=there), home)
     assert "checkpoints/checkpoint-000000000512.pt" not in tree(tmp_path / "home")
 
 
 def test_a_file_of_another_size_is_refused(storage: Storage, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home", storage=storage)
-    with pytest.raises(MirrorError, match=r"model.zip: 4 bytes of it are in --storage .*, not 5"):
-        home.apply(Stored("model.zip", storage.put(io.BytesIO(b"four")), 5))
+    home = Receiver(tmp_path / "home", storage=storage)
+    with pytest.raises(FileSyncError, match=r"model.zip: 4 bytes of it are in --storage .*, not 5"):
+        home.apply(StoredFile("model.zip", storage.put(io.BytesIO(b"four")), 5))
     assert tree(tmp_path / "home") == {}
 
 
 def test_a_stored_file_needs_a_storage_here(tmp_path: Path) -> None:
-    with pytest.raises(MirrorError, match="none was named here"):
-        Home(tmp_path).apply(Stored("model.zip", "name", 5))
+    with pytest.raises(FileSyncError, match="none was named here"):
+        Receiver(tmp_path).apply(StoredFile("model.zip", "name", 5))
 
 
 def test_a_storage_is_checked_by_writing_to_it(storage: Storage) -> None:

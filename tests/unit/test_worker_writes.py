@@ -10,13 +10,13 @@ import psutil
 import pytest
 import worker_helpers as worker
 from command_helpers import wait_until
-from mirror_helpers import bring, tree
+from file_sync_helpers import bring, tree
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.ray.file_sync import Home, Source, outgoing
+from orchestrator.executors.ray.file_sync import Receiver, Sender, outgoing_chunks
 
 STOPPING = """
 import os, signal
@@ -55,10 +55,10 @@ class Away:
     def __init__(self, home: JobPaths, root: Path, number: int) -> None:
         self._number, self._steps = number, 0
         self.paths, self.home = JobPaths(root), home
-        copy = Home(root, durable=False)
-        for piece in outgoing(home.root):
+        copy = Receiver(root, durable=False)
+        for piece in outgoing_chunks(home.root):
             copy.apply(piece)
-        self._source, self._to_home = Source.of_copy(root), Home(home.root)
+        self._source, self._to_home = Sender.of_copy(root), Receiver(home.root)
 
     def run_until_lost(self) -> None:
         """Train until it stops itself and a checkpoint of it has come home; then all is lost at once."""

@@ -14,7 +14,7 @@ from orchestrator.machine.slots import Place, Slot
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
+class NodeCapacity:
     """What is free on a node; to begin with, all it has for jobs."""
 
     node: str
@@ -33,7 +33,7 @@ class Room:
         self.memory_mib -= sign * place.memory_mib
 
 
-class ClusterPool:
+class ClusterSlots:
     """See :class:`orchestrator.machine.slots.Slots`. Nodes come and go between calls.
 
     A job goes to the node with the most free cores. Ranks stay together where a node has room for all of them, and
@@ -46,8 +46,8 @@ class ClusterPool:
 
     def __init__(self, max_parallel: int | None = None) -> None:
         self._max_parallel = sys.maxsize if max_parallel is None else max_parallel
-        self._whole: dict[str, Room] = {}
-        self._free: dict[str, Room] = {}
+        self._whole: dict[str, NodeCapacity] = {}
+        self._free: dict[str, NodeCapacity] = {}
         self._by_cores: dict[int, dict[str, None]] = {}
         """Nodes by the number of their free cores, in the order in which they came to have it."""
         self._paused: set[str] = set()
@@ -60,7 +60,7 @@ class ClusterPool:
 
     def add(self, node: str, *, cores: int, gpus: int, memory_mib: int, kind: str = "") -> None:
         """:param node: not there yet."""
-        self._whole[node] = Room(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib, kind=kind)
+        self._whole[node] = NodeCapacity(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib, kind=kind)
         self._free[node] = replace(self._whole[node])
         self._by_cores.setdefault(cores, {})[node] = None
         self._cores += cores
@@ -81,7 +81,7 @@ class ClusterPool:
         self._paused.discard(node)
 
     @property
-    def nodes(self) -> Sequence[Room]:
+    def nodes(self) -> Sequence[NodeCapacity]:
         """All that each node has for jobs, whether free or not."""
         return list(self._whole.values())
 
@@ -126,7 +126,7 @@ class ClusterPool:
     def close(self) -> None:
         """Nothing is claimed outside of this pool."""
 
-    def _roomy(self, place: Place) -> Iterator[Room]:
+    def _roomy(self, place: Place) -> Iterator[NodeCapacity]:
         """Nodes with room for ``place``, those with the most free cores first."""
         for cores in sorted((cores for cores in self._by_cores if cores >= place.cores), reverse=True):
             for node in self._by_cores[cores]:
@@ -140,19 +140,19 @@ class ClusterPool:
             room.take(place, sign)
             self._by_cores.setdefault(room.cores, {})[room.node] = None
 
-    def _unlist(self, room: Room) -> None:
+    def _unlist(self, room: NodeCapacity) -> None:
         alike = self._by_cores[room.cores]
         del alike[room.node]
         if not alike:
             del self._by_cores[room.cores]
 
 
-def _fitting(rooms: Iterable[Room], place: Place) -> Iterator[Room]:
+def _fitting(rooms: Iterable[NodeCapacity], place: Place) -> Iterator[NodeCapacity]:
     return (room for room in rooms if room.has(place))
 
 
 def _places(
-    cores: int, gpus: int, memory_mib: int, ranks: int, roomy: Callable[[Place], Iterator[Room]]
+    cores: int, gpus: int, memory_mib: int, ranks: int, roomy: Callable[[Place], Iterator[NodeCapacity]]
 ) -> tuple[Place, ...] | None:
     """Where so much fits: on one node, else rank by rank on nodes of one kind; None: nowhere.
 

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, listed
-from orchestrator.executors.ray.cluster_slots import ClusterPool
-from orchestrator.executors.ray.node_registry import Failed, Joined, Left, Node, Nodes
-from orchestrator.executors.ray.transport import Transport, Way
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.ray.node_registry import NodeFailed, NodeJoined, NodeLeft, NodeRegistry, RayNode
+from orchestrator.executors.ray.transport import TransferMode, Transport
 
 SETTLE_S = 60.0
 """For the first answers of all nodes; their keepers are started for it."""
@@ -28,15 +28,15 @@ def silent(_kind: str, _message: str) -> None:
     """Nobody is told."""
 
 
-class Fleet:
+class CompatibleNodes:
     """See the module. :meth:`assemble` comes first, then :meth:`update` now and then."""
 
-    def __init__(self, nodes: Nodes, pool: ClusterPool, transport: Transport) -> None:
+    def __init__(self, nodes: NodeRegistry, pool: ClusterSlots, transport: Transport) -> None:
         self.pool = pool
         self.transport = transport
         self.tell: Tell = silent
         self._nodes = nodes
-        self._usable: dict[str, Node] = {}
+        self._usable: dict[str, RayNode] = {}
         self._names: dict[str, str] = {}
         self._given_up: dict[str, str] = {}
         """Why."""
@@ -49,10 +49,10 @@ class Fleet:
         return self._nodes.head.missing_s
 
     @property
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Sequence[RayNode]:
         return list(self._usable.values())
 
-    def node(self, node_id: str) -> Node | None:
+    def node(self, node_id: str) -> RayNode | None:
         """None for one that is not, or no longer, used."""
         return self._usable.get(node_id)
 
@@ -65,7 +65,7 @@ class Fleet:
         """The one that this process is on."""
         return self._nodes.here
 
-    def way_to(self, node: Node) -> Way:
+    def way_to(self, node: RayNode) -> TransferMode:
         """How files travel between the run directory and ``node``."""
         return self.transport.of(sees_home=node.facts.sees_home)
 
@@ -106,17 +106,17 @@ class Fleet:
         warnings = []
         if not self._nodes.settle(SETTLE_S):
             warnings.append(f"some nodes have not answered within {SETTLE_S:.0f} s; they are used once they do.")
-        latest: dict[str, Joined | Failed] = {}
+        latest: dict[str, NodeJoined | NodeFailed] = {}
         for change in self._nodes.changes():
             match change:
-                case Joined(node=node):
+                case NodeJoined(node=node):
                     latest[node.node_id] = change
-                case Failed(node_id=node_id):
+                case NodeFailed(node_id=node_id):
                     latest[node_id] = change
-                case Left(node_id=node_id):  # meanwhile
+                case NodeLeft(node_id=node_id):  # meanwhile
                     latest.pop(node_id, None)
-        joined = [change.node for change in latest.values() if isinstance(change, Joined)]
-        failed = [change for change in latest.values() if isinstance(change, Failed)]
+        joined = [change.node for change in latest.values() if isinstance(change, NodeJoined)]
+        failed = [change for change in latest.values() if isinstance(change, NodeFailed)]
         unfit = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
         if unreached := [change.name for change in failed if change.is_silent]:
             warnings.append(f"{listed(unreached, SHOWN)} cannot be reached now, and is used once it can.")
@@ -145,25 +145,27 @@ class Fleet:
         left = []
         for change in self._nodes.changes():
             match change:
-                case Joined(node=Node(node_id=node_id)) | Failed(node_id=node_id) if node_id in self._given_up:
+                case NodeJoined(node=RayNode(node_id=node_id)) | NodeFailed(node_id=node_id) if (
+                    node_id in self._given_up
+                ):
                     continue
-                case Joined(node=node) if (against := self._against(node)) and node.node_id in self._usable:
+                case NodeJoined(node=node) if (against := self._against(node)) and node.node_id in self._usable:
                     self.give_up(node.node_id, ", ".join(against))
-                case Joined(node=node) if against:
+                case NodeJoined(node=node) if against:
                     self.tell("warning", f"{node.name} has joined the cluster and is not used: {', '.join(against)}")
-                case Joined(node=node) if node.node_id in self._usable:
+                case NodeJoined(node=node) if node.node_id in self._usable:
                     self._usable[node.node_id] = node  # perhaps it has a new keeper
                     self.pool.resume(node.node_id)
-                case Joined(node=node):
+                case NodeJoined(node=node):
                     self._take_in(node)
                     self.tell("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
-                case Failed(node_id=node_id, is_silent=True):
+                case NodeFailed(node_id=node_id, is_silent=True):
                     self.pool.pause(node_id)  # until it answers, or has left
-                case Failed(node_id=node_id, why=why) if node_id in self._usable:
+                case NodeFailed(node_id=node_id, why=why) if node_id in self._usable:
                     self.give_up(node_id, why)
-                case Failed(name=name, why=why):
+                case NodeFailed(name=name, why=why):
                     self.tell("warning", f"{name} has joined the cluster and is not used: {why}")
-                case Left(node_id=node_id):
+                case NodeLeft(node_id=node_id):
                     left.append(node_id)
                     self._given_up.pop(node_id, None)
                     if self._usable.pop(node_id, None) is not None:
@@ -171,7 +173,7 @@ class Fleet:
                         self.tell("warning", f"{self.name(node_id)} has left the cluster; its jobs go on elsewhere")
         return left
 
-    def _against(self, node: Node) -> tuple[str, ...]:
+    def _against(self, node: RayNode) -> tuple[str, ...]:
         """Why ``node`` cannot be used; empty: it can."""
         why = list(node.differences.deciding)
         if self.transport.way == "shared" and not node.facts.sees_home:
@@ -180,7 +182,7 @@ class Fleet:
             why.append(node.facts.storage_problem)
         return tuple(why)
 
-    def _take_in(self, node: Node) -> None:
+    def _take_in(self, node: RayNode) -> None:
         self._usable[node.node_id] = node
         self._names[node.node_id] = node.name
         self.pool.add(
@@ -191,7 +193,7 @@ class Fleet:
         self._nodes.close()
 
 
-def _about_cores(nodes: Sequence[Node]) -> list[str]:
+def _about_cores(nodes: Sequence[RayNode]) -> list[str]:
     crowded = [f"{node.name} ({node.cores} of {node.facts.cores})" for node in nodes if node.cores > node.facts.cores]
     if not crowded:
         return []
@@ -201,7 +203,7 @@ def _about_cores(nodes: Sequence[Node]) -> list[str]:
     ]
 
 
-def _about_models(nodes: Sequence[Node]) -> list[str]:
+def _about_models(nodes: Sequence[RayNode]) -> list[str]:
     models = sorted({node.facts.cpu_model for node in nodes})
     if len(models) < 2:
         return []

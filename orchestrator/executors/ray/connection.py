@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.process import package_path
-from orchestrator.executors.ray.cluster import address, node_settings, query, token
+from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query
 from orchestrator.executors.ray.cluster.node_state import address_in, cluster_here
 from orchestrator.executors.ray.node_agent import NAMESPACE
 from orchestrator.machine.topology import Machine
@@ -58,15 +58,15 @@ def connect(where: str, machine: Machine) -> Connection:
     :raises UsageError: no such Ray, no such cluster, it does not let us in, or this process has used Ray otherwise.
     """
     try:
-        token.require_ray()
+        cluster_token.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
     directory = None
     if where == LOCAL:
-        token.create_token()
+        cluster_token.create_token()
         directory = _directory()
         client, variables = (
-            token.environment(loopback=True),
+            cluster_token.environment(loopback=True),
             {**node_settings.HEALTH, **node_settings.PRIORITY, **package_path()},
         )
         offer = node_settings.offer(machine)
@@ -81,7 +81,7 @@ def connect(where: str, machine: Machine) -> Connection:
         }
     else:
         found = _found(where)
-        client, variables = token.client_environment(found), dict(node_settings.HEALTH)
+        client, variables = cluster_token.client_environment(found), dict(node_settings.HEALTH)
         wanted = {"address": found, "_node_ip_address": address_in(found)}
     before = dict(os.environ)
     try:
@@ -130,7 +130,7 @@ def _found(where: str) -> str:
         raise UsageError(f"--ray-address {where}: no Ray cluster at {named} ({why}); `cluster up` starts one")
     found = address.joined(host, port)
     # Ray itself would try for 20 s, print what goes on, and say at last that it failed.
-    query.check(found, insecure=token.is_insecure(found))
+    query.check(found, insecure=cluster_token.is_insecure(found))
     return found
 
 

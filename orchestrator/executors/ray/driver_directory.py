@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class DriverDirectory:
     """A driver's run directory, and how a node can tell whether it is the one that it sees under the same path."""
 
     root: Path
@@ -24,7 +24,7 @@ class Home:
         return f"{self.host}:{self.root}"
 
     @classmethod
-    def at(cls, root: Path) -> Home:
+    def at(cls, root: Path) -> DriverDirectory:
         """With a file in ``root``, which is ours alone, that holds a random word; :meth:`leave` takes it away."""
         for left in root.glob(".driver-*"):  # by one that was killed
             left.unlink(missing_ok=True)

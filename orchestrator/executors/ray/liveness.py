@@ -20,7 +20,7 @@ its head takes a silent node for dead at the earliest
 (:data:`orchestrator.executors.ray.cluster.node_settings.HEALTH`)."""
 
 
-class HeadWatch:
+class HeadLiveness:
     """Asks again and again, in a thread of its own.
 
     :param head: ``HOST:PORT``.

@@ -18,10 +18,10 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import Progress
-from orchestrator.executors.ray.driver_directory import Home
-from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadWatch, head_has_given_up
+from orchestrator.executors.ray.driver_directory import DriverDirectory
+from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness, head_has_given_up
 from orchestrator.executors.ray.node_versions import Versions, found
-from orchestrator.executors.ray.scratch_directory import Holder, Scratch, order_file
+from orchestrator.executors.ray.scratch_directory import Holder, ScratchDirectory, order_file
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
@@ -54,7 +54,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class CpuGrant:
     """What an attempt gets of a node's keeper."""
 
     holder: Holder
@@ -63,7 +63,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class CpuHold:
     """CPUs of an attempt, as the pool knows them, and who holds them for it."""
 
     slot: Slot
@@ -73,7 +73,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class AttemptStatus:
     """An attempt on a node, as ``cluster status`` shows it."""
 
     key: str
@@ -82,7 +82,7 @@ class Running:
     """Its latest word."""
 
 
-class Keeper:
+class NodeAgent:
     """See the module. One call at a time."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Keeper:
         session: str,
         node_id: str,
         cpus: int,
-        home: Home,
+        home: DriverDirectory,
         transport: Transport,
         head: str,
     ) -> None:
@@ -102,17 +102,17 @@ class Keeper:
         # How many run at once is Ray's to say; what they run on is ours.
         claims = CpuClaims(shared_directory(), (cpu.index for cpu in self._machine.cpus))
         self._pool = SlotPool(replace(self._machine, quota=None), cpus, claims)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, CpuHold] = {}
         self._said: dict[str, Progress] = {}
         self._storage_problem = transport.problem()
-        self._scratch = Scratch.claimed(session, node_id)
+        self._scratch = ScratchDirectory.claimed(session, node_id)
         for holder in self._scratch.holders_elsewhere():
             holder.end_if_of(home)
         self._scratch.remove_left()
         for holder in self._scratch.holders():  # of a keeper before us, which has died
-            self._held[holder.key] = Held(slot=self._pool.resume(holder.cpus), holder=holder, inherited=True)
+            self._held[holder.key] = CpuHold(slot=self._pool.resume(holder.cpus), holder=holder, inherited=True)
         self._node_id, self._is_given_up = node_id, False
-        self._head = HeadWatch(head)
+        self._head = HeadLiveness(head)
         threading.Thread(target=self._fence, name="fence", daemon=True).start()
 
     def _fence(self) -> None:
@@ -145,7 +145,7 @@ class Keeper:
             storage_problem=self._storage_problem,
         )
 
-    def take(self, key: str, cores: int, pid: int, pid_start: float | None) -> Granted | None:
+    def take(self, key: str, cores: int, pid: int, pid_start: float | None) -> CpuGrant | None:
         """CPUs of its own for attempt ``key``, held by process ``pid`` of this machine; None while there are none."""
         self.give(key)
         self._take_back()
@@ -157,8 +157,8 @@ class Keeper:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))
         holder = Holder(home=self._home.identity, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
-        self._held[key] = Held(slot=slot, holder=holder)
-        return Granted(holder=holder, folder=self._scratch.attempt(key))
+        self._held[key] = CpuHold(slot=slot, holder=holder)
+        return CpuGrant(holder=holder, folder=self._scratch.attempt(key))
 
     def _take_back(self) -> None:
         """Whose process is gone holds nothing any more."""
@@ -179,10 +179,11 @@ class Keeper:
         if key in self._held:
             self._said[key] = progress
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[AttemptStatus]:
         self._take_back()
         return [
-            Running(key=key, cpus=held.holder.cpus, progress=self._said.get(key)) for key, held in self._held.items()
+            AttemptStatus(key=key, cpus=held.holder.cpus, progress=self._said.get(key))
+            for key, held in self._held.items()
         ]
 
     def order(self, key: str, order: Order) -> None:

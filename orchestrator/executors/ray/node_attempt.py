@@ -21,11 +21,11 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.executors.ray import file_sync
-from orchestrator.executors.ray.file_sync import Piece, Source, Storage
-from orchestrator.executors.ray.file_sync.chunks import carried_bytes
-from orchestrator.executors.ray.node_agent import Granted, Order
+from orchestrator.executors.ray.file_sync import Chunk, Sender, Storage
+from orchestrator.executors.ray.file_sync.chunks import payload_bytes
+from orchestrator.executors.ray.node_agent import CpuGrant, Order
 from orchestrator.executors.ray.scratch_directory import lock, order_file
-from orchestrator.executors.ray.transport import Way
+from orchestrator.executors.ray.transport import TransferMode
 from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.machine import topology
 
@@ -42,7 +42,7 @@ PIECE_PATIENCE_S = 120.0
 PIECES_AHEAD = 8
 """On their way to us at a time."""
 BATCH_BYTES = 1 << 20
-PIECE_BYTES = 200
+CHUNK_BYTES = 200
 """What a piece weighs beside what it carries."""
 
 
@@ -58,7 +58,7 @@ class Assignment:
     node: str
     """Its name, for people."""
     report_every_s: float
-    way: Way
+    way: TransferMode
     storage: Storage | None
     home_node: str
     """Where the driver is: from there files come."""
@@ -83,7 +83,7 @@ class Batch:
     """What has happened since the one before. The handles of these events mean nothing to the driver."""
 
     events: tuple[Event, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[Chunk, ...] = ()
     """To be applied to the job directory, before anything is made of the events."""
 
 
@@ -153,7 +153,7 @@ def _interface() -> dict[str, str]:
     return {}
 
 
-def _granted(assignment: Assignment, keeper: Any) -> Granted:
+def _granted(assignment: Assignment, keeper: Any) -> CpuGrant:
     """CPUs of our own. :raises OrchestratorError: there are none, though Ray has let us in."""
     import ray
 
@@ -161,7 +161,7 @@ def _granted(assignment: Assignment, keeper: Any) -> Granted:
     start = topology.process_start(pid)
     deadline = time.monotonic() + CPUS_PATIENCE_S
     while True:
-        granted: Granted | None = ray.get(keeper.take.remote(assignment.key, assignment.cores, pid, start))
+        granted: CpuGrant | None = ray.get(keeper.take.remote(assignment.key, assignment.cores, pid, start))
         if granted is not None:
             return granted
         if time.monotonic() > deadline:
@@ -169,14 +169,14 @@ def _granted(assignment: Assignment, keeper: Any) -> Granted:
         time.sleep(LOOK_EVERY_S)
 
 
-def _mirrored(assignment: Assignment, granted: Granted, keeper: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
+def _mirrored(assignment: Assignment, granted: CpuGrant, keeper: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
     """In a copy of the job directory, whose changes are told of as they arise; with the last event all are."""
-    home = file_sync.Home(job_dir, storage=assignment.storage, durable=False)
+    home = file_sync.Receiver(job_dir, storage=assignment.storage, durable=False)
     for piece in _outgoing(assignment):
         home.apply(piece)
     paths = JobPaths(job_dir)
     paths.attempt(assignment.launch.number).root.mkdir(parents=True, exist_ok=True)
-    source = Source.of_copy(job_dir, storage=assignment.storage, ranks=assignment.ranks)
+    source = Sender.of_copy(job_dir, storage=assignment.storage, ranks=assignment.ranks)
     here = replace(assignment, launch=replace(assignment.launch, job_dir=job_dir))
     last = yield from Attended(here, granted, keeper).batches(source.scan)
     for _ in range(LAST_SCANS):
@@ -186,12 +186,12 @@ def _mirrored(assignment: Assignment, granted: Granted, keeper: Any, job_dir: Pa
     raise OrchestratorError("its files do not come to rest after its end")
 
 
-def _outgoing(assignment: Assignment) -> Iterator[Piece]:
+def _outgoing(assignment: Assignment) -> Iterator[Chunk]:
     """What the worker needs of the job directory, fetched from the driver's machine, a little ahead of its use."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task: Any = ray.remote(file_sync.outgoing)
+    task: Any = ray.remote(file_sync.outgoing_chunks)
     sender = task.options(
         num_returns="streaming",
         num_cpus=0,
@@ -206,13 +206,13 @@ def _outgoing(assignment: Assignment) -> Iterator[Piece]:
             raise OrchestratorError("its files did not come from the driver's machine") from error
 
 
-def _packed(pieces: Iterable[Piece]) -> Iterator[Batch]:
+def _packed(pieces: Iterable[Chunk]) -> Iterator[Batch]:
     """Many small ones, or few large ones, at a time."""
-    packed: list[Piece] = []
+    packed: list[Chunk] = []
     weight = 0
     for piece in pieces:
         packed.append(piece)
-        weight += carried_bytes(piece) + PIECE_BYTES
+        weight += payload_bytes(piece) + CHUNK_BYTES
         if weight >= BATCH_BYTES:
             yield Batch(pieces=tuple(packed))
             packed, weight = [], 0
@@ -223,7 +223,7 @@ def _packed(pieces: Iterable[Piece]) -> Iterator[Batch]:
 class Attended:
     """The workers of an attempt while they run: what they say goes to the driver, what it orders to them."""
 
-    def __init__(self, assignment: Assignment, granted: Granted, keeper: Any) -> None:
+    def __init__(self, assignment: Assignment, granted: CpuGrant, keeper: Any) -> None:
         self._assignment, self._granted, self._keeper = assignment, granted, keeper
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
         self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, sentinel_apart=True)
@@ -232,7 +232,7 @@ class Attended:
         """Of each kind: what is older is of no use to anybody."""
         self._note_at = 0.0
 
-    def batches(self, changes: Callable[[], Iterable[Piece]]) -> Generator[Batch, None, Batch]:
+    def batches(self, changes: Callable[[], Iterable[Chunk]]) -> Generator[Batch, None, Batch]:
         """Start them and tell of them. Returns the last batch, once they have ended.
 
         :param changes: what has changed in the job directory since it was called last.

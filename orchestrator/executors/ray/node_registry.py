@@ -19,9 +19,9 @@ from typing import Any, TypeAlias, TypeVar
 from orchestrator.core.text import last_line
 from orchestrator.executors.ray import node_versions
 from orchestrator.executors.ray.connection import Connection
-from orchestrator.executors.ray.driver_directory import Home
-from orchestrator.executors.ray.liveness import HeadWatch
-from orchestrator.executors.ray.node_agent import NAME_PREFIX, NAMESPACE, Keeper, NodeFacts
+from orchestrator.executors.ray.driver_directory import DriverDirectory
+from orchestrator.executors.ray.liveness import HeadLiveness
+from orchestrator.executors.ray.node_agent import NAME_PREFIX, NAMESPACE, NodeAgent, NodeFacts
 from orchestrator.executors.ray.transport import Transport
 
 LOOK_EVERY_S = 2.0
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class RayNode:
     """A node that jobs may run on, or that differs too much for it."""
 
     node_id: str
@@ -56,17 +56,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    node: Node
+class NodeJoined:
+    node: RayNode
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class NodeLeft:
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class NodeFailed:
     """A node whose keeper could not start or answer."""
 
     node_id: str
@@ -76,7 +76,7 @@ class Failed:
     """It did not come so far as to fail: as a rule the node is dead, and its head does not know yet."""
 
 
-Change: TypeAlias = Joined | Left | Failed
+NodeChange: TypeAlias = NodeJoined | NodeLeft | NodeFailed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,19 +95,19 @@ class _Known:
     """Whether its last keeper could not be had; others know."""
 
 
-class Nodes:
+class NodeRegistry:
     """Of the cluster that ``connection`` leads to."""
 
-    def __init__(self, connection: Connection, home: Home, transport: Transport) -> None:
+    def __init__(self, connection: Connection, home: DriverDirectory, transport: Transport) -> None:
         self._home = home
         self._session = secrets.token_hex(6)
         self._transport = transport
-        self.head = HeadWatch(connection.head)
+        self.head = HeadLiveness(connection.head)
         self._head_address = connection.head
         self.here = connection.node
         """The node that this process is on."""
         self._known: dict[str, _Known] = {}
-        self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[NodeChange] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._doubted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._starts = itertools.count()
@@ -115,7 +115,7 @@ class Nodes:
         self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._thread.start()
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[NodeChange]:
         """Since the last call."""
         return drained(self._changes)
 
@@ -160,7 +160,7 @@ class Nodes:
         rows = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         for node_id in [known for known in self._known if known not in rows]:
             del self._known[node_id]
-            self._changes.put(Left(node_id))
+            self._changes.put(NodeLeft(node_id))
         for node_id, row in rows.items():
             if node_id not in self._known:
                 self._known[node_id] = _Known(row=row, keeper=self._started_keeper(node_id, row))
@@ -185,15 +185,15 @@ class Nodes:
         change = self._answered(known)
         known.asked, known.ask_at = None, time.monotonic() + PING_EVERY_S
         match change:
-            case Failed() if known.is_in:
+            case NodeFailed() if known.is_in:
                 known.keeper, known.is_in = self._started_keeper(node_id, known.row), False
                 known.asked = known.keeper.facts.remote()
-            case Failed():
+            case NodeFailed():
                 known.ask_at = time.monotonic() + AGAIN_S
                 if not known.has_failed:
                     self._changes.put(change)
                 known.has_failed, known.is_doubted = True, False
-            case Joined():
+            case NodeJoined():
                 if not known.is_in or known.is_doubted:
                     self._changes.put(change)
                 known.is_in, known.is_doubted, known.has_failed = True, False, False
@@ -211,12 +211,12 @@ class Nodes:
         }
         cpus = int(row["Resources"].get("CPU", 0))
         return (
-            ray.remote(Keeper)
+            ray.remote(NodeAgent)
             .options(**options)
             .remote(self._session, node_id, cpus, self._home, self._transport, self._head_address)
         )
 
-    def _answered(self, known: _Known) -> Change:
+    def _answered(self, known: _Known) -> NodeChange:
         import ray
 
         row = known.row
@@ -226,11 +226,11 @@ class Nodes:
             differences = node_versions.differences(node_versions.found(), facts.versions)
         except Exception as error:  # of another version of this package: whatever its pickles lead to
             is_silent = isinstance(error, ray.exceptions.RayActorError) and CREATION not in str(error)
-            return Failed(row["NodeID"], host, _why(str(error)), is_silent)
+            return NodeFailed(row["NodeID"], host, _why(str(error)), is_silent)
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._known.values()]
         resources = row["Resources"]
-        return Joined(
-            Node(
+        return NodeJoined(
+            RayNode(
                 node_id=row["NodeID"],
                 name=host if hosts.count(host) == 1 else f"{host}/{row['NodeID'][:6]}",
                 cores=int(resources.get("CPU", 0)),

@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """Room for every rank, and where rank 0 listens."""
+    """NodeCapacity for every rank, and where rank 0 listens."""
 
     handle: Handle
     group: Any
@@ -60,7 +60,7 @@ class Refused:
 Answer: TypeAlias = Reserved | Refused
 
 
-class Groups:
+class RankPlacement:
     """:param keeper: of a node; None when it has left."""
 
     def __init__(self, keeper: Callable[[str], Any]) -> None:
@@ -70,7 +70,7 @@ class Groups:
         self._threads: list[threading.Thread] = []
 
     def ask(self, handle: Handle, ranks: Sequence[Place]) -> None:
-        """Room for so many ranks at these places, by rank; :meth:`answers` has it once it is there."""
+        """NodeCapacity for so many ranks at these places, by rank; :meth:`answers` has it once it is there."""
         self._wanted.add(handle)
         self._begin(self._reserve, handle, ranks)
 

@@ -12,10 +12,10 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.ray import connection, user_code
-from orchestrator.executors.ray.cluster_slots import ClusterPool
-from orchestrator.executors.ray.compatible_nodes import Fleet, Tell
-from orchestrator.executors.ray.driver_directory import Home
-from orchestrator.executors.ray.node_registry import Nodes
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes, Tell
+from orchestrator.executors.ray.driver_directory import DriverDirectory
+from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.cpu_locks import CpuClaims
@@ -23,7 +23,7 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
 
-class RayEngine:
+class RayBackend:
     """See :class:`orchestrator.experiment.backend.Engine`.
 
     :param home: the run directory, absolute.
@@ -46,11 +46,11 @@ class RayEngine:
         with contextlib.ExitStack() as stack:
             transport = stack.enter_context(contextlib.closing(Transport.chosen(storage, home)))
             connected = stack.enter_context(contextlib.closing(connection.connect(address, machine)))
-            here = stack.enter_context(_left(Home.at(home)))
+            here = stack.enter_context(_left(DriverDirectory.at(home)))
             code = user_code.sent(jobs)
-            self.slots = ClusterPool(max_parallel)
-            nodes = Nodes(connected, here, transport)
-            self.fleet = stack.enter_context(contextlib.closing(Fleet(nodes, self.slots, transport)))
+            self.slots = ClusterSlots(max_parallel)
+            nodes = NodeRegistry(connected, here, transport)
+            self.fleet = stack.enter_context(contextlib.closing(CompatibleNodes(nodes, self.slots, transport)))
             self.executor = RayExecutor(fleet=self.fleet, expected=len(jobs), code=code)
             claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
             self.here = SlotPool(machine, None, claims)
@@ -108,7 +108,7 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def _left(home: Home) -> Any:
+def _left(home: DriverDirectory) -> Any:
     try:
         yield home
     finally:

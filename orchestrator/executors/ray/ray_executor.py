@@ -13,14 +13,14 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import Gang
 from orchestrator.executors.ray import file_sync, node_attempt, rank_placement
-from orchestrator.executors.ray.compatible_nodes import Fleet
-from orchestrator.executors.ray.file_sync import MirrorError, Piece
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
+from orchestrator.executors.ray.file_sync import Chunk, FileSyncError
 from orchestrator.executors.ray.liveness import DRIVER_PATIENCE_S
 from orchestrator.executors.ray.node_attempt import Assignment
-from orchestrator.executors.ray.node_registry import Node
-from orchestrator.executors.ray.rank_placement import Groups, Refused, Reserved
-from orchestrator.executors.ray.ray_task import Task
-from orchestrator.executors.ray.remote_attempt import Remote
+from orchestrator.executors.ray.node_registry import RayNode
+from orchestrator.executors.ray.rank_placement import RankPlacement, Refused, Reserved
+from orchestrator.executors.ray.ray_task import RayTask
+from orchestrator.executors.ray.remote_attempt import RemoteAttempt
 from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.machine.slots import Place
 
@@ -44,28 +44,28 @@ class RayExecutor:
     :param environment: variables added to every worker's environment.
     """
 
-    fleet: Fleet
+    fleet: CompatibleNodes
     expected: int = 1
     """Attempts there will be at once at most, as far as the number of jobs tells."""
     worker_command: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     code: Mapping[str, UserCode] = field(default_factory=dict)
     """What jobs import of the user's own, by ``job_id``."""
-    _attempts: dict[Handle, Remote] = field(default_factory=dict, init=False)
-    _tasks: dict[Any, tuple[Remote, Task]] = field(default_factory=dict, init=False)
+    _attempts: dict[Handle, RemoteAttempt] = field(default_factory=dict, init=False)
+    _tasks: dict[Any, tuple[RemoteAttempt, RayTask]] = field(default_factory=dict, init=False)
     """By stream."""
     _ended: list[Event] = field(default_factory=list, init=False)
     """Without a task's doing, not told yet."""
-    _groups: Groups = field(init=False)
+    _groups: RankPlacement = field(init=False)
     _run: Any = field(default=None, init=False)
     _home_is_full: bool = field(default=False, init=False)
     _look_at: float = field(default=0.0, init=False)
     """When it is time for the next look at all streams."""
-    _unsettled: dict[Remote, None] = field(default_factory=dict, init=False)
+    _unsettled: dict[RemoteAttempt, None] = field(default_factory=dict, init=False)
     """Attempts of which a task has ended, or ranks that shall end though no further one does."""
 
     def __post_init__(self) -> None:
-        self._groups = Groups(self._keeper)
+        self._groups = RankPlacement(self._keeper)
 
     def _keeper(self, node_id: str) -> Any:
         node = self.fleet.node(node_id)
@@ -76,7 +76,7 @@ class RayExecutor:
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
         whole = replace(launch, job_dir=launch.job_dir.absolute())
-        one = Remote(handle=handle, launch=whole, gang=Gang(handle=handle, ranks=launch.ranks, running=[]))
+        one = RemoteAttempt(handle=handle, launch=whole, gang=Gang(handle=handle, ranks=launch.ranks, running=[]))
         if one.is_one_task:
             self._start(one, whole, whole.places[0], _pinned_to(whole.places[0].node))
         else:
@@ -86,7 +86,7 @@ class RayExecutor:
 
     def _start(
         self,
-        one: Remote,
+        one: RemoteAttempt,
         launch: Launch,
         place: Place,
         strategy: Any,
@@ -114,9 +114,9 @@ class RayExecutor:
         home = None
         if assignment.way == "stream":
             name = f"-{launch.first_rank}" if launch.first_rank else ""
-            home = file_sync.Home(launch.job_dir, storage=assignment.storage, name=name)
+            home = file_sync.Receiver(launch.job_dir, storage=assignment.storage, name=name)
         stream = task.remote(assignment, node.keeper)
-        started = Task(
+        started = RayTask(
             handle=one.handle,
             assignment=assignment,
             node=place.node,
@@ -128,7 +128,7 @@ class RayExecutor:
         self._tasks[stream] = one, started
         one.gang.running.append(started)
 
-    def _assignment(self, launch: Launch, place: Place, node: Node, added: Mapping[str, str] | None) -> Assignment:
+    def _assignment(self, launch: Launch, place: Place, node: RayNode, added: Mapping[str, str] | None) -> Assignment:
         return Assignment(
             launch=launch,
             cores=place.cores,
@@ -144,7 +144,7 @@ class RayExecutor:
             code=self.code.get(launch.job_id),
         )
 
-    def _start_ranks(self, one: Remote, reserved: Reserved) -> None:
+    def _start_ranks(self, one: RemoteAttempt, reserved: Reserved) -> None:
         """A task for every rank, all of them or none."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -256,7 +256,7 @@ class RayExecutor:
             elif one.gang.waits:
                 self._unsettled[one] = None
 
-    def _bring(self, home: file_sync.Home, piece: Piece) -> None:
+    def _bring(self, home: file_sync.Receiver, piece: Chunk) -> None:
         """Do to the job directory what ``piece`` says.
 
         :raises DiskFullError: the first time that there is no space for it. From then on nothing is brought.
@@ -267,11 +267,11 @@ class RayExecutor:
             home.apply(piece)
         except OSError as error:
             if error.errno not in DISK_FULL_ERRNOS:
-                raise MirrorError(str(error)) from error
+                raise FileSyncError(str(error)) from error
             self._home_is_full = True
             raise DiskFullError(f"{error.filename}: no space left on the disk") from error
 
-    def _end(self, one: Remote, end: Exited) -> None:
+    def _end(self, one: RemoteAttempt, end: Exited) -> None:
         del self._attempts[one.handle]
         self._unsettled.pop(one, None)
         self._groups.forget(one.handle)

@@ -12,8 +12,8 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.text import last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.ray import file_sync
-from orchestrator.executors.ray.compatible_nodes import Fleet
-from orchestrator.executors.ray.file_sync import MirrorError, Piece
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
+from orchestrator.executors.ray.file_sync import Chunk, FileSyncError
 from orchestrator.executors.ray.node_agent import Order
 from orchestrator.executors.ray.node_attempt import Assignment, Batch, ScratchFullError
 
@@ -22,15 +22,15 @@ FORCE_AFTER_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Task:
+class RayTask:
     """An attempt, or one rank of it. ``home`` is its job directory, where files come from elsewhere."""
 
     handle: Handle
     assignment: Assignment
     node: str
-    fleet: Fleet
+    fleet: CompatibleNodes
     stream: Any
-    home: file_sync.Home | None
+    home: file_sync.Receiver | None
     keeper: Any
     """Of its node."""
     is_placed: bool = False
@@ -45,10 +45,10 @@ class Task:
 
     # -- what it tells
 
-    def read(self, bring: Callable[[file_sync.Home, Piece], None]) -> list[Event]:
+    def read(self, bring: Callable[[file_sync.Receiver, Chunk], None]) -> list[Event]:
         """What it has told, when there is something to read; the last is an :class:`Exited`, and then it is over.
 
-        :param bring: applies a piece to the job directory. :raises MirrorError: it does not fit.
+        :param bring: applies a piece to the job directory. :raises FileSyncError: it does not fit.
         """
         import ray
 
@@ -59,9 +59,11 @@ class Task:
                     bring(self.home, piece)
         except StopIteration:
             return [self._over(Exited(self.handle, None, lost="its task ended without a word"))]
-        except ray.exceptions.RayError as error:  # also what went wrong there with files: that is a MirrorError as well
+        except (
+            ray.exceptions.RayError
+        ) as error:  # also what went wrong there with files: that is a FileSyncError as well
             return [self._over(self._died(error))]
-        except MirrorError as error:
+        except FileSyncError as error:
             self.end()
             return [self._over(Exited(self.handle, None, lost=f"its files could not be brought home: {error}"))]
         return [self._ours(event) for event in batch.events]

@@ -7,16 +7,16 @@ from typing import Any
 
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
 from orchestrator.executors.rank_group import End, Gang
-from orchestrator.executors.ray.ray_task import Task
+from orchestrator.executors.ray.ray_task import RayTask
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Remote:
+class RemoteAttempt:
     """What its tasks tell becomes what the attempt tells. ``gang.running`` is empty as long as it waits for nodes."""
 
     handle: Handle
     launch: Launch
-    gang: Gang[Task]
+    gang: Gang[RayTask]
     group: Any = None
     """The placement group of ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Remote:
     def is_one_task(self) -> bool:
         return len(self.launch.places) == 1
 
-    def hear(self, task: Task, event: Event) -> list[Event]:
+    def hear(self, task: RayTask, event: Event) -> list[Event]:
         """:param event: of ``task``; its end is told by :meth:`settle`."""
         match event:
             case Exited():

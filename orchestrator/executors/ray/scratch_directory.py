@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.executors.ray.driver_directory import Home
+from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import shared_directory
 
@@ -28,7 +28,7 @@ class Holder:
     """The process of an attempt's task, and the CPUs that it has, as both stand in the attempt's folder."""
 
     home: str
-    """:attr:`Home.identity` of the driver's run directory."""
+    """:attr:`DriverDirectory.identity` of the driver's run directory."""
     key: str
     """Of the attempt on its node."""
     cpus: tuple[int, ...]
@@ -55,7 +55,7 @@ class Holder:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def end_if_of(self, home: Home) -> None:
+    def end_if_of(self, home: DriverDirectory) -> None:
         """End what a driver before ours has left running of the same run directory: no other driver can hold it now."""
         if self.home != home.identity:
             return
@@ -65,7 +65,7 @@ class Holder:
             time.sleep(0.01)
 
 
-class Scratch:
+class ScratchDirectory:
     """A folder for one session on one node: ``<temporary directory>/orchestrator-<uid>/ray/<session>/<node>``.
 
     It is locked as long as its keeper lives, and so is each attempt's folder in it as long as that does; what is not
@@ -77,7 +77,7 @@ class Scratch:
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def claimed(cls, session: str, node_id: str) -> Scratch:
+    def claimed(cls, session: str, node_id: str) -> ScratchDirectory:
         base = shared_directory()
         everyones = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if base is None else base / "ray"
         scratch = cls(everyones / session / node_id[:16])
@@ -89,7 +89,7 @@ class Scratch:
         """What sessions that are over have left."""
         for left in self.root.parents[1].glob("*/*"):
             if left != self.root:
-                Scratch(left).remove()
+                ScratchDirectory(left).remove()
 
     def holders_elsewhere(self) -> list[Holder]:
         """Of the attempts of other sessions on this machine, which may be several nodes of this one."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.file_sync import Storage
 
-Way: TypeAlias = Literal["shared", "stream"]
+TransferMode: TypeAlias = Literal["shared", "stream"]
 """``shared``: workers train in the run directory itself, which their node sees; ``stream``: in a copy, which is kept
 the same as the run directory while they do."""
 MARK = b"Files of a run of many trainings pass through this folder. It is removed when the run ends."
@@ -24,7 +24,7 @@ CHOICES = "auto, shared, stream, or a URI such as s3://bucket/folder"
 class Transport:
     """``way`` is None where each node's own view decides."""
 
-    way: Way | None
+    way: TransferMode | None
     storage: Storage | None = None
     """Through which whole files go, in the place of Ray."""
     mark: str | None = None
@@ -53,7 +53,7 @@ class Transport:
             raise UsageError(f"--storage {option}: {error}") from error
         return cls("stream", storage, mark)
 
-    def of(self, *, sees_home: bool) -> Way:
+    def of(self, *, sees_home: bool) -> TransferMode:
         """For a node."""
         return self.way or ("shared" if sees_home else "stream")
 

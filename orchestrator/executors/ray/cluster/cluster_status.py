@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import address, node_state, query, token
+from orchestrator.executors.ray.cluster import address, cluster_token, node_state, query
 
 MIB = 1 << 20
 WAITING = 0.15
@@ -82,7 +82,7 @@ def status(where: str | None = None) -> ClusterStatus:
     :raises UsageError: this machine is in no cluster, or has not the right token.
     :raises OrchestratorError: the cluster does not answer.
     """
-    token.require_ray()
+    cluster_token.require_ray()
     named = where or node_state.cluster_here() or os.environ.get("RAY_ADDRESS")
     if not named:
         raise UsageError(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from orchestrator.executors.orphan_reaper import sweep
 from orchestrator.executors.process import with_descendants
 from orchestrator.executors.ray.cluster import node_state
-from orchestrator.executors.ray.cluster.node_state import Node, Process
+from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.topology import process_start
 
 GRACE_S = 10.0
@@ -47,7 +47,7 @@ def down() -> list[str]:
     return [f"ended {what}: {listed}"]
 
 
-def end(node: Node) -> tuple[Process, ...]:
+def end(node: LocalNode) -> tuple[NodeProcess, ...]:
     """End all processes of ``node``, and return them.
 
     First its raylet with all that it started, then the others, then whatever still carries its mark.
@@ -66,25 +66,25 @@ def end(node: Node) -> tuple[Process, ...]:
     return (*ended, *below)
 
 
-def _descendants(raylet: Process, known: Collection[Process]) -> list[Process]:
+def _descendants(raylet: NodeProcess, known: Collection[NodeProcess]) -> list[NodeProcess]:
     """What the raylet has started and ``known`` does not hold: training processes, with a mark of their own."""
     pids = {process.pid for process in known}
     return [
-        Process(name="worker", pid=pid, start=start)
+        NodeProcess(name="worker", pid=pid, start=start)
         for pid in with_descendants(raylet.pid)
         if pid not in pids and (start := process_start(pid)) is not None
     ]
 
 
-def _stop(asked: Collection[Process], awaited: Collection[Process], grace_s: float) -> None:
+def _stop(asked: Collection[NodeProcess], awaited: Collection[NodeProcess], grace_s: float) -> None:
     """Ask to end, wait, kill those of ``awaited`` that are left."""
     _signal(asked, signal.SIGTERM)
-    if not _until(lambda: not any(map(Process.lives, awaited)), grace_s):
+    if not _until(lambda: not any(map(NodeProcess.lives, awaited)), grace_s):
         _signal(awaited, signal.SIGKILL)
-        _until(lambda: not any(map(Process.lives, awaited)), HEAD_GRACE_S)
+        _until(lambda: not any(map(NodeProcess.lives, awaited)), HEAD_GRACE_S)
 
 
-def _signal(processes: Collection[Process], number: signal.Signals) -> None:
+def _signal(processes: Collection[NodeProcess], number: signal.Signals) -> None:
     for process in processes:
         if process.lives():
             with contextlib.suppress(ProcessLookupError):

@@ -37,7 +37,7 @@ aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ResourceOffer:
     """What one machine brings into the cluster."""
 
     cores: int
@@ -57,7 +57,7 @@ class Offer:
         ]
 
 
-def offer(machine: Machine, shared_memory_mib: int | None = None) -> Offer:
+def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOffer:
     """What ``machine`` has for jobs.
 
     :param shared_memory_mib: free space where the object store will lie; asked of the system when not given.
@@ -69,7 +69,7 @@ def offer(machine: Machine, shared_memory_mib: int | None = None) -> Offer:
     if shared_memory_mib is not None:  # a container's is often 64 MiB: Ray then takes its temporary directory
         store = max(LEAST_STORE_MIB, min(store, shared_memory_mib * 9 // 10))
     reserve = max(LEAST_RESERVE_MIB, total // 20)
-    return Offer(
+    return ResourceOffer(
         cores=machine.capacity,
         gpus=len(machine.gpus),
         memory_mib=max(total - store - reserve, total // 2),

@@ -27,7 +27,7 @@ Role = Literal["head", "node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class NodeProcess:
     name: str
     pid: int
     start: float
@@ -41,7 +41,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class LocalNode:
     """A node that we started here."""
 
     role: Role
@@ -58,9 +58,9 @@ class Node:
     """UTC."""
     boot: str
     """The kernel's name for the time since the machine was started."""
-    processes: tuple[Process, ...] = ()
+    processes: tuple[NodeProcess, ...] = ()
 
-    def living(self) -> tuple[Process, ...]:
+    def living(self) -> tuple[NodeProcess, ...]:
         """What still runs of it, with what has come since."""
         if self.boot != boot():
             return ()
@@ -73,13 +73,13 @@ class Node:
         return self.boot == boot() and ({"raylet", "gcs_server"} if self.role == "head" else {"raylet"}) <= names
 
 
-def marked(mark: str) -> tuple[Process, ...]:
+def marked(mark: str) -> tuple[NodeProcess, ...]:
     """The processes of this user that carry ``mark``, oldest first."""
     found = []
     for pid in sorted(carriers({mark.encode()})):
         start, name = process_start(pid), (text_of(Path(f"/proc/{pid}/comm")) or "").strip()
         if start is not None:
-            found.append(Process(name=_told(pid, name), pid=pid, start=start))
+            found.append(NodeProcess(name=_told(pid, name), pid=pid, start=start))
     return tuple(found)
 
 
@@ -100,7 +100,7 @@ def path() -> Path:
     return Path(states).expanduser() / "orchestrator" / f"cluster-{socket.gethostname()}.json"
 
 
-def load() -> Node | None:
+def load() -> LocalNode | None:
     """What was started here and not ended by us; it may have ended since. None: nothing.
 
     :raises UsageError: the file is damaged.
@@ -108,8 +108,8 @@ def load() -> Node | None:
     file = path()
     try:
         facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        processes = tuple(Process(**process) for process in facts.pop("processes"))
-        return Node(**facts, processes=processes)
+        processes = tuple(NodeProcess(**process) for process in facts.pop("processes"))
+        return LocalNode(**facts, processes=processes)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -118,7 +118,7 @@ def load() -> Node | None:
         ) from None
 
 
-def save(node: Node) -> None:
+def save(node: LocalNode) -> None:
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps(dataclasses.asdict(node), indent=1) + "\n")

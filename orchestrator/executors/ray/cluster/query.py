@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import package_path
-from orchestrator.executors.ray.cluster import address, token
+from orchestrator.executors.ray.cluster import address, cluster_token
 
 PATIENCE_S = 60.0
 
@@ -44,7 +44,7 @@ def metadata(cluster: str, *, insecure: bool) -> Metadata | Refused | Silent:
     :param insecure: ask without a token.
     :raises UsageError: there is no good token here.
     """
-    answer = _ask("metadata", cluster, token.environment(insecure=insecure, loopback=_is_loopback(cluster)))
+    answer = _ask("metadata", cluster, cluster_token.environment(insecure=insecure, loopback=_is_loopback(cluster)))
     return answer if isinstance(answer, Refused | Silent) else Metadata(ray=answer["ray"], python=answer["python"])
 
 
@@ -62,7 +62,7 @@ def check(cluster: str, *, insecure: bool) -> None:
     if insecure and isinstance(without, Refused):
         raise UsageError(
             f"{cluster}: this cluster wants a token; copy the file from the machine of its head to"
-            f" {token.token_file()}, and leave --insecure out"
+            f" {cluster_token.token_file()}, and leave --insecure out"
         )
     if not insecure and isinstance(without, Metadata):
         raise UsageError(
@@ -72,14 +72,16 @@ def check(cluster: str, *, insecure: bool) -> None:
     answer = asked.result()
     if isinstance(answer, Refused):
         where = (
-            f"the environment's {token.TOKEN_VARIABLE}" if os.environ.get(token.TOKEN_VARIABLE) else token.token_file()
+            f"the environment's {cluster_token.TOKEN_VARIABLE}"
+            if os.environ.get(cluster_token.TOKEN_VARIABLE)
+            else cluster_token.token_file()
         )
         raise UsageError(
             f"{cluster}: this cluster has another token than {where}; copy the file from the machine of its head"
         )
     if isinstance(answer, Silent):
         raise UsageError(f"{cluster}: what listens there is no head of a cluster, or not a working one ({answer.why})")
-    here = Metadata(ray=token.require_ray(), python=".".join(map(str, sys.version_info[:3])))
+    here = Metadata(ray=cluster_token.require_ray(), python=".".join(map(str, sys.version_info[:3])))
     if answer.ray != here.ray or answer.python.split(".")[:2] != here.python.split(".")[:2]:
         raise UsageError(
             f"{cluster}: its head has Ray {answer.ray} on Python {answer.python}, this machine Ray {here.ray} on "
@@ -96,10 +98,11 @@ def facts(cluster: str) -> dict[str, Any]:
     """
     if why := address.answers(*address.parse(cluster)):
         raise OrchestratorError(f"{cluster}: the head does not answer ({why})")
-    answer = _ask("facts", cluster, token.client_environment(cluster))
+    answer = _ask("facts", cluster, cluster_token.client_environment(cluster))
     if isinstance(answer, Refused):
         raise UsageError(
-            f"{cluster}: the cluster does not take the token in {token.token_file()}; copy it from its head's machine"
+            f"{cluster}: the cluster does not take the token in {cluster_token.token_file()}; copy it from"
+            " its head's machine"
         )
     if isinstance(answer, Silent):
         raise OrchestratorError(f"{cluster}: the cluster does not answer: {answer.why}")
@@ -112,7 +115,9 @@ def _is_loopback(cluster: str) -> bool:
 
 def _ask(what: str, cluster: str, variables: dict[str, str]) -> dict[str, Any] | Refused | Silent:
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name == token.TOKEN_VARIABLE
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAY_") or name == cluster_token.TOKEN_VARIABLE
     }
     limits = {"RAY_py_gcs_connect_timeout_s": "10", "RAY_BACKEND_LOG_LEVEL": "fatal"}
     try:

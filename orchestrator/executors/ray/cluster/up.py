@@ -17,15 +17,15 @@ from orchestrator.core.environment import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import count
 from orchestrator.executors.process import package_path
-from orchestrator.executors.ray.cluster import address, node_settings, node_state, query, token
+from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, node_state, query
 from orchestrator.executors.ray.cluster.down import end
-from orchestrator.executors.ray.cluster.node_settings import Offer
-from orchestrator.executors.ray.cluster.node_state import Node
+from orchestrator.executors.ray.cluster.node_settings import ResourceOffer
+from orchestrator.executors.ray.cluster.node_state import LocalNode
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import shared_directory
 
 START_S = 120.0
-PASSED = (token.TOKEN_VARIABLE, token.TOKEN_FILE_VARIABLE)
+PASSED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)
 """Of the variables that are Ray's, those that we pass on; the others would change what we set."""
 LAST_WORDS = 8
 """Lines of each log, when something has gone wrong."""
@@ -54,14 +54,14 @@ def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: b
     :param host: this machine's address for the others; None: the one on its way to everywhere else.
     :raises UsageError: something runs here already, the address is not ours or taken, or there is no good token.
     """
-    token.require_ray()
+    cluster_token.require_ray()
     with node_state.alone():
         _nothing_runs()
-        own = address.lookup(host) if host is not None else address.outward() or token.LOOPBACK[0]
+        own = address.lookup(host) if host is not None else address.outward() or cluster_token.LOOPBACK[0]
         address.check_own(own, port)
         _check_mode(insecure)
-        if not insecure and not token.has_token():
-            token.create_token()
+        if not insecure and not cluster_token.has_token():
+            cluster_token.create_token()
         offer = node_settings.offer(topology.detect(with_gpus=True))
         cluster = address.joined(own, port)
         options = ["--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats", "--no-monitor"]
@@ -75,7 +75,7 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
     :raises UsageError: there is no such cluster, it does not take our token, its versions differ, or something runs
         here already.
     """
-    token.require_ray()
+    cluster_token.require_ray()
     with node_state.alone():
         _nothing_runs()
         there, port = address.parse(head, address.DEFAULT_PORT)
@@ -110,22 +110,22 @@ def _nothing_runs() -> None:
 
 
 def _check_mode(insecure: bool) -> None:
-    mode = os.environ.get(token.MODE_VARIABLE, "token").lower()
+    mode = os.environ.get(cluster_token.MODE_VARIABLE, "token").lower()
     if mode != "token" and not insecure:
         raise UsageError(
-            f"{token.MODE_VARIABLE}={mode} in the environment turns authentication off: everyone who reaches this "
-            "machine could run code on it. Unset it; or say --insecure"
+            f"{cluster_token.MODE_VARIABLE}={mode} in the environment turns authentication off: everyone who reaches"
+            " this machine could run code on it. Unset it; or say --insecure"
         )
 
 
 def _start(
-    role: node_state.Role, cluster: str, own: str, offer: Offer, options: Sequence[str], *, insecure: bool
-) -> Node:
+    role: node_state.Role, cluster: str, own: str, offer: ResourceOffer, options: Sequence[str], *, insecure: bool
+) -> LocalNode:
     """Run ``ray start``, and record what runs since. :raises OrchestratorError: it failed; nothing of it is left."""
-    authentication = token.environment(insecure=insecure)
+    authentication = cluster_token.environment(insecure=insecure)
     mark = secrets.token_hex(16)
     directory = _directory(mark)
-    node = Node(
+    node = LocalNode(
         role=role,
         cluster=cluster,
         address=own,
@@ -199,7 +199,7 @@ def _last_words(directory: Path, *logs: str) -> list[str]:
     return lines
 
 
-def _recorded(node: Node) -> Node:
+def _recorded(node: LocalNode) -> LocalNode:
     node = dataclasses.replace(node, processes=node_state.marked(node.mark))
     node_state.save(node)
     return node
@@ -223,18 +223,18 @@ def _directory(mark: str) -> Path:
     return path
 
 
-def _remove(node: Node) -> None:
+def _remove(node: LocalNode) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(node.directory)
     node_state.forget()
 
 
-def _brings(offer: Offer) -> str:
+def _brings(offer: ResourceOffer) -> str:
     gpus = f", {count(offer.gpus, 'GPU')}" if offer.gpus else ""
     return f"{count(offer.cores, 'core')}{gpus}, {offer.memory_mib:,} MiB for jobs"
 
 
-def _told_of_head(node: Node, offer: Offer, own: str) -> list[str]:
+def _told_of_head(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
     lines = [f"the head of a cluster is up at {node.cluster}: {_brings(offer)}"]
     command = f"python -m orchestrator cluster join {node.cluster}"
     if node.insecure:
@@ -242,12 +242,12 @@ def _told_of_head(node: Node, offer: Offer, own: str) -> list[str]:
         lines.append(f"to add a machine, say there:  {command} --insecure")
     elif address.is_loopback(own):
         lines.append("only this machine can reach it; for others, `cluster down`, then `cluster up --address ADDRESS`")
-    elif os.environ.get(token.TOKEN_VARIABLE):
+    elif os.environ.get(cluster_token.TOKEN_VARIABLE):
         lines.append(
-            f"to add a machine, say there, with the same {token.TOKEN_VARIABLE} in its environment:  {command}"
+            f"to add a machine, say there, with the same {cluster_token.TOKEN_VARIABLE} in its environment:  {command}"
         )
     else:
-        file = token.token_file()
+        file = cluster_token.token_file()
         there = _below_home(file)
         lines.append(
             f"to add a machine, say there:  mkdir -p {Path(there).parent} && scp {own}:{file} {there} && {command}"

@@ -3,9 +3,9 @@
 ::
 
     home                                      away
-    outgoing(job_dir) ───── pieces ─────▶ Home(scratch).apply(piece)
-                                              source = Source.of_copy(scratch); the worker starts
-    Home(job_dir).apply(piece) ◀─ pieces ──── source.scan(), again and again, and once after the worker's end
+    outgoing_chunks(job_dir) ───── pieces ─────▶ Receiver(scratch).apply(piece)
+                                              source = Sender.of_copy(scratch); the worker starts
+    Receiver(job_dir).apply(piece) ◀─ pieces ──── source.scan(), again and again, and once after the worker's end
 
 Pieces hold at most 1 MiB before compression, so that memory is bounded on both sides whatever the size of the files.
 All pieces are applied in the order in which they were made. After every one of them home is something that a
@@ -14,21 +14,29 @@ Nothing here knows how pieces are carried. Files of more than a few KiB can go t
 (:class:`Storage`) instead; their pieces only say where they lie.
 """
 
-from orchestrator.executors.ray.file_sync.chunks import MirrorError, Part, Piece, Removed, Stored, Tail, carried_bytes
-from orchestrator.executors.ray.file_sync.receiver import Home
-from orchestrator.executors.ray.file_sync.sender import Source, outgoing
+from orchestrator.executors.ray.file_sync.chunks import (
+    Appended,
+    Chunk,
+    FilePart,
+    FileSyncError,
+    RemovedFile,
+    StoredFile,
+    payload_bytes,
+)
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 __all__ = [
-    "Home",
-    "MirrorError",
-    "Part",
-    "Piece",
-    "Removed",
-    "Source",
+    "Appended",
+    "Chunk",
+    "FilePart",
+    "FileSyncError",
+    "Receiver",
+    "RemovedFile",
+    "Sender",
     "Storage",
-    "Stored",
-    "Tail",
-    "carried_bytes",
-    "outgoing",
+    "StoredFile",
+    "outgoing_chunks",
+    "payload_bytes",
 ]

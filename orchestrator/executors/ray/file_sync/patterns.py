@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.ray.file_sync.chunks import MirrorError
+from orchestrator.executors.ray.file_sync.chunks import FileSyncError
 
 _JOB = JobPaths(Path())
 _ATTEMPTS, _CHECKPOINTS, _ROBOT = _JOB.attempts.name, _JOB.checkpoints.name, _JOB.robot.name
@@ -22,7 +22,7 @@ _CHECKPOINT = ".pt"
 _RANK = re.compile(rf"{_ATTEMPTS}/[^/]+/rank-(\d+)\.|{_JOB.replay(1).as_posix()[:-1]}(\d+)(?:/|$)")
 
 
-class Kind(enum.IntEnum):
+class FileKind(enum.IntEnum):
     """In the order in which they are sent: whatever relies on others comes after them."""
 
     TABLE = enum.auto()
@@ -35,15 +35,15 @@ class Kind(enum.IntEnum):
     """Says that all is done, so that all must be there."""
 
 
-def kind(path: str) -> Kind:
+def kind(path: str) -> FileKind:
     folder, _, rest = path.partition("/")
     if folder == _CHECKPOINTS and "/" in rest:
-        return Kind.ROWS
+        return FileKind.ROWS
     if folder == _CHECKPOINTS and path.endswith(_CHECKPOINT):
-        return Kind.CHECKPOINT
+        return FileKind.CHECKPOINT
     if path.endswith((".csv", ".log")):
-        return Kind.TABLE
-    return Kind.LAST_WORD if folder == _ATTEMPTS and path.endswith(_LAST_WORD) else Kind.RESULT
+        return FileKind.TABLE
+    return FileKind.LAST_WORD if folder == _ATTEMPTS and path.endswith(_LAST_WORD) else FileKind.RESULT
 
 
 def rank_named(path: str) -> int | None:
@@ -52,7 +52,7 @@ def rank_named(path: str) -> int | None:
     return None if match is None else int(match[1] or match[2])
 
 
-class Choice(Protocol):
+class FilePatterns(Protocol):
     """Which files travel."""
 
     refuses_links: ClassVar[bool]
@@ -66,7 +66,7 @@ class Choice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ComesHome:
+class ResultFiles:
     """All that arises where ``ranks`` run (None: all of them), but for what is hidden: files that are being written."""
 
     ranks: frozenset[int] | None
@@ -82,7 +82,7 @@ class ComesHome:
 
 
 @dataclass(frozen=True, slots=True)
-class GoesOut:
+class InputFiles:
     """What a worker begins with or goes on from, where ``ranks`` run: each needs its own replay buffer only."""
 
     ranks: frozenset[int] | None
@@ -108,14 +108,14 @@ def _is_hidden(path: str) -> bool:
     return _name(path).startswith(".")
 
 
-def listing(root: Path, choice: Choice) -> dict[str, os.stat_result]:
+def listing(root: Path, choice: FilePatterns) -> dict[str, os.stat_result]:
     """The regular files below ``root``, without following links.
 
     What is sent later is looked at earlier, so that what it relies on is seen too: first the attempts, then the
     job's own files, checkpoints last and the rows of their replay buffers after them.
 
     :raises OSError: ``root`` is not there.
-    :raises MirrorError: a link is among them, and ``choice`` refuses links.
+    :raises FileSyncError: a link is among them, and ``choice`` refuses links.
     """
     found = dict(_under(root, _ATTEMPTS, choice))
     files, folders = _look(root, "", choice)
@@ -135,7 +135,7 @@ def checkpoints(root: Path) -> frozenset[str]:
     return frozenset(name for name in names if name.endswith(_CHECKPOINT))
 
 
-def _under(root: Path, folder: str, choice: Choice) -> Iterator[tuple[str, os.stat_result]]:
+def _under(root: Path, folder: str, choice: FilePatterns) -> Iterator[tuple[str, os.stat_result]]:
     if not choice.may_hold(folder) or (root / folder).is_symlink():
         return
     try:
@@ -147,7 +147,7 @@ def _under(root: Path, folder: str, choice: Choice) -> Iterator[tuple[str, os.st
         yield from _under(root, one, choice)
 
 
-def _look(root: Path, folder: str, choice: Choice) -> tuple[dict[str, os.stat_result], list[str]]:
+def _look(root: Path, folder: str, choice: FilePatterns) -> tuple[dict[str, os.stat_result], list[str]]:
     """The files of one folder, those that travel, and its folders."""
     files: dict[str, os.stat_result] = {}
     folders: list[str] = []
@@ -156,7 +156,7 @@ def _look(root: Path, folder: str, choice: Choice) -> tuple[dict[str, os.stat_re
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():
                 if choice.refuses_links and (choice.has(path) or choice.may_hold(path)):
-                    raise MirrorError(
+                    raise FileSyncError(
                         f"{root / path}: is a link, and links do not travel; put in its place what it means"
                     )
             elif entry.is_dir(follow_symlinks=False):

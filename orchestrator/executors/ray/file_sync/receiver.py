@@ -8,15 +8,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.executors.ray.file_sync.chunks import MirrorError, Part, Piece, Removed, Stored, Tail
+from orchestrator.executors.ray.file_sync.chunks import (
+    Appended,
+    Chunk,
+    FilePart,
+    FileSyncError,
+    RemovedFile,
+    StoredFile,
+)
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 
-class Home:
-    """A job directory that pieces are applied to, those of one :class:`Source` from its first.
+class Receiver:
+    """A job directory that pieces are applied to, those of one :class:`Sender` from its first.
 
     Files appear whole, by rename. What is not whole yet is in one hidden file of the job directory; one that an
-    earlier Home left behind when it was killed is removed.
+    earlier Receiver left behind when it was killed is removed.
 
     :param root: the job directory; it is made where it is missing.
     :param storage: where files lie whose pieces only name them.
@@ -39,52 +46,55 @@ class Home:
         self._arrived = None
         self._beside.unlink(missing_ok=True)
 
-    def apply(self, piece: Piece) -> None:
+    def apply(self, piece: Chunk) -> None:
         """Do what ``piece`` says.
 
-        :raises MirrorError: it leaves the directory, leads over a link, or does not follow on what was applied so far.
+        :raises FileSyncError: it leaves the directory, leads over a link, or does not follow on what was applied so
+        far.
         :raises OSError: as disk or storage answer, with the path: ``ENOSPC`` when the disk is full. A table is as it
             was then, and a file as good as never begun.
         """
         target = self._place(piece.path)
         match piece:
-            case Part():
+            case FilePart():
                 self._part(target, piece)
-            case Tail():
+            case Appended():
                 self._tail(target, piece)
-            case Stored():
+            case StoredFile():
                 self._stored(target, piece)
-            case Removed():
+            case RemovedFile():
                 self._remove(target)
 
     def _place(self, path: str) -> Path:
-        """Where ``path`` is. :raises MirrorError: outside, or behind a link that may lead there."""
+        """Where ``path`` is. :raises FileSyncError: outside, or behind a link that may lead there."""
         parts = path.split("/")
         if "\0" in path or any(part in ("", ".", "..") for part in parts):
-            raise MirrorError(f"{path!r} is no path inside a job directory")
+            raise FileSyncError(f"{path!r} is no path inside a job directory")
         target = self._root
         for part in parts:
             target /= part
             if target.is_symlink():
-                raise MirrorError(f"{target}: is a link; nothing is written where it leads. Put a folder in its place")
+                raise FileSyncError(
+                    f"{target}: is a link; nothing is written where it leads. Put a folder in its place"
+                )
         return target
 
-    def _part(self, target: Path, piece: Part) -> None:
+    def _part(self, target: Path, piece: FilePart) -> None:
         if piece.offset and self._arrived != (piece.path, piece.offset):
-            raise MirrorError(f"{target}: its bytes from {piece.offset} on came, after {self._arrived}")
+            raise FileSyncError(f"{target}: its bytes from {piece.offset} on came, after {self._arrived}")
         raw = piece.data.raw()
         self._write(target, lambda file: file.write(raw), begin=piece.offset == 0, finish=piece.is_last)
         self._arrived = None if piece.is_last else (piece.path, piece.offset + len(raw))
 
-    def _stored(self, target: Path, piece: Stored) -> None:
+    def _stored(self, target: Path, piece: StoredFile) -> None:
         storage = self._storage
         if storage is None:
-            raise MirrorError(f"{target}: it lies in a storage, and none was named here")
+            raise FileSyncError(f"{target}: it lies in a storage, and none was named here")
 
         def fetch(file: BinaryIO) -> None:
             storage.fetch(piece.name, file)
             if file.tell() != piece.size:
-                raise MirrorError(
+                raise FileSyncError(
                     f"{target}: {file.tell()} bytes of it are in --storage {storage.uri}, not {piece.size}"
                 )
 
@@ -110,12 +120,12 @@ class Home:
             self.close()
             raise
 
-    def _tail(self, target: Path, piece: Tail) -> None:
+    def _tail(self, target: Path, piece: Appended) -> None:
         raw = piece.data.raw()
         with _told(target), target.open("r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size != piece.offset:
-                raise MirrorError(f"{target}: has {size} bytes, and came to grow from {piece.offset}")
+                raise FileSyncError(f"{target}: has {size} bytes, and came to grow from {piece.offset}")
             try:
                 written = 0
                 while written < len(raw):

@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.executors.ray.file_sync import chunks, patterns
-from orchestrator.executors.ray.file_sync.chunks import Data, MirrorError, Part, Piece, Removed, Stored, Tail
-from orchestrator.executors.ray.file_sync.patterns import ComesHome, GoesOut, Kind
+from orchestrator.executors.ray.file_sync.chunks import (
+    Appended,
+    Chunk,
+    FilePart,
+    FileSyncError,
+    Payload,
+    RemovedFile,
+    StoredFile,
+)
+from orchestrator.executors.ray.file_sync.patterns import FileKind, InputFiles, ResultFiles
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 STORED_FROM_BYTES = 64 * 2**10
@@ -26,7 +34,7 @@ SETTLED_NS = 50_000_000
 clock: that it looks the same next time says nothing."""
 
 
-class Fate(enum.Enum):
+class SendResult(enum.Enum):
     """What became of sending a file."""
 
     SENT = enum.auto()
@@ -36,7 +44,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _FileState:
     """A file as it was when it was looked at. Those that have been sent are remembered so."""
 
     inode: int
@@ -47,7 +55,7 @@ class _Look:
     """Of tables and logs: the last bytes sent."""
 
     @classmethod
-    def at(cls, file: BinaryIO) -> _Look:
+    def at(cls, file: BinaryIO) -> _FileState:
         now_ns = time.time_ns()
         found = os.fstat(file.fileno())
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, abs(now_ns - found.st_mtime_ns) > SETTLED_NS)
@@ -56,7 +64,7 @@ class _Look:
         return (self.inode, self.size, self.mtime_ns) == (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-class Source:
+class Sender:
     """A job directory away, whose changes go home. Between scans it remembers what was sent, never contents.
 
     Every piece that a scan yields must be applied; a scan may be given up between two of them.
@@ -74,16 +82,16 @@ class Source:
         *,
         storage: Storage | None = None,
         ranks: Collection[int] | None = None,
-        choice: type[ComesHome | GoesOut] = ComesHome,
+        choice: type[ResultFiles | InputFiles] = ResultFiles,
     ) -> None:
         self._root, self._storage = root, storage
         self._choice = choice(None if ranks is None else frozenset(ranks))
-        self._sent: dict[str, _Look] = {}
+        self._sent: dict[str, _FileState] = {}
         self.is_behind = False
         """Whether the last scan had to leave something to the next, because files changed meanwhile."""
 
     @classmethod
-    def of_copy(cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Source:
+    def of_copy(cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Sender:
         """The source of a directory that holds what came from home, and nothing else yet.
 
         To be made before the worker starts.
@@ -91,14 +99,14 @@ class Source:
         source = cls(root, storage=storage, ranks=ranks)
         for path in patterns.listing(root, source._choice):
             with _opened(root / path) as file:
-                look = dataclasses.replace(_Look.at(file), is_settled=True)  # nobody writes meanwhile
-                if patterns.kind(path) is Kind.TABLE:
-                    end = _read(file, max(0, look.size - chunks.TAIL_BYTES), chunks.TAIL_BYTES)
+                look = dataclasses.replace(_FileState.at(file), is_settled=True)  # nobody writes meanwhile
+                if patterns.kind(path) is FileKind.TABLE:
+                    end = _read(file, max(0, look.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES)
                     look = dataclasses.replace(look, end=end)
             source._sent[path] = look
         return source
 
-    def scan(self) -> Iterator[Piece]:
+    def scan(self) -> Iterator[Chunk]:
         """What has changed since the last scan.
 
         Tables go before the checkpoints that need their rows, and rows of replay buffers too; an older checkpoint goes
@@ -115,23 +123,23 @@ class Source:
             for path, file in tables.items():
                 if not (yield from self._send_table(path, file)):
                     return
-        new: dict[Kind, list[str]] = {one: [] for one in Kind}
+        new: dict[FileKind, list[str]] = {one: [] for one in FileKind}
         for path, found in files.items():
             if self._is_new(path, found):
                 new[patterns.kind(path)].append(path)
-        for path in new[Kind.ROWS]:  # one that has vanished was needed by no checkpoint that is still there
-            if (yield from self._send_whole(path)) is Fate.CHANGED:
+        for path in new[FileKind.ROWS]:  # one that has vanished was needed by no checkpoint that is still there
+            if (yield from self._send_whole(path)) is SendResult.CHANGED:
                 return
-        for path in sorted(new[Kind.CHECKPOINT], reverse=True):
-            if (yield from self._send_whole(path)) is not Fate.SENT:
+        for path in sorted(new[FileKind.CHECKPOINT], reverse=True):
+            if (yield from self._send_whole(path)) is not SendResult.SENT:
                 return
         fates = []
-        for path in new[Kind.RESULT]:
+        for path in new[FileKind.RESULT]:
             fates.append((yield from self._send_whole(path)))
         yield from self._forget(sorted(set(gone) - set(given_up), key=lambda path: (-patterns.kind(path), path)))
-        for path in new[Kind.LAST_WORD]:
+        for path in new[FileKind.LAST_WORD]:
             fates.append((yield from self._send_whole(path)))
-        self.is_behind = any(fate is not Fate.SENT for fate in fates)
+        self.is_behind = any(fate is not SendResult.SENT for fate in fates)
 
     def _snapshot(self, stack: contextlib.ExitStack) -> tuple[Mapping[str, os.stat_result], Mapping[str, BinaryIO]]:
         """The files as they are now, and those tables and logs opened that may have changed.
@@ -143,7 +151,7 @@ class Source:
             before = patterns.checkpoints(self._root)
             files = patterns.listing(self._root, self._choice)
             for path, found in files.items():
-                if patterns.kind(path) is Kind.TABLE and self._is_new(path, found):
+                if patterns.kind(path) is FileKind.TABLE and self._is_new(path, found):
                     with contextlib.suppress(FileNotFoundError):
                         tables[path] = stack.enter_context(_opened(self._root / path))
             if patterns.checkpoints(self._root) == before:
@@ -155,14 +163,14 @@ class Source:
         sent = self._sent.get(path)
         return sent is None or not (sent.is_settled and sent.is_still(found))
 
-    def _forget(self, paths: Collection[str]) -> Iterator[Piece]:
+    def _forget(self, paths: Collection[str]) -> Iterator[Chunk]:
         for path in paths:
             del self._sent[path]
-            yield Removed(path)
+            yield RemovedFile(path)
 
-    def _send_table(self, path: str, file: BinaryIO) -> Generator[Piece, None, bool]:
+    def _send_table(self, path: str, file: BinaryIO) -> Generator[Chunk, None, bool]:
         """What a table or log has grown by, or all of it. Returns False when it changed otherwise meanwhile."""
-        look, sent = _Look.at(file), self._sent.get(path)
+        look, sent = _FileState.at(file), self._sent.get(path)
         # A table that is cut back and written anew is another file; one that is cut in place has another end.
         grows = (
             sent is not None
@@ -173,70 +181,74 @@ class Source:
         at, end = (sent.size, sent.end) if sent is not None and grows else (0, b"")
         pack = True
         while True:
-            length = min(chunks.PIECE_BYTES, look.size - at)
+            length = min(chunks.CHUNK_BYTES, look.size - at)
             read = _read(file, at - len(end), len(end) + length)
             if len(read) < len(end) + length or not read.startswith(end):
                 return False
-            data = Data.of(read[len(end) :], pack=pack)
-            begins, at, pack, end = at, at + length, data.is_packed, read[-chunks.TAIL_BYTES :]
+            data = Payload.of(read[len(end) :], pack=pack)
+            begins, at, pack, end = at, at + length, data.is_packed, read[-chunks.COMPARED_BYTES :]
             is_last = at == look.size
             if is_last or grows:
                 is_settled = look.is_settled and is_last
                 self._sent[path] = dataclasses.replace(look, size=at, is_settled=is_settled, end=end)
             if not grows:
-                yield Part(path, begins, data, is_last)
+                yield FilePart(path, begins, data, is_last)
             elif length:
-                yield Tail(path, begins, data)
+                yield Appended(path, begins, data)
             if is_last:
                 return True
 
-    def _send_whole(self, path: str) -> Generator[Piece, None, Fate]:
+    def _send_whole(self, path: str) -> Generator[Chunk, None, SendResult]:
         try:
             file = _opened(self._root / path)
         except FileNotFoundError:
-            return Fate.VANISHED
+            return SendResult.VANISHED
         with file:
-            look = _Look.at(file)
+            look = _FileState.at(file)
             if self._storage is not None and look.size >= STORED_FROM_BYTES:
                 return (yield from self._send_stored(path, file, look, self._storage))
             at, pack = 0, True
             while True:
-                raw = _read(file, at, min(chunks.PIECE_BYTES, look.size - at))
+                raw = _read(file, at, min(chunks.CHUNK_BYTES, look.size - at))
                 begins, at = at, at + len(raw)
                 is_last = at == look.size
                 if not (raw or is_last) or (is_last and not look.is_still(os.fstat(file.fileno()))):
-                    return Fate.CHANGED
-                data = Data.of(raw, pack=pack)
+                    return SendResult.CHANGED
+                data = Payload.of(raw, pack=pack)
                 pack = data.is_packed
                 if is_last:
                     self._sent[path] = look
-                yield Part(path, begins, data, is_last)
+                yield FilePart(path, begins, data, is_last)
                 if is_last:
-                    return Fate.SENT
+                    return SendResult.SENT
 
-    def _send_stored(self, path: str, file: BinaryIO, look: _Look, storage: Storage) -> Generator[Piece, None, Fate]:
+    def _send_stored(
+        self, path: str, file: BinaryIO, look: _FileState, storage: Storage
+    ) -> Generator[Chunk, None, SendResult]:
         name = storage.put(file)
         if not look.is_still(os.fstat(file.fileno())):
             storage.remove(name)
-            return Fate.CHANGED
+            return SendResult.CHANGED
         self._sent[path] = look
-        yield Stored(path, name, look.size)
-        return Fate.SENT
+        yield StoredFile(path, name, look.size)
+        return SendResult.SENT
 
 
-def outgoing(root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Iterator[Piece]:
+def outgoing_chunks(
+    root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None
+) -> Iterator[Chunk]:
     """What a worker needs of the job directory at home: spec, robot, checkpoints with their replay buffers, tables.
 
     All checkpoints go, not the newest alone: a worker that finds that one damaged goes on from the one before.
 
     :param ranks: those that will run there; each needs its own replay buffer only. None: all of them.
-    :raises MirrorError: a link is among the files, or they change meanwhile.
+    :raises FileSyncError: a link is among the files, or they change meanwhile.
     :raises OSError: as disk or storage answer; ``root`` is not there.
     """
-    source = Source(root, storage=storage, ranks=ranks, choice=GoesOut)
+    source = Sender(root, storage=storage, ranks=ranks, choice=InputFiles)
     yield from source.scan()
     if source.is_behind:
-        raise MirrorError(f"{root}: its files changed while they were sent; does another program write there?")
+        raise FileSyncError(f"{root}: its files changed while they were sent; does another program write there?")
 
 
 def _given_up(gone: Collection[str], files: Collection[str]) -> list[str]:
@@ -244,9 +256,9 @@ def _given_up(gone: Collection[str], files: Collection[str]) -> list[str]:
 
     Others are gone because there are newer ones: all that are left are.
     """
-    left = [path for path in files if patterns.kind(path) is Kind.CHECKPOINT]
+    left = [path for path in files if patterns.kind(path) is FileKind.CHECKPOINT]
     oldest = min(left, default="")
-    return [path for path in gone if patterns.kind(path) is Kind.CHECKPOINT and path > oldest]
+    return [path for path in gone if patterns.kind(path) is FileKind.CHECKPOINT and path > oldest]
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import REPLAY, JobPaths
-from orchestrator.executors.ray.file_sync import Home, Part, Piece, Source, Tail
-from orchestrator.executors.ray.file_sync.chunks import Data
+from orchestrator.executors.ray.file_sync import Appended, Chunk, FilePart, Receiver, Sender
+from orchestrator.executors.ray.file_sync.chunks import Payload
 
 BUFFER_ROWS = 6
 EVERY = 3
@@ -28,7 +28,7 @@ def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
-def bring(source: Source, home: Home) -> list[Piece]:
+def bring(source: Sender, home: Receiver) -> list[Chunk]:
     """One scan, applied."""
     pieces = []
     for piece in source.scan():
@@ -217,15 +217,15 @@ def replace(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def part(path: str, content: bytes = b"x", *, offset: int = 0, is_last: bool = True) -> Part:
-    return Part(path, offset, Data.of(content, pack=True), is_last)
+def part(path: str, content: bytes = b"x", *, offset: int = 0, is_last: bool = True) -> FilePart:
+    return FilePart(path, offset, Payload.of(content, pack=True), is_last)
 
 
-def tail(path: str, offset: int, content: bytes) -> Tail:
-    return Tail(path, offset, Data.of(content, pack=True))
+def tail(path: str, offset: int, content: bytes) -> Appended:
+    return Appended(path, offset, Payload.of(content, pack=True))
 
 
-def paths_of(some: list[Piece]) -> list[str]:
+def paths_of(some: list[Chunk]) -> list[str]:
     return [piece.path for piece in some]
 
 
