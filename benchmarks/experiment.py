@@ -33,7 +33,7 @@ from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_t
 from orchestrator.core.job import Job, Pending, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.fake import FakeExecutor, Fate
+from orchestrator.executors.fake import Behaviour, FakeExecutor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology
@@ -278,13 +278,13 @@ def seconds_for_500(count: int) -> float:
     """CPU seconds of the loop until 500 jobs have ended; taking the jobs up is not counted."""
     marks: list[float] = []
 
-    def behave(launch: Any) -> Fate:
+    def behave(launch: Any) -> Behaviour:
         number = int(launch.job_id.split("-")[1])
         if number in (0, 500):
             marks.append(time.process_time())
         if number == 500:
             supervisors[0].request_stop("enough")
-        return Fate(after_s=1.0)
+        return Behaviour(after_s=1.0)
 
     supervisors: list[Supervisor] = []
     supervise(count, lambda: FakeExecutor(behave=behave), supervisors)

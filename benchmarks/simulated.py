@@ -17,10 +17,10 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.ledger import Ledger
-from orchestrator.machine.slots import Place, Slot
+from orchestrator.machine.slots import RankSlot, Slot
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.supervisor import Supervisor
 
@@ -87,7 +87,7 @@ class Nodes(ClusterSlots):
         interval_s = self._scale_s * math.pow(self._chance.gammavariate(1 + 1 / shape, 1.0), 1 / shape)
         return interval_s * self._chance.random()
 
-    def lost_at(self, place: Place) -> float:
+    def lost_at(self, place: RankSlot) -> float:
         """When the node of ``place`` is lost, as nobody knows yet."""
         return self._lost_at[int(place.node)]
 
@@ -204,8 +204,8 @@ class Work:
     def _lot(self, job_id: str) -> float:
         return random.Random(job_id).random()
 
-    def behave(self, launch: Launch) -> Fate:
-        left_s, lost_s = self._left_s[launch.job_id], self._nodes.lost_at(launch.places[0]) - self._now()
+    def behave(self, launch: Launch) -> Behaviour:
+        left_s, lost_s = self._left_s[launch.job_id], self._nodes.lost_at(launch.rank_slots[0]) - self._now()
         own = self._own_fate(launch, left_s)
         if lost_s < min(own.after_s, own.hangs_after_s):
             self._lose(launch.job_id, lost_s)
@@ -214,7 +214,7 @@ class Work:
             self._lose(launch.job_id, min(own.after_s, own.hangs_after_s))
         return own
 
-    def _own_fate(self, launch: Launch, left_s: float) -> Fate:
+    def _own_fate(self, launch: Launch, left_s: float) -> Behaviour:
         """What becomes of the attempt if its node lives on. Strokes of fate come in the middle."""
         rates, lot, middle_s = self._rates, self._lot(launch.job_id), START_S + left_s / 2
         if lot < rates.faulty:
@@ -225,7 +225,7 @@ class Work:
             return self._fate(launch.job_id, NEVER, None, hangs_after_s=middle_s)
         return self._fate(launch.job_id, START_S + left_s, int(ExitCode.SUCCEEDED))
 
-    def _fate(self, job_id: str, after_s: float, returncode: int | None, hangs_after_s: float = NEVER) -> Fate:
+    def _fate(self, job_id: str, after_s: float, returncode: int | None, hangs_after_s: float = NEVER) -> Behaviour:
         before_s = self._whole_s[job_id] - self._left_s[job_id]
 
         def progress(since_s: float) -> Progress:
@@ -241,7 +241,7 @@ class Work:
                 learner="fast",
             )
 
-        return Fate(
+        return Behaviour(
             after_s=after_s,
             returncode=returncode,
             placed_after_s=PLACING_S,

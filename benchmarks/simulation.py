@@ -28,8 +28,8 @@ from orchestrator.executors.fake import FakeExecutor
 from orchestrator.ledger import summary
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.job_table import Roster
-from orchestrator.supervisor.launcher import Launching
+from orchestrator.supervisor.job_table import JobTable
+from orchestrator.supervisor.launcher import Launcher
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.supervisor import Supervisor
 
@@ -184,9 +184,9 @@ def booked(parts: Parts) -> Iterator[None]:
     writing = summary.writing
     with contextlib.ExitStack() as patches:
         for kind, method, part in (
-            (Roster, "take_up", "supervisor"),
+            (JobTable, "take_up", "supervisor"),
             (Supervisor, "_turn", "supervisor"),
-            (Launching, "_submit", "job directories"),
+            (Launcher, "_submit", "job directories"),
             (Recorder, "last_word", "job directories"),
         ):
             patches.enter_context(mock.patch.object(kind, method, parts.timed(part, getattr(kind, method))))

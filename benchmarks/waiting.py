@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.simulated import DAY_S, make_jobs, supervisor_over
 from benchmarks.simulation import resident_mib
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.experiment import session  # noqa: F401 - everything that a driver loads
 from orchestrator.supervisor.events import SilentReporter, View
@@ -31,7 +31,7 @@ class _StopsAfterAWhile(SilentReporter):
 def supervise(root: Path, count: int) -> float:
     """Resident MiB of this process while all of ``count`` jobs but those that four cores hold wait."""
     jobs = make_jobs(count, random.Random(0), max_retries=3, stall_timeout_s=DAY_S)
-    fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))
+    fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
     pool = ClusterSlots()
     pool.add("only", cores=4, gpus=0, memory_mib=1 << 20)
     reporter = _StopsAfterAWhile()

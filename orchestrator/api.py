@@ -94,7 +94,7 @@ def run(
     """
     path = Path(jobs)
     experiment = load(path, overrides=overrides or {})
-    options = session.Options(
+    options = session.RunOptions(
         run_dir=Path(run_dir or Path("runs") / experiment.directory_name).absolute(),
         max_parallel=max_parallel,
         fresh=fresh,
@@ -158,7 +158,7 @@ def train(
     experiment = _declare(root.name, shared, files, unusable)
     rows: dict[tuple[str, int], Result] = {}
     if experiment is not None:
-        options = session.Options(
+        options = session.RunOptions(
             run_dir=root,
             max_parallel=max_parallel,
             executor=executor,
@@ -205,7 +205,9 @@ def _escaped(file: Path) -> str:
     return re.sub(r"([*?[])", r"[\1]", str(file))
 
 
-def _finish(experiment: Experiment, options: session.Options, *, show: bool, given: bytes | None) -> session.Finished:
+def _finish(
+    experiment: Experiment, options: session.RunOptions, *, show: bool, given: bytes | None
+) -> session.RunResult:
     reporter = LineReporter() if show else SilentReporter()
     finished = session.run(experiment, options, reporter, given=given)
     if finished.signalled and finished.interrupted:

@@ -20,7 +20,7 @@ from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.experiment.preflight import Child
-    from orchestrator.experiment.session import Options, Plan
+    from orchestrator.experiment.session import Plan, RunOptions
     from orchestrator.jobfile import Experiment
 
 app = typer.Typer(
@@ -120,7 +120,7 @@ def run(
             experiment, verdicts, run_dir, given = known.experiment, known.verdicts, jobs, None
         else:
             experiment, given = load(jobs, overrides=overrides), jobs.read_bytes()
-        options = session.Options(
+        options = session.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             verdicts=verdicts,
             refuse_invalid=verdicts is None,
@@ -144,7 +144,7 @@ def run(
             _fail("stopped; nothing was launched", 130)
 
 
-def _run(experiment: Experiment, options: Options, given: bytes | None, warm: Child | None, *, as_json: bool) -> int:
+def _run(experiment: Experiment, options: RunOptions, given: bytes | None, warm: Child | None, *, as_json: bool) -> int:
     from orchestrator.experiment import session
     from orchestrator.terminal import live_table
 

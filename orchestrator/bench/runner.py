@@ -25,7 +25,7 @@ from orchestrator.bench.measurement_window import Course, Window
 from orchestrator.bench.supervised_jobs import write_request
 from orchestrator.bench.workload import Work
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.executors.local import Sentinel
+from orchestrator.executors.local import OrphanReaper
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
@@ -51,7 +51,7 @@ class Ground:
 
     scratch: Path
     machine: Machine
-    sentinel: Sentinel
+    sentinel: OrphanReaper
     token: str
 
     @property
@@ -65,7 +65,7 @@ def ground(scratch: Path, machine: Machine) -> Iterator[Ground]:
     token = secrets.token_hex(16)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    sentinel = Sentinel(token)
+    sentinel = OrphanReaper(token)
     try:
         yield Ground(scratch=scratch, machine=machine, sentinel=sentinel, token=token)
     finally:

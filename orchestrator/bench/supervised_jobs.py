@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         source=str(path),
         base=path.parent,
     )
-    options = session.Options(run_dir=Path(request["run_dir"]), grace_s=request["grace_s"])
+    options = session.RunOptions(run_dir=Path(request["run_dir"]), grace_s=request["grace_s"])
     try:
         return session.run(experiment, options, SilentReporter()).exit_code
     except OrchestratorError as error:

@@ -162,7 +162,7 @@ def move(job_id: str, old: State, new: State) -> State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AttemptOutcome:
     """How an attempt ended: ``cause`` is None when it ended well."""
 
     cause: Cause | None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from orchestrator.core.messages import Progress
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Launch:
     """Of each rank."""
     ranks: int = 1
     """Processes of the attempt: all are started, or none."""
-    places: tuple[Place, ...] = ()
+    rank_slots: tuple[RankSlot, ...] = ()
     """Where an executor over several machines starts them; their CPUs and GPUs are chosen there."""
     first_rank: int = 0
     """Of those on this machine, where the others are on other ones."""

@@ -19,7 +19,7 @@ ALIVE = Progress(phase="training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class Behaviour:
     """What becomes of one launch. Times are simulated seconds since the launch."""
 
     after_s: float = 1.0
@@ -45,7 +45,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    fate: Fate
+    fate: Behaviour
     ranks: int
     launched: float
 
@@ -63,7 +63,7 @@ class FakeExecutor:
         executors do that listen now and then.
     """
 
-    behave: Callable[[Launch], Fate] = lambda _: Fate()
+    behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()
     launches: MutableSequence[Launch] = field(default_factory=list)
     gather_s: float = 0.0
     time_s: float = 0.0
@@ -86,7 +86,7 @@ class FakeExecutor:
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
         attempt = self._alive[handle] = _Attempt(fate=fate, ranks=launch.ranks, launched=self.time_s)
-        if launch.places:
+        if launch.rank_slots:
             self._in(fate.placed_after_s, _placed(handle, launch))
         self._in(fate.after_s, self._end(handle, fate.returncode, fate.oom_killed, fate.rank))
         for when, rss_mib in fate.rss_mib:
@@ -160,7 +160,7 @@ class FakeExecutor:
 
 def _placed(handle: Handle, launch: Launch) -> Placed:
     """On the first CPUs of each machine: nobody else is there."""
-    cpus = tuple(cpu for place in launch.places for cpu in range(place.cores))
-    gpus = tuple(str(gpu) for place in launch.places for gpu in range(place.gpus))
-    node = ", ".join(dict.fromkeys(place.node for place in launch.places))
+    cpus = tuple(cpu for place in launch.rank_slots for cpu in range(place.cores))
+    gpus = tuple(str(gpu) for place in launch.rank_slots for gpu in range(place.gpus))
+    node = ", ".join(dict.fromkeys(place.node for place in launch.rank_slots))
     return Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=None, pid_start=None)

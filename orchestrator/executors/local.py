@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from orchestrator.executors import orphan_reaper, process, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess
-from orchestrator.executors.rank_group import End, Gang
+from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.machine import topology
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
@@ -35,7 +35,7 @@ EXIT_POLL_S = 0.05
 SENTINEL_PATIENCE_S = 5.0
 
 
-class Sentinel:
+class OrphanReaper:
     """Our end of the sentinel process (:mod:`orchestrator.executors.orphan_reaper`)."""
 
     def __init__(self, token: str, *, apart: bool = False) -> None:
@@ -77,20 +77,20 @@ class LocalExecutor:
     :param worker_command: what is started in the worker's place, with job directory and attempt
         number appended.
     :param environment: variables added to every worker's environment; None: taken out of it.
-    :param sentinel_apart: whether this process may take its children with it when it ends.
+    :param reaper_apart: whether this process may take its children with it when it ends.
 
     Call everything from one thread: the kernel ends workers when the thread that spawned them ends.
     """
 
     worker_command: Sequence[str] = WORKER_COMMAND
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    sentinel_apart: bool = False
+    reaper_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
-    _gangs: dict[Handle, Gang[WorkerProcess]] = field(default_factory=dict, init=False)
+    _gangs: dict[Handle, RankGroup[WorkerProcess]] = field(default_factory=dict, init=False)
     _ends: selectors.BaseSelector | None = field(default=None, init=False)
     """Of pidfds: becomes ready when a rank ends."""
     _channels: selectors.BaseSelector | None = field(default=None, init=False)
-    _sentinel: Sentinel | None = field(default=None, init=False)
+    _sentinel: OrphanReaper | None = field(default=None, init=False)
     _next_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
     """As of the last sample, less those that explain an exit since."""
@@ -158,9 +158,9 @@ class LocalExecutor:
             if self._sentinel is not None:
                 self._sentinel.close()
             self._sentinel = None
-            self._sentinel = Sentinel(self._token, apart=self.sentinel_apart)
+            self._sentinel = OrphanReaper(self._token, apart=self.reaper_apart)
 
-    def _wait_for_ends(self, timeout_s: float) -> list[tuple[Gang[WorkerProcess], WorkerProcess]]:
+    def _wait_for_ends(self, timeout_s: float) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
         """Ranks that have ended; waits for the first, but not longer than it takes to have something to read."""
         if self._ends is None or not self._gangs:
             select.select([], [], [], timeout_s)
@@ -181,7 +181,7 @@ class LocalExecutor:
                 self._channels.unregister(worker.channel)
         return events
 
-    def _reap(self, one: Gang[WorkerProcess], worker: WorkerProcess) -> list[Event]:
+    def _reap(self, one: RankGroup[WorkerProcess], worker: WorkerProcess) -> list[Event]:
         """Take a rank that has ended out of its gang. Returns the last things it said."""
         said, _ = _heard(one, worker)
         for selector, file in ((self._channels, worker.channel), (self._ends, worker.pidfd)):
@@ -192,10 +192,10 @@ class LocalExecutor:
         returncode = worker.reap()
         self._sweep(worker.token)
         oom_killed = returncode == -signal.SIGKILL and not one.rest_killed and self._is_oom_kill()
-        one.note(End(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
+        one.note(RankExit(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
         return said
 
-    def _settle(self, gangs: Iterable[Gang[WorkerProcess]]) -> list[Event]:
+    def _settle(self, gangs: Iterable[RankGroup[WorkerProcess]]) -> list[Event]:
         """The ends of attempts that have lost ranks."""
         ends = [end for one in gangs if (end := one.settle()) is not None]
         for end in ends:
@@ -223,11 +223,11 @@ class LocalExecutor:
         return [Sampled(one.handle, _resident_mib(one)) for one in self._gangs.values()]
 
 
-def _resident_mib(one: Gang[WorkerProcess]) -> float:
+def _resident_mib(one: RankGroup[WorkerProcess]) -> float:
     return sum(process.resident_mib(worker.pid) for worker in one.running)
 
 
-def _heard(one: Gang[WorkerProcess], worker: WorkerProcess) -> tuple[list[Event], bool]:
+def _heard(one: RankGroup[WorkerProcess], worker: WorkerProcess) -> tuple[list[Event], bool]:
     """What a rank has said meanwhile, and whether it may say more. Rank 0 speaks for all."""
     said, goes_on = worker.read()
     return [Progressed(one.handle, progress) for progress in said if worker.rank == 0], goes_on

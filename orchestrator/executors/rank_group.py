@@ -20,7 +20,7 @@ from orchestrator.executors.process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class RankExit:
     """How one rank ended; the figures as in :class:`Exited`."""
 
     rank: int
@@ -62,13 +62,13 @@ Rank = TypeVar("Rank", bound=Member)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Gang(Generic[Rank]):
+class RankGroup(Generic[Rank]):
     """The ranks of an attempt that still run, and the end that the attempt will have."""
 
     handle: Handle
     ranks: int
     running: list[Rank]
-    _end: End | None = None
+    _end: RankExit | None = None
     """Of those so far the one that says most; of equals the first."""
     rest_killed: bool = False
     """Whether we have ended what still runs, because of one that had failed."""
@@ -88,7 +88,7 @@ class Gang(Generic[Rank]):
         for worker in self.running:
             worker.kill()
 
-    def note(self, end: End) -> None:
+    def note(self, end: RankExit) -> None:
         """Take account of a rank that is over. What we killed ourselves because of another's end says nothing."""
         if self.rest_killed and end.returncode == -signal.SIGKILL:
             return
@@ -128,7 +128,7 @@ def new_secret() -> str:
 
 def start(
     command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str | None]
-) -> Gang[WorkerProcess]:
+) -> RankGroup[WorkerProcess]:
     """Start every rank of an attempt.
 
     :param token: of the attempt; of several ranks each has one of its own below it.
@@ -148,6 +148,6 @@ def start(
             worker.reap()
         raise
     first = started[0]
-    return Gang(
+    return RankGroup(
         handle=Handle(launch.job_id, launch.number, first.pid, first.pid_start), ranks=launch.ranks, running=started
     )

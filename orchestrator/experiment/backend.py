@@ -19,7 +19,7 @@ from orchestrator.machine.topology import Machine, available_memory_mib
 EXECUTORS = ("local", "ray")
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Made before robots are examined, ready after that."""
 
     @property
@@ -59,7 +59,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class LocalEngine:
+class LocalBackend:
     """The machine that we are on."""
 
     def __init__(self, machine: Machine, max_parallel: int | None, claims_directory: Path | None) -> None:
@@ -103,13 +103,13 @@ class LocalEngine:
         self.slots.close()
 
 
-def check_name(name: str) -> None:
+def check_executor_name(name: str) -> None:
     """:raises UsageError: naming the valid ones."""
     if name not in EXECUTORS:
         raise UsageError(f"--executor {name}: unknown; valid: {', '.join(EXECUTORS)}")
 
 
-def opened(
+def open_backend(
     name: str,
     machine: Machine,
     *,
@@ -119,7 +119,7 @@ def opened(
     jobs: Sequence[Job],
     address: str,
     storage: str,
-) -> Engine:
+) -> Backend:
     """The engine called ``name``.
 
     :param home: the run directory, which exists.
@@ -128,9 +128,9 @@ def opened(
     :param storage: how files travel between ``home`` and other machines.
     :raises UsageError: there is no such engine here.
     """
-    check_name(name)
+    check_executor_name(name)
     if name == "local":
-        return LocalEngine(machine, max_parallel, claims_directory)
+        return LocalBackend(machine, max_parallel, claims_directory)
     from orchestrator.executors.ray.ray_backend import RayBackend
 
     return RayBackend(

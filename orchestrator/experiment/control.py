@@ -16,7 +16,7 @@ from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_directory import Holder
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, summary
 
 FOLLOW_EVERY_S = 0.3
@@ -29,7 +29,7 @@ class Snapshot:
     paths: RunPaths
     rows: Sequence[dict[str, Any]]
     """As in ``summary.json``, straight from the ledger."""
-    holder: Holder | None
+    holder: LockHolder | None
 
     @property
     def over(self) -> bool:

@@ -44,7 +44,7 @@ DISK_FULL = tuple(map(os.strerror, DISK_FULL_ERRNOS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobVerdict:
     """What preflight found for a job: a problem, or where its robot was staged."""
 
     problem: Problem | None
@@ -67,7 +67,7 @@ def examine(
     at_once: int,
     warm: Child | None = None,
     check: Callable[[], None] = lambda: None,
-) -> dict[str, Verdict]:
+) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
     :param warm: a child started earlier (see :func:`warm_up`); it is used up.
@@ -112,14 +112,14 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
     return distinct, key_of
 
 
-def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> Verdict:
+def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
     if answer.problem is not None:
         if answer.problem.endswith(DISK_FULL):
             raise DiskFullError(
                 f"{request.stage_to}: no space left on the disk; make room and give the same command again"
             )
-        return Verdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
-    return Verdict(
+        return JobVerdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
+    return JobVerdict(
         problem=None,
         bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
         xml=answer.xml,

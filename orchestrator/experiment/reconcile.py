@@ -18,9 +18,9 @@ from orchestrator.core.errors import ChangedError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import (
     Attempt,
+    AttemptOutcome,
     Cancelled,
     Cause,
-    Ending,
     Failed,
     Job,
     Pending,
@@ -34,7 +34,7 @@ from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.preflight import Verdict
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology as machines
 from orchestrator.supervisor import retry_policy
@@ -104,7 +104,9 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
                 ended_at=None,
                 wall_s=None if last is None else last.wall_s,
                 returncode=None if last is None else last.code,
-                ending=Ending(cause=None if well else Cause.SUPERVISOR_DIED, message="taken from the job directory"),
+                ending=AttemptOutcome(
+                    cause=None if well else Cause.SUPERVISOR_DIED, message="taken from the job directory"
+                ),
                 max_rss_mib=None,
                 record=last,
             )
@@ -157,7 +159,7 @@ def last_word(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord
 
 def reconcile(
     jobs: Sequence[Job],
-    verdicts: Mapping[str, Verdict],
+    verdicts: Mapping[str, JobVerdict],
     position: Mapping[str, int],
     on_change: OnChange,
     paths: RunPaths,
@@ -213,7 +215,7 @@ def reconcile(
     return settled
 
 
-def _difference(row: JobRow, job: Job, verdict: Verdict) -> list[str]:
+def _difference(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     lines = []
     if row.fingerprint != job.spec.fingerprint():
         before, after = _keys(row.job), _keys(job)
@@ -259,7 +261,7 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
     )
 
 
-def _place_robot(paths: RunPaths, job_id: str, verdict: Verdict) -> None:
+def _place_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
     job = paths.job(job_id)
     job.root.mkdir(parents=True, exist_ok=True)
     if verdict.bundle is not None:
@@ -293,7 +295,7 @@ def _settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
         ending = retry_policy.judge(record.code, record, asked=None, oom_killed=False, rank=rank)
     else:
-        ending = Ending(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
+        ending = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
     ended_at = _last_sign_of_life(paths.job(row.job.job_id), attempt.number)
     ledger.end_attempt(
         row.job.job_id,

@@ -11,7 +11,7 @@ from orchestrator.core.errors import Problem, RunDirError
 from orchestrator.core.job import TERMINAL, Failed
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.preflight import Verdict
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger
 
@@ -19,7 +19,7 @@ from orchestrator.ledger import JobRow, Ledger
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     experiment: Experiment
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, JobVerdict]
     """As the robots in the run directory deserve it, by ``job_id``; nothing is examined anew."""
 
 
@@ -51,11 +51,11 @@ def load(run_dir: Path) -> Recorded:
     return Recorded(experiment=experiment, verdicts={row.job.job_id: _verdict(row, paths) for row in rows})
 
 
-def _verdict(row: JobRow, paths: RunPaths) -> Verdict:
+def _verdict(row: JobRow, paths: RunPaths) -> JobVerdict:
     job = row.job
     if isinstance(row.state, Failed) and not row.attempts:  # refused before its launch
-        return Verdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
+        return JobVerdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
     robot = paths.job(job.job_id).root / (job.spec.xml or "")
     if row.state.name not in TERMINAL and not robot.exists():
         raise RunDirError(f"{robot}: the robot of {job.job_id} is no longer there; run the job file with --fresh")
-    return Verdict(problem=None, robot_hash=row.robot_hash)
+    return JobVerdict(problem=None, robot_hash=row.robot_hash)

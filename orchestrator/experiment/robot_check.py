@@ -15,7 +15,7 @@ from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.machine import topology
 
-VerdictWord: TypeAlias = Literal["ok", "warning", "error", "fragment"]
+CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
 
 SIMULATE_S = 0.4
 """CPU seconds that trying out one robot's physics may take."""
@@ -29,12 +29,12 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class RobotCheck:
     """What became of one file, or of one robot-and-task of a job file."""
 
     path: str
     """As it was given or found."""
-    verdict: VerdictWord
+    verdict: CheckVerdict
     messages: Sequence[str] = ()
     """The worst first."""
     job: str | None = None
@@ -79,7 +79,7 @@ def check(
     time_limit_s: float = TIME_LIMIT_S,
     told: Callable[[int, int], None] = lambda *_: None,
     stop: Callable[[], None] = lambda: None,
-) -> list[Checked]:
+) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
     :param told: called with the numbers of robots examined and to be examined.
@@ -101,7 +101,7 @@ def check(
     return [_checked(item, answered.get(id(item)), includers, twins) for item in items]
 
 
-def exit_code(rows: Sequence[Checked]) -> int:
+def exit_code(rows: Sequence[RobotCheck]) -> int:
     return int(any(row.verdict == "error" for row in rows))
 
 
@@ -189,22 +189,22 @@ def _reachable(start: str, parts: Mapping[str, Sequence[str]]) -> set[str]:
 
 def _checked(
     item: _Item, answer: ExaminationAnswer | None, includers: Mapping[str, str], twins: dict[str, str]
-) -> Checked:
+) -> RobotCheck:
     """:param twins: hash → the first file that has it; added to."""
     if answer is None:
-        return Checked(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
+        return RobotCheck(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
     fragment = answer.fragment if item.found or answer.problem is None else None
     if item.where is None and answer.problem is not None and (includer := includers.get(os.path.realpath(item.path))):
         fragment = f"a part of {includer}, no robot of its own"
     if fragment is not None:
-        return Checked(path=item.path, verdict="fragment", messages=(fragment,), figures={})
+        return RobotCheck(path=item.path, verdict="fragment", messages=(fragment,), figures={})
     notes = list(answer.notes)
     if item.where is None and answer.hash is not None:
         twin = twins.setdefault(answer.hash, item.path)
         notes += [f"the same robot as {twin}"] if twin != item.path else []
     problem = [] if answer.problem is None else [_local(answer.problem, item)]
-    verdict: VerdictWord = "error" if problem else "warning" if answer.warnings else "ok"
-    return Checked(
+    verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"
+    return RobotCheck(
         path=item.path,
         verdict=verdict,
         messages=(*problem, *answer.warnings, *notes),

@@ -21,7 +21,7 @@ from orchestrator.machine import topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LockHolder:
     """The supervisor that holds a run directory."""
 
     pid: int
@@ -139,7 +139,7 @@ def _others(root: Path) -> str:
     return ""
 
 
-def holder(paths: RunPaths) -> Holder | None:
+def holder(paths: RunPaths) -> LockHolder | None:
     """Who holds the run directory now; None when nobody does."""
     try:
         with paths.lock.open("rb") as file:
@@ -152,11 +152,11 @@ def holder(paths: RunPaths) -> Holder | None:
     return None
 
 
-def _read_holder(content: bytes) -> Holder:
+def _read_holder(content: bytes) -> LockHolder:
     try:
-        return Holder(**json.loads(content))
+        return LockHolder(**json.loads(content))
     except (ValueError, TypeError):  # taken this very moment, not yet written
-        return Holder(pid=0, pid_start=None, host="this machine", since="just now")
+        return LockHolder(pid=0, pid_start=None, host="this machine", since="just now")
 
 
 @contextlib.contextmanager

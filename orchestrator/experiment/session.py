@@ -20,10 +20,9 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment import backend as engines
 from orchestrator.experiment import preflight, run_directory, videos
-from orchestrator.experiment.backend import Engine
-from orchestrator.experiment.preflight import Verdict
+from orchestrator.experiment.backend import Backend, check_executor_name, open_backend
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
 from orchestrator.experiment.signals import StopRequests
 from orchestrator.jobfile import Experiment
@@ -33,12 +32,12 @@ from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.events import Reporter, UntilGone
+from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.supervisor import Supervisor, exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """What the command line may say about a run."""
 
     run_dir: Path
@@ -55,13 +54,13 @@ class Options:
     grace_s: float = 30.0
     refuse_invalid: bool = True
     """Whether one invalid robot stops everything before launch; otherwise it alone is FAILED."""
-    verdicts: Mapping[str, Verdict] | None = None
+    verdicts: Mapping[str, JobVerdict] | None = None
     """On all jobs, known beforehand (:mod:`orchestrator.experiment.resume`); None: robots and environments are
     examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class RunResult:
     """What became of an experiment."""
 
     paths: RunPaths
@@ -79,11 +78,11 @@ class Plan:
     """What a run would do: for ``--dry-run`` and for the run itself."""
 
     machine: Machine
-    engine: Engine
+    backend: Backend
     """Whoever makes the plan closes it."""
     jobs: Sequence[Job]
     """In order of launch."""
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, JobVerdict]
     warnings: Sequence[str]
     choices: Sequence[str]
     """What was chosen where the job file says ``auto``, and why."""
@@ -91,7 +90,7 @@ class Plan:
 
 def plan(
     experiment: Experiment,
-    options: Options,
+    options: RunOptions,
     staging: Path,
     *,
     stops: StopRequests,
@@ -105,10 +104,10 @@ def plan(
     :raises KeyboardInterrupt: when ``stops`` holds one.
     :raises SpecError: every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
-    engines.check_name(options.executor)
+    check_executor_name(options.executor)
     machine = machines.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
     with contextlib.ExitStack() as stack:
-        engine = engines.opened(
+        backend = open_backend(
             options.executor,
             machine,
             max_parallel=options.max_parallel or experiment.max_parallel,
@@ -118,18 +117,18 @@ def plan(
             address=options.ray_address,
             storage=options.storage,
         )
-        stack.callback(engine.close)
-        found = _plan(experiment, options, staging, machine, engine, stops, warm)
+        stack.callback(backend.close)
+        found = _plan(experiment, options, staging, machine, backend, stops, warm)
         stack.pop_all()
     return found
 
 
 def _plan(
     experiment: Experiment,
-    options: Options,
+    options: RunOptions,
     staging: Path,
     machine: Machine,
-    engine: Engine,
+    backend: Backend,
     stops: StopRequests,
     warm: preflight.Child | None,
 ) -> Plan:
@@ -140,16 +139,16 @@ def _plan(
     else:
         verdicts = dict(options.verdicts)
     stops.check()
-    warnings = engine.ready()
+    warnings = backend.ready()
     stops.check()
     jobs = []
     problems: dict[Problem, None] = {}
     for job in experiment.jobs:
         verdict = verdicts[job.job_id]
-        found = [*engine.problems(job), *([verdict.problem] if verdict.problem else [])]
+        found = [*backend.problems(job), *([verdict.problem] if verdict.problem else [])]
         if found:
             problems.update(dict.fromkeys(found))
-            verdicts[job.job_id] = Verdict(problem=found[0])
+            verdicts[job.job_id] = JobVerdict(problem=found[0])
         xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
         staged = dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task)
         jobs.append(dataclasses.replace(job, spec=staged))
@@ -158,7 +157,7 @@ def _plan(
     ordered = retry_policy.launch_order(jobs, experiment.order)
     return Plan(
         machine=machine,
-        engine=engine,
+        backend=backend,
         jobs=ordered,
         verdicts=verdicts,
         warnings=[*warnings, *_robot_warnings(experiment.jobs, verdicts)],
@@ -166,7 +165,7 @@ def _plan(
     )
 
 
-def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
+def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
     """Once a robot, whatever the number of jobs that train it."""
     of: dict[tuple[Path | None, str], list[str]] = {}
     for job in jobs:
@@ -175,7 +174,7 @@ def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> lis
     return [f"{_names(names)}: {warning}" for (_, warning), names in of.items()]
 
 
-def _choices(jobs: Sequence[Job], verdicts: Mapping[str, Verdict]) -> list[str]:
+def _choices(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
     of: dict[tuple[Path | None, str | None, str], list[str]] = {}
     for job in jobs:
         if reason := verdicts[job.job_id].task_reason:
@@ -189,12 +188,12 @@ def _names(names: Sequence[str]) -> str:
 
 def run(
     experiment: Experiment,
-    options: Options,
+    options: RunOptions,
     reporter: Reporter,
     *,
     given: bytes | None = None,
     warm: preflight.Child | None = None,
-) -> Finished:
+) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.
 
     :param given: text of the job file, kept in the run directory.
@@ -229,30 +228,30 @@ def run(
             paths=paths,
             rows=rows,
             ledger=ledger,
-            executor=todo.engine.executor,
-            slots=todo.engine.slots,
+            executor=todo.backend.executor,
+            slots=todo.backend.slots,
             reporter=reporter,
             grace_s=options.grace_s,
-            available_memory_mib=todo.engine.available_memory_mib,
+            available_memory_mib=todo.backend.available_memory_mib,
         )
-        todo.engine.report_to(UntilGone(reporter).event)
+        todo.backend.report_to(DetachableReporter(reporter).event)
         provenance.record(
             paths,
             machine=todo.machine,
-            lanes=todo.engine.slots.lanes,
+            lanes=todo.backend.slots.lanes,
             repository=repository,
-            engine=todo.engine.facts(),
+            engine=todo.backend.facts(),
         )
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()
         if not supervisor.interrupted:
             videos.make_missing(
-                paths, todo.jobs, states, todo.engine.here, reporter, lambda: stops.count > 0 or _asked_to_stop(ledger)
+                paths, todo.jobs, states, todo.backend.here, reporter, lambda: stops.count > 0 or _asked_to_stop(ledger)
             )
         found = ledger.summary()
         ledger.close()
     mine = {job.job_id: states[job.job_id] for job in todo.jobs}
-    return Finished(
+    return RunResult(
         paths=paths,
         states=mine,
         rows=[row for row in found if row["job_id"] in mine],
@@ -262,12 +261,12 @@ def run(
     )
 
 
-def dry_run(experiment: Experiment, options: Options, *, warm: preflight.Child | None = None) -> Plan:
+def dry_run(experiment: Experiment, options: RunOptions, *, warm: preflight.Child | None = None) -> Plan:
     """The plan alone; nothing is written where it could be found."""
     stops = StopRequests()
     with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
         found = plan(experiment, options, Path(staging), stops=stops, warm=warm)
-        found.engine.close()
+        found.backend.close()
         return found
 
 
@@ -293,7 +292,7 @@ def _disk_explained(paths: RunPaths) -> Iterator[None]:
 
 def _staged_plan(
     experiment: Experiment,
-    options: Options,
+    options: RunOptions,
     paths: RunPaths,
     stack: contextlib.ExitStack,
     stops: StopRequests,
@@ -303,7 +302,7 @@ def _staged_plan(
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
     todo = plan(experiment, options, paths.staging, stops=stops, warm=warm, claims_directory=shared_directory())
-    stack.callback(todo.engine.close)
+    stack.callback(todo.backend.close)
     return todo
 
 
@@ -314,7 +313,7 @@ def _held(ledger: Ledger, stack: contextlib.ExitStack) -> Ledger:
 
 
 def _existing_ledger(
-    paths: RunPaths, options: Options, jobs: Sequence[Job], stack: contextlib.ExitStack
+    paths: RunPaths, options: RunOptions, jobs: Sequence[Job], stack: contextlib.ExitStack
 ) -> Ledger | None:
     """The ledger of an earlier session, or one rebuilt; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import LedgerError
-from orchestrator.core.job import Attempt, Cause, Ending, Failed, Job, Pending, Running, State
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Pending, Running, State
 from orchestrator.core.messages import ExitRecord
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
@@ -188,7 +188,7 @@ class Ledger:
         ended_at: float | None,
         wall_s: float | None,
         returncode: int | None,
-        ending: Ending,
+        ending: AttemptOutcome,
         max_rss_mib: float | None,
         record: ExitRecord | None,
     ) -> None:

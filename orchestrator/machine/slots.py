@@ -14,7 +14,7 @@ from orchestrator.machine.topology import Cpu, Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankSlot:
     """Room on one machine of several, for so many ranks of an attempt; the figures are of all of these together."""
 
     node: str
@@ -32,7 +32,7 @@ class Slot:
     index: int
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    rank_slots: tuple[RankSlot, ...] = ()
     """Over several machines, instead of the two above: these are chosen where it runs."""
 
 

@@ -22,7 +22,7 @@ MILLI = 1000
 
 
 @dataclass(slots=True, kw_only=True)
-class RunningAttempts:
+class ActiveAttempts:
     """At most one attempt a job."""
 
     promised_mib: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Job, Pending, State
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, State
 from orchestrator.core.messages import ExitRecord, Progress
 from orchestrator.executors.base import Handle
 from orchestrator.machine.slots import Slot
@@ -29,7 +29,7 @@ class Live:
     progress: Progress | None = None
     rss_mib: float = 0.0
     max_rss_mib: float = 0.0
-    asked: Ending | None = None
+    asked: AttemptOutcome | None = None
     """Why it was asked to leave, once it was."""
     kill_at: float | None = None
     is_placed: bool = True
@@ -81,7 +81,7 @@ class Reporter(Protocol):
         ...
 
 
-class UntilGone:
+class DetachableReporter:
     """A reporter whose listener may go away: a closed terminal or pipe ends the telling, not the experiment."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -123,7 +123,9 @@ def told_launch(live: Live, pid: int | None) -> tuple[str, str, Facts]:
     return "launched", text, facts
 
 
-def told_end(live: Live, ending: Ending, new: State, record: ExitRecord | None, now: float) -> tuple[str, str, Facts]:
+def told_end(
+    live: Live, ending: AttemptOutcome, new: State, record: ExitRecord | None, now: float
+) -> tuple[str, str, Facts]:
     """Kind, message and facts of the event."""
     facts: dict[str, Any] = {
         "job_id": live.job.job_id,

@@ -39,7 +39,7 @@ class _Entry:
     overtaken: int = 0
 
 
-class WaitingLine:
+class JobQueue:
     """Jobs in order of arrival; those whose back-off is over go first."""
 
     def __init__(self) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.job import Attempt, Job, Pending, Running, State, move
 from orchestrator.ledger import JobRow
-from orchestrator.supervisor.job_queue import WaitingLine
+from orchestrator.supervisor.job_queue import JobQueue
 from orchestrator.supervisor.recorder import Recorder
 
 
 @dataclass(slots=True, kw_only=True)
-class Roster:
+class JobTable:
     """Every move of a job from state to state is made here, and recorded. Times are monotonic seconds."""
 
     recorder: Recorder
@@ -21,7 +21,7 @@ class Roster:
     states: dict[str, State] = field(default_factory=dict, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
     """Jobs, by the name of their state."""
-    waiting: WaitingLine = field(default_factory=WaitingLine, init=False)
+    waiting: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
     """env_steps that those which wait have still to do."""
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)

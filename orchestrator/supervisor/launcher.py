@@ -7,25 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
-from orchestrator.core.job import Attempt, Cause, Ending, Failed, Job
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Executor, Exited, Handle, Launch
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import events, job_directory, retry_policy
-from orchestrator.supervisor.active_attempts import RunningAttempts
+from orchestrator.supervisor.active_attempts import ActiveAttempts
 from orchestrator.supervisor.events import Live, Reporter
 from orchestrator.supervisor.job_queue import Lack
-from orchestrator.supervisor.job_table import Roster
+from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
 
 
 @dataclass(slots=True, kw_only=True)
-class Launching:
+class Launcher:
     """Times are monotonic seconds."""
 
     paths: RunPaths
-    roster: Roster
-    running: RunningAttempts
+    roster: JobTable
+    running: ActiveAttempts
     recorder: Recorder
     executor: Executor
     slots: Slots
@@ -95,7 +95,7 @@ class Launching:
             handle = Handle(job_id, number)
         # First of all, so that whatever happens now it is known to run.
         now = self.now()
-        live = Live(job=job, handle=handle, slot=slot, is_placed=not slot.places, started=now, last_progress=now)
+        live = Live(job=job, handle=handle, slot=slot, is_placed=not slot.rank_slots, started=now, last_progress=now)
         self._in_want = False
         self.running.add(live)
         self.running.look_at(live, retry_policy.next_look(live.watched()))
@@ -115,7 +115,7 @@ class Launching:
             self.reporter.event(kind, message, **facts)
         elif problem is not None:
             cause = Cause.DISK_FULL if problem.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
-            live.asked = Ending(cause=cause, message=f"could not be launched: {problem}")
+            live.asked = AttemptOutcome(cause=cause, message=f"could not be launched: {problem}")
             self.failed(live, Exited(handle, None))
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
@@ -128,7 +128,7 @@ class Launching:
                 job_dir=paths.root,
                 cpus=slot.cpus,
                 gpus=slot.gpus,
-                places=slot.places,
+                rank_slots=slot.rank_slots,
                 threads=job.resources.threads,
                 ranks=job.resources.ranks,
             )

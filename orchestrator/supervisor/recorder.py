@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.job import Attempt, Ending, State
+from orchestrator.core.job import Attempt, AttemptOutcome, State
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -54,7 +54,7 @@ class Recorder:
         self._unrecorded[live.handle.job_id] = live
 
     def ended(
-        self, live: Live, returncode: int | None, ending: Ending, record: ExitRecord | None, *, wall_s: float
+        self, live: Live, returncode: int | None, ending: AttemptOutcome, record: ExitRecord | None, *, wall_s: float
     ) -> None:
         if self._unrecorded.pop(live.handle.job_id, None) is not None:
             self._record_progress([live])  # also of one that ended within the second

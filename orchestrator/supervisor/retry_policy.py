@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Job, Pending, Resources, State, Succeeded
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 
 RETRYABLE = frozenset(
@@ -52,12 +52,12 @@ def judge(
     returncode: int | None,
     record: ExitRecord | None,
     *,
-    asked: Ending | None,
+    asked: AttemptOutcome | None,
     oom_killed: bool,
     silent: bool = False,
     rank: int | None = None,
     lost: str | None = None,
-) -> Ending:
+) -> AttemptOutcome:
     """What an exit means.
 
     :param returncode: as in :mod:`subprocess`; None where it could not be had (node lost).
@@ -70,34 +70,34 @@ def judge(
     if returncode is None and record is not None and lost is None:
         returncode = record.code  # nobody saw it end, but it had its say
     if returncode == ExitCode.SUCCEEDED and not silent:
-        return Ending(cause=None)
+        return AttemptOutcome(cause=None)
     said = record.message if record is not None else ""
     who, whose = ("", "") if rank is None else (f"rank {rank} ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
-        return Ending(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
+        return AttemptOutcome(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
     if asked is not None:
         return asked
     if returncode is None:
-        return Ending(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
+        return AttemptOutcome(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:
-        return Ending(cause=Cause.DIVERGED, message=whose + (said or "values became non-finite"))
+        return AttemptOutcome(cause=Cause.DIVERGED, message=whose + (said or "values became non-finite"))
     if returncode == ExitCode.RANK_LOST:
-        return Ending(cause=Cause.RANK_LOST, message=said or f"{who}lost the other ranks")
+        return AttemptOutcome(cause=Cause.RANK_LOST, message=said or f"{who}lost the other ranks")
     # The next two are not ours, or there would be no end to trying again: they count as a signal does.
     if returncode == ExitCode.INTERRUPTED:
-        return Ending(cause=Cause.SIGNAL, message=f"{who}left at a signal that somebody else sent")
+        return AttemptOutcome(cause=Cause.SIGNAL, message=f"{who}left at a signal that somebody else sent")
     if returncode == ExitCode.ORPHANED:
-        return Ending(cause=Cause.SIGNAL, message=f"{who}lost the connection to its supervisor")
+        return AttemptOutcome(cause=Cause.SIGNAL, message=f"{who}lost the connection to its supervisor")
     if returncode < 0:
         killed = f"{who}{'was ' if who else ''}killed by {_signal_name(-returncode)}"
         if oom_killed:
-            return Ending(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
-        return Ending(cause=Cause.SIGNAL, message=killed)
+            return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
+        return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
     if returncode == ExitCode.SUCCEEDED:
         text = "ended with exit code 0 before the training was done: something in its environment leaves the process"
-        return Ending(cause=Cause.ERROR, message=text)
+        return AttemptOutcome(cause=Cause.ERROR, message=text)
     log = f"rank-{rank}.log" if rank else "worker.log"
-    return Ending(cause=Cause.ERROR, message=whose + (said or f"exit code {returncode}; see its {log}"))
+    return AttemptOutcome(cause=Cause.ERROR, message=whose + (said or f"exit code {returncode}; see its {log}"))
 
 
 def _signal_name(number: int) -> str:
@@ -107,7 +107,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def next_state(ending: Ending, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
+def next_state(ending: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
     """Where a running job goes when its attempt has ended.
 
     :param failures: counted failures before this one.
@@ -142,7 +142,7 @@ class Watched:
     """Of all ranks together."""
 
 
-def overstepped(watched: Watched, now: float) -> Ending | None:
+def overstepped(watched: Watched, now: float) -> AttemptOutcome | None:
     """The limit an attempt has passed, or None.
 
     Ranks share what they may take: rank 0, which gathers checkpoints and evaluates, holds more than the others.
@@ -150,17 +150,17 @@ def overstepped(watched: Watched, now: float) -> Ending | None:
     limits = watched.resources
     if watched.rss_mib > limits.all_memory_mib:
         limit = f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
-        return Ending(
+        return AttemptOutcome(
             cause=Cause.MEMORY,
             message=f"memory limit {limit} MiB, reached {watched.rss_mib:.0f} MiB; raise resources.memory",
         )
     if now - watched.started > limits.timeout_s:
-        return Ending(
+        return AttemptOutcome(
             cause=Cause.TIMEOUT,
             message=f"timeout {limits.timeout_s:g} s, reached {now - watched.started:.0f} s; raise resources.timeout",
         )
     if now - watched.last_progress > limits.stall_timeout_s:
-        return Ending(
+        return AttemptOutcome(
             cause=Cause.STALLED,
             message=f"no progress for {now - watched.last_progress:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)",
         )

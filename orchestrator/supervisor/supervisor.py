@@ -22,10 +22,10 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
 from orchestrator.supervisor import events, job_directory, retry_policy
-from orchestrator.supervisor.active_attempts import RunningAttempts
-from orchestrator.supervisor.events import Live, Reporter, UntilGone, View
-from orchestrator.supervisor.job_table import Roster
-from orchestrator.supervisor.launcher import Launching
+from orchestrator.supervisor.active_attempts import ActiveAttempts
+from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, View
+from orchestrator.supervisor.job_table import JobTable
+from orchestrator.supervisor.launcher import Launcher
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import IDLE_S, Leaving
 
@@ -53,24 +53,24 @@ class Supervisor:
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
-    _live: RunningAttempts = field(default_factory=RunningAttempts, init=False)
+    _live: ActiveAttempts = field(default_factory=ActiveAttempts, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
     """Kept over an error, so that no end is lost and waited for in vain."""
     _ended: deque[tuple[Live, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _started: float = field(default=0.0, init=False)
     _recorder: Recorder = field(init=False)
-    _roster: Roster = field(init=False)
+    _roster: JobTable = field(init=False)
     _leaving: Leaving = field(init=False)
-    _launching: Launching = field(init=False)
+    _launching: Launcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reporter = UntilGone(self.reporter)
+        self.reporter = DetachableReporter(self.reporter)
         self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter)
-        self._roster = Roster(recorder=self._recorder, now=self.now)
+        self._roster = JobTable(recorder=self._recorder, now=self.now)
         self._leaving = Leaving(
             running=self._live, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
         )
-        self._launching = Launching(
+        self._launching = Launcher(
             paths=self.paths,
             roster=self._roster,
             running=self._live,

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import DiskFullError
-from orchestrator.core.job import Cause, Ending
+from orchestrator.core.job import AttemptOutcome, Cause
 from orchestrator.executors.base import Executor
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.active_attempts import RunningAttempts
+from orchestrator.supervisor.active_attempts import ActiveAttempts
 from orchestrator.supervisor.events import Live, Reporter
 
 IDLE_S = 0.25
@@ -23,7 +23,7 @@ IDLE_S = 0.25
 class Leaving:
     """Times are monotonic seconds."""
 
-    running: RunningAttempts
+    running: ActiveAttempts
     executor: Executor
     reporter: Reporter
     grace_s: float
@@ -61,13 +61,13 @@ class Leaving:
             self.reporter.event("stopping", text, running=len(self.running))
         deadline = self.now() + patience
         for live in self.running:
-            self._ask(live, Ending(cause=Cause.INTERRUPTED, message=self._reason), deadline)
+            self._ask(live, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline)
 
     def cancel(self, live: Live) -> None:
         """For good."""
         if live.asked is not None and live.asked.cause is Cause.INTERRUPTED:
             live.asked = None  # it leaves already, but is not to be resumed
-        self._ask(live, Ending(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
+        self._ask(live, AttemptOutcome(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
 
     def police(self) -> None:
         """Limits and deadlines. Those are looked at whose moment has come: not all of them, however many run."""
@@ -84,7 +84,7 @@ class Leaving:
             next_look = retry_policy.next_look(live.watched()) if live.kill_at is None else live.kill_at
             self.running.look_at(live, max(next_look, now + IDLE_S))
 
-    def _ask(self, live: Live, why: Ending, deadline: float) -> None:
+    def _ask(self, live: Live, why: AttemptOutcome, deadline: float) -> None:
         live.asked = live.asked or why
         live.kill_at = min(deadline, live.kill_at) if live.kill_at is not None else deadline
         self.running.look_at(live, live.kill_at)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.text import Text
 
 from orchestrator.core.text import number
-from orchestrator.experiment.robot_check import Checked, VerdictWord
+from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal import tables, views
 from orchestrator.terminal.tables import Column
 
-STYLE: Mapping[VerdictWord, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
+STYLE: Mapping[CheckVerdict, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
 NONE = "–"
 
 
@@ -28,12 +28,12 @@ def progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, count: status.update(f"{done} of {count} examined")
 
 
-def show(rows: Sequence[Checked]) -> None:
+def show(rows: Sequence[RobotCheck]) -> None:
     on = views.console()
     views.show(on, tables.table(_columns(rows), on.width), *_messages(rows), _summary(rows))
 
 
-def _columns(rows: Sequence[Checked]) -> list[Column]:
+def _columns(rows: Sequence[RobotCheck]) -> list[Column]:
     def figure(name: str, form: str) -> list[str]:
         return [number(row.figures.get(name), form) for row in rows]
 
@@ -63,12 +63,12 @@ def _columns(rows: Sequence[Checked]) -> list[Column]:
     ]
 
 
-def _kinds(row: Checked) -> str:
+def _kinds(row: RobotCheck) -> str:
     kinds = row.figures.get("actuators", {})
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or NONE
 
 
-def _messages(rows: Sequence[Checked]) -> Iterator[Text]:
+def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:
     for row in rows:
         if row.messages:
             where = f"{row.path} ({row.where})" if row.where else row.path
@@ -76,7 +76,7 @@ def _messages(rows: Sequence[Checked]) -> Iterator[Text]:
             yield Text.assemble("\n", (where, STYLE[row.verdict]), lines)
 
 
-def _summary(rows: Sequence[Checked]) -> Text:
+def _summary(rows: Sequence[RobotCheck]) -> Text:
     counts = Counter(row.verdict for row in rows)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
     return Text(f"\n{len(rows)} examined: {told}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number
-from orchestrator.supervisor.events import Live, Reporter, SilentReporter, UntilGone, View
+from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, SilentReporter, View
 from orchestrator.terminal.tables import STATE_STYLE, Column, table
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class LiveReporter(SilentReporter):
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
     """The one that fits standard output. When nobody reads that any more, the training goes on all the same."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        yield UntilGone(JsonReporter() if as_json else LineReporter())
+        yield DetachableReporter(JsonReporter() if as_json else LineReporter())
         return
     from orchestrator.terminal import views
 
     live = LiveReporter(views.console())
     try:
-        yield UntilGone(live)
+        yield DetachableReporter(live)
     finally:
         with contextlib.suppress(OSError):
             live.close()

@@ -17,7 +17,7 @@ from rich.text import Text
 from orchestrator.core.job import Job
 from orchestrator.experiment import control
 from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.session import Finished, Plan
+from orchestrator.experiment.session import Plan, RunResult
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.terminal import tables
@@ -43,7 +43,7 @@ def show(on: Console, *parts: Text | str | Any) -> None:
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
 
 
-def show_end(finished: Finished) -> None:
+def show_end(finished: RunResult) -> None:
     on = console()
     root = finished.paths.root
     show(on, "", tables.summary(finished.rows, on.width, alive=False), *_remarks(finished.rows))
@@ -65,9 +65,9 @@ def show_plan(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
         show(on, choice)
     jobs = plan.jobs
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    nodes = plan.engine.facts().get("nodes")
+    nodes = plan.backend.facts().get("nodes")
     where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else f"{len(nodes)} nodes"
-    lanes = plan.engine.slots.lanes
+    lanes = plan.backend.slots.lanes
     show(on, f"{experiment.name}: {count}, {lanes} at once on {where}, in this order, into {run_dir}", "")
     columns = [
         Column(name="job", cells=[job.job_id for job in jobs]),
@@ -89,8 +89,8 @@ def plan_facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, A
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),
-        "jobs_at_once": plan.engine.slots.lanes,
-        **plan.engine.facts(),
+        "jobs_at_once": plan.backend.slots.lanes,
+        **plan.backend.facts(),
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": list(plan.warnings),
         "choices": list(plan.choices),

@@ -74,7 +74,7 @@ def of_job_file(path: Path, wanted: Sequence[str], staging: Path, stops: StopReq
     experiment = jobfile.load(path)
     chosen, left_out = choose(experiment.jobs, wanted, path)
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed")
-    plan = session.plan(narrowed, session.Options(run_dir=staging), staging, stops=stops)
+    plan = session.plan(narrowed, session.RunOptions(run_dir=staging), staging, stops=stops)
     subjects = [Subject(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs]
     return Selection(subjects=subjects, left_out=left_out)
 

@@ -168,9 +168,9 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
-    from orchestrator.experiment.preflight import Verdict
+    from orchestrator.experiment.preflight import JobVerdict
 
-    return {job.job_id: Verdict(problem=None) for job in jobs}
+    return {job.job_id: JobVerdict(problem=None) for job in jobs}
 
 
 def test_real_calls_leak_nothing() -> None:

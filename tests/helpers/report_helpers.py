@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from supervisor_helpers import make_job
 
-from orchestrator.core.job import Attempt, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
@@ -109,7 +109,7 @@ def end_attempt(
         ledger.set_state(job_id, Running(attempt=attempt))
         return
     good = last and job.state == "SUCCEEDED"
-    failed = Ending(cause=Cause.ERROR if last else Cause.SIGNAL, message=job.message)
+    failed = AttemptOutcome(cause=Cause.ERROR if last else Cause.SIGNAL, message=job.message)
     record = ExitRecord(
         code=0 if good else 1,
         message="" if good else job.message,
@@ -125,7 +125,7 @@ def end_attempt(
         ended_at=ended,
         wall_s=ended - started,
         returncode=record.code,
-        ending=Ending(cause=None) if good else failed,
+        ending=AttemptOutcome(cause=None) if good else failed,
         max_rss_mib=200.0,
         record=record,
     )

@@ -13,7 +13,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
-from orchestrator.executors.fake import FakeExecutor, Fate
+from orchestrator.executors.fake import Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu, Gpu, Machine
@@ -105,7 +105,7 @@ class Experiment:
         self,
         root: Path,
         jobs: Iterable[Job],
-        behave: Callable[[Launch], Fate] | None = None,
+        behave: Callable[[Launch], Behaviour] | None = None,
         *,
         cpus: int = 2,
         gpus: int = 0,
@@ -116,7 +116,7 @@ class Experiment:
         self.jobs = list(jobs)
         self.paths = RunPaths(root)
         self.told = Told()
-        self.fake = FakeExecutor(behave=behave or (lambda launch: Fate()))
+        self.fake = FakeExecutor(behave=behave or (lambda launch: Behaviour()))
         if self.paths.ledger.exists():
             self.ledger = Ledger.open(self.paths.ledger)
         else:
@@ -145,11 +145,11 @@ class Experiment:
         return [launch.job_id for launch in self.fake.launches]
 
 
-def fates(table: dict[str, Fate | list[Fate]]) -> Callable[[Launch], Fate]:
+def fates(table: dict[str, Behaviour | list[Behaviour]]) -> Callable[[Launch], Behaviour]:
     """Behaviour by job; a list has one fate for each attempt."""
 
-    def behave(launch: Launch) -> Fate:
-        fate = table.get(launch.job_id, Fate())
+    def behave(launch: Launch) -> Behaviour:
+        fate = table.get(launch.job_id, Behaviour())
         return fate[launch.number] if isinstance(fate, list) else fate
 
     return behave

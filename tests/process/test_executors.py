@@ -19,12 +19,12 @@ from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
-from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 SAID = Progress(phase="training", env_steps=640, iteration=5, ep_rew_mean=1.5, learner="sb3")
 ALSO_SAID = Progress(phase="training", env_steps=7)
@@ -89,14 +89,14 @@ class FakeStage:
     def __init__(self, root: Path) -> None:
         self.executor = FakeExecutor(behave=lambda launch: self._fates[launch.job_id])
         self._root = root
-        self._fates: dict[str, Fate] = {}
+        self._fates: dict[str, Behaviour] = {}
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:
         """Of ranks that all do the same, and say nothing but what all say."""
         (script,) = set(scripts)
         assert not script.says
         end = script.exits if script.dies is None else -script.dies
-        self._fates[job_id] = Fate(
+        self._fates[job_id] = Behaviour(
             after_s=NEVER if end is None else 1.0,
             returncode=end,
             progress_every_s=0.5,
@@ -122,8 +122,8 @@ class RayStage(LocalStage):
         self._node = node
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:
-        place = Place(node=self._node, ranks=len(scripts), cores=len(scripts))
-        return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), places=(place,))
+        place = RankSlot(node=self._node, ranks=len(scripts), cores=len(scripts))
+        return dataclasses.replace(super().launch(job_id, *scripts), cpus=(), rank_slots=(place,))
 
 
 REAL = (

@@ -31,7 +31,7 @@ from orchestrator.core.paths import AttemptPaths
 from orchestrator.executors import local as local_module
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Sampled
-from orchestrator.executors.rank_group import End, Gang
+from orchestrator.executors.rank_group import RankExit, RankGroup
 
 REPOSITORY = Path(__file__).parents[2]
 ASLEEP: list[Order] = [("say", READY), ("sleep", None)]
@@ -278,8 +278,8 @@ def test_a_rank_that_floods_its_channel_keeps_nobody_from_rank_0(tmp_path: Path)
 # -- the end of a gang, in values
 
 
-def gang(ranks: int) -> Gang:
-    return Gang(handle=Handle("a", 0, 1, 1.0), ranks=ranks, running=[])
+def gang(ranks: int) -> RankGroup:
+    return RankGroup(handle=Handle("a", 0, 1, 1.0), ranks=ranks, running=[])
 
 
 @pytest.mark.parametrize(
@@ -304,14 +304,14 @@ def test_the_end_that_says_most_counts_and_of_equals_the_first(
 ) -> None:
     one = gang(len(codes))
     for number, returncode in enumerate(codes):
-        one.note(End(rank=number, returncode=returncode))
+        one.note(RankExit(rank=number, returncode=returncode))
     assert one.settle() == Exited(one.handle, code, rank=rank)
 
 
 @pytest.mark.parametrize("code", [0, 1, 11, LOST, -9, None])
 def test_of_one_rank_nothing_is_named(code: int | None) -> None:
     one = gang(1)
-    one.note(End(rank=0, returncode=code))
+    one.note(RankExit(rank=0, returncode=code))
     assert one.settle() == Exited(one.handle, code)
 
 

@@ -17,7 +17,7 @@ from orchestrator.executors.ray import node_attempt
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_attempt import GLOO_INTERFACE_VARIABLE
 from orchestrator.executors.ray.ray_executor import RayExecutor
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
 
@@ -33,8 +33,8 @@ def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
 
 def seen(root: Path, executor: RayExecutor, job_id: str) -> list[dict[str, str]]:
     """The environment of each of two ranks, on a node each."""
-    places = tuple(Place(node=node.node_id, cores=3) for node in executor.fleet.nodes[:2])
-    launch = dataclasses.replace(make_gang(root, job_id, LOOK, LOOK), cpus=(), places=places)
+    rank_slots = tuple(RankSlot(node=node.node_id, cores=3) for node in executor.fleet.nodes[:2])
+    launch = dataclasses.replace(make_gang(root, job_id, LOOK, LOOK), cpus=(), rank_slots=rank_slots)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle].returncode == 0
     return [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]

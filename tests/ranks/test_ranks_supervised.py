@@ -28,11 +28,11 @@ from orchestrator.core.job import Attempt, Job, Pending, Running
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.fake import NEVER, Fate
+from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import control, reconcile
-from orchestrator.experiment.backend import LocalEngine
-from orchestrator.experiment.preflight import Verdict
+from orchestrator.experiment.backend import LocalBackend
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.terminal import live_table, tables
 
 REPOSITORY = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp
 
 
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
-    here = LocalEngine(make_machine(4, gpus=1), None, None)
+    here = LocalBackend(make_machine(4, gpus=1), None, None)
     assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
     problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
     assert [(problem.where, problem.message) for problem in problems] == [
@@ -153,7 +153,7 @@ def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
 
 
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
-    patient = Fate(after_s=NEVER, leaves_within_s=1.0)
+    patient = Behaviour(after_s=NEVER, leaves_within_s=1.0)
     experiment = Experiment(tmp_path, [make_job("a", ranks=2)], fates({"a": patient}))
     experiment.told.each_turn = lambda view: experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None
     assert experiment.run() == {"a": "PENDING"}
@@ -195,7 +195,7 @@ def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> 
 
 def settled(experiment: Experiment, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
-    verdicts, position = {job.job_id: Verdict(problem=None)}, {job.job_id: 0}
+    verdicts, position = {job.job_id: JobVerdict(problem=None)}, {job.job_id: 0}
     (row,) = reconcile.reconcile([job], verdicts, position, "refuse", experiment.paths, experiment.ledger, Told())
     return row.state
 

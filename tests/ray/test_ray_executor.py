@@ -36,7 +36,7 @@ from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.ray_task import Task
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
 
@@ -51,13 +51,13 @@ def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
 
 
 def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
-    return dataclasses.replace(make_launch(root, job_id, orders), cpus=(), places=(Place(node=node),))
+    return dataclasses.replace(make_launch(root, job_id, orders), cpus=(), rank_slots=(RankSlot(node=node),))
 
 
 def placed(executor: RayExecutor, launch: Launch) -> Placed:
     """The attempt, once it runs; where it is on one node, once it has said something, too."""
     handle = executor.submit(launch)
-    awaited = {Placed, Progressed} if len(launch.places) == 1 else {Placed}  # what one rank says early is dropped
+    awaited = {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}  # what one rank says early is dropped
 
     def has_begun(events: list[Event]) -> bool:
         return {type(event) for event in events if event.handle == handle} >= awaited
@@ -97,8 +97,8 @@ def test_neighbours_on_a_node_have_gpus_of_their_own(
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
         until_known(executor.fleet, late.node_id)
-        place = Place(node=late.node_id, gpus=1)
-        launches = [dataclasses.replace(on_node(tmp_path, "", name, look), places=(place,)) for name in ("a", "b")]
+        place = RankSlot(node=late.node_id, gpus=1)
+        launches = [dataclasses.replace(on_node(tmp_path, "", name, look), rank_slots=(place,)) for name in ("a", "b")]
         taken = [placed(executor, launch).gpus for launch in launches]
         seen = [json.loads((launch.job_dir / "seen.json").read_text()) for launch in launches]
         assert sorted(taken) == [("0",), ("1",)]
@@ -226,8 +226,8 @@ def over_two_nodes(
     :param nodes: those that they are meant for.
     """
     nodes = nodes or [node.node_id for node in fleet.nodes][:2]
-    places = tuple(Place(node=node, cores=3) for node in nodes)
-    return dataclasses.replace(make_gang(root, job_id, *orders), cpus=(), places=places)
+    rank_slots = tuple(RankSlot(node=node, cores=3) for node in nodes)
+    return dataclasses.replace(make_gang(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
 
 
 def test_ranks_over_nodes_know_each_other_and_where_to_meet(tmp_path: Path, executor: RayExecutor) -> None:

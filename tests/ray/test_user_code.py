@@ -27,7 +27,7 @@ from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.user_code import UserCode, digest, found
 from orchestrator.jobfile import load
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 CODE = {"tasks.py": b"import parts.legs\n", "parts/legs.py": b"LEGS = 4\n", "parts/__init__.py": b""}
 
@@ -201,7 +201,7 @@ def test_nodes_with_other_code_get_the_drivers_and_give_it_back(tmp_path: Path, 
                     (project / "odd.py").write_text("raise SystemExit('stale')")
                 for name, node in nodes.items():
                     launch = make_launch(tmp_path / name, job_id, [("look", None), ("exit", 0)])
-                    handle = executor.submit(dataclasses.replace(launch, cpus=(), places=(Place(node=node),)))
+                    handle = executor.submit(dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=node),)))
                     assert until_exit(executor, handle)[handle].returncode == 0
                     seen = json.loads((launch.job_dir / "seen.json").read_text())
                     places[job_id, name] = seen.get(SEARCH_PATH_VARIABLE)

@@ -19,7 +19,7 @@ from orchestrator.executors.ray.node_agent import NodeFacts
 from orchestrator.executors.ray.node_registry import NodeChange, NodeFailed, NodeJoined, NodeLeft, RayNode, _why
 from orchestrator.executors.ray.node_versions import CODE, Differences, differences
 from orchestrator.executors.ray.transport import TransferMode, Transport
-from orchestrator.machine.slots import Place, Slot
+from orchestrator.machine.slots import RankSlot, Slot
 
 
 def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterSlots:
@@ -31,7 +31,7 @@ def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> Clust
 
 
 def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
-    return [None if slot is None else "+".join(place.node for place in slot.places) for slot in slots]
+    return [None if slot is None else "+".join(place.node for place in slot.rank_slots) for slot in slots]
 
 
 # -- the pool
@@ -85,16 +85,16 @@ def test_ranks_stay_together_where_a_node_has_room_for_all() -> None:
     rooms = pool((2, 0, 100), (4, 0, 100))
     slot = rooms.acquire(4, memory_mib=40, ranks=4)
     assert slot is not None
-    assert slot.places == (Place(node="b", ranks=4, cores=4, memory_mib=40),)
+    assert slot.rank_slots == (RankSlot(node="b", ranks=4, cores=4, memory_mib=40),)
 
 
 def test_ranks_that_fit_nowhere_together_are_spread() -> None:
     rooms = pool((2, 0, 100), (2, 0, 100), (2, 0, 100))
     slot = rooms.acquire(4, memory_mib=40, ranks=4)
     assert slot is not None
-    assert slot.places == (
-        Place(node="a", ranks=2, cores=2, memory_mib=20),
-        Place(node="b", ranks=2, cores=2, memory_mib=20),
+    assert slot.rank_slots == (
+        RankSlot(node="a", ranks=2, cores=2, memory_mib=20),
+        RankSlot(node="b", ranks=2, cores=2, memory_mib=20),
     )
     assert rooms.acquire(4, ranks=4) is None
     assert rooms.acquire(4, ranks=1) is None

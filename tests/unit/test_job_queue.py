@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
-from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, Lack, WaitingLine
+from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, JobQueue, Lack
 
 
 class Room:
     """Cores and GPUs that jobs take, and what was asked."""
 
-    def __init__(self, line: WaitingLine, cores: int, gpus: int = 0) -> None:
+    def __init__(self, line: JobQueue, cores: int, gpus: int = 0) -> None:
         self.line, self.cores, self.gpus = line, cores, gpus
         self.demands: dict[str, tuple[int, int]] = {}
         self.started: list[str] = []
@@ -49,7 +49,7 @@ class Room:
 
 
 def test_jobs_start_in_order_as_far_as_there_is_room() -> None:
-    room = Room(WaitingLine(), cores=3)
+    room = Room(JobQueue(), cores=3)
     for name in "abcde":
         room.add(name)
     assert room.start() == ["a", "b", "c"]
@@ -59,14 +59,14 @@ def test_jobs_start_in_order_as_far_as_there_is_room() -> None:
 
 
 def test_a_job_that_does_not_fit_is_overtaken() -> None:
-    room = Room(WaitingLine(), cores=1)
+    room = Room(JobQueue(), cores=1)
     room.add("big", cores=2)
     room.add("small")
     assert room.start() == ["small"]
 
 
 def test_a_job_overtaken_often_is_next() -> None:
-    room = Room(WaitingLine(), cores=2)
+    room = Room(JobQueue(), cores=2)
     room.add("first")
     assert room.start() == ["first"]
     room.add("big", cores=2)
@@ -81,7 +81,7 @@ def test_a_job_overtaken_often_is_next() -> None:
 
 
 def test_a_job_that_waits_for_a_gpu_holds_nobody_up_who_needs_none() -> None:
-    room = Room(WaitingLine(), cores=2, gpus=1)
+    room = Room(JobQueue(), cores=2, gpus=1)
     room.add("gpu0", gpus=1)
     assert room.start() == ["gpu0"]
     room.add("gpu1", gpus=1)
@@ -94,7 +94,7 @@ def test_a_job_that_waits_for_a_gpu_holds_nobody_up_who_needs_none() -> None:
 
 
 def test_of_jobs_that_ask_for_the_same_only_the_first_is_tried() -> None:
-    room = Room(WaitingLine(), cores=1)
+    room = Room(JobQueue(), cores=1)
     for number in range(1000):
         room.add(f"big{number}", cores=2)
     room.add("small")
@@ -103,7 +103,7 @@ def test_of_jobs_that_ask_for_the_same_only_the_first_is_tried() -> None:
 
 
 def test_the_number_of_vain_tries_is_bounded() -> None:
-    room = Room(WaitingLine(), cores=1)
+    room = Room(JobQueue(), cores=1)
     for number in range(2, 1000):
         room.add(f"big{number}", cores=number)
     assert room.start() == []
@@ -111,7 +111,7 @@ def test_the_number_of_vain_tries_is_bounded() -> None:
 
 
 def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
-    room = Room(WaitingLine(), cores=1)
+    room = Room(JobQueue(), cores=1)
     room.add("late", not_before=10.0)
     room.add("later", not_before=11.0)
     room.add("now")
@@ -129,7 +129,7 @@ def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
 
 
 def test_a_job_taken_out_and_put_back_stands_in_line_once() -> None:
-    room = Room(WaitingLine(), cores=9)
+    room = Room(JobQueue(), cores=9)
     room.add("a")
     room.add("b", not_before=5.0)
     for name in "ab":
@@ -143,7 +143,7 @@ def test_a_job_taken_out_and_put_back_stands_in_line_once() -> None:
 
 
 def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
-    line = WaitingLine()
+    line = JobQueue()
     line.add("a", make_job().resources, now=0.0)
 
     def fail(job_id: str) -> None:
@@ -161,7 +161,7 @@ def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
     st.randoms(use_true_random=False),
 )
 def test_everybody_starts_exactly_once(cores: int, wanted: list[tuple[int, int, int]], random: Any) -> None:
-    room = Room(WaitingLine(), cores=4, gpus=1)
+    room = Room(JobQueue(), cores=4, gpus=1)
     for number, (asked, gpus, delay) in enumerate(wanted):
         room.add(f"j{number}", min(asked, cores), gpus, not_before=float(delay) if delay else None)
     running: list[str] = []

@@ -18,7 +18,7 @@ from supervisor_helpers import make_job
 from benchmarks import learning, learning_runs, permutation, published
 from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Attempt, Ending, Succeeded
+from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import json_schema, load
@@ -222,7 +222,7 @@ def write_run(
             ended_at=1.8e9 + 9,
             wall_s=9.0,
             returncode=0,
-            ending=Ending(cause=None),
+            ending=AttemptOutcome(cause=None),
             max_rss_mib=1.0,
             record=record,
         )

@@ -21,7 +21,7 @@ import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import DiskFullError, LedgerError
-from orchestrator.core.job import Attempt, Cancelled, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request, summary
@@ -87,7 +87,7 @@ def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
 
 def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
-    ending = Ending(cause=Cause.SIGNAL, message="killed")
+    ending = AttemptOutcome(cause=Cause.SIGNAL, message="killed")
     for number in range(3):
         ledger.start_attempt(attempt("j0", number), queue_s=float(number))
         record = ExitRecord(code=0, message="", env_steps=100 * number, eval_mean=5.0) if number == 2 else None
@@ -123,7 +123,7 @@ def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earl
         ended_at=0.0,
         wall_s=1.0,
         returncode=1,
-        ending=Ending(cause=Cause.ERROR),
+        ending=AttemptOutcome(cause=Cause.ERROR),
         max_rss_mib=None,
         record=ExitRecord(code=1, message="ImportError"),
     )

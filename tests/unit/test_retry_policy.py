@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from supervisor_helpers import RESOURCES, make_job
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Cancelled, Cause, Ending, Failed, Pending, Running, State, Succeeded
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.retry_policy import Watched
 
-STOP = Ending(cause=Cause.INTERRUPTED, message="SIGINT")
-LATE = Ending(cause=Cause.TIMEOUT, message="late")
-GONE = Ending(cause=Cause.CANCELLED, message="cancelled")
+STOP = AttemptOutcome(cause=Cause.INTERRUPTED, message="SIGINT")
+LATE = AttemptOutcome(cause=Cause.TIMEOUT, message="late")
+GONE = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
 
 
 def record(code: int, message: str = "") -> ExitRecord:
@@ -60,12 +60,12 @@ def record(code: int, message: str = "") -> ExitRecord:
 def test_what_an_exit_means(
     returncode: int | None,
     said: ExitRecord | None,
-    asked: Ending | None,
+    asked: AttemptOutcome | None,
     oom_killed: bool,
     cause: Cause | None,
     message: str,
 ) -> None:
-    assert retry_policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == Ending(
+    assert retry_policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == AttemptOutcome(
         cause=cause, message=message
     )
 
@@ -116,7 +116,7 @@ def test_of_several_ranks_the_one_that_ended_is_named(
 def test_where_a_job_goes_when_its_attempt_has_ended(
     cause: Cause | None, failures: int, max_retries: int, new: State
 ) -> None:
-    ending = Ending(cause=cause, message="why")
+    ending = AttemptOutcome(cause=cause, message="why")
     assert retry_policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
 
 
@@ -133,7 +133,7 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
 def test_a_lost_node_is_not_counted_against_the_job_unless_it_loses_too_many(
     losses: int, max_retries: int, new: State
 ) -> None:
-    ending = Ending(cause=Cause.NODE_LOST, message="why")
+    ending = AttemptOutcome(cause=Cause.NODE_LOST, message="why")
     assert retry_policy.next_state(ending, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
 
 
@@ -142,7 +142,7 @@ def test_every_end_leads_somewhere_legal_and_never_to_endless_retries(
     cause: Cause | None, failures: int, max_retries: int, losses: int
 ) -> None:
     new = retry_policy.next_state(
-        Ending(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses
+        AttemptOutcome(cause=cause), failures=failures, max_retries=max_retries, now=0.0, losses=losses
     )
     assert not isinstance(new, Running)
     if cause is Cause.NODE_LOST and losses <= retry_policy.MOST_LOSSES:

@@ -25,11 +25,11 @@ from benchmarks.simulation import Outcome, simulate
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
-from orchestrator.supervisor.active_attempts import RunningAttempts
+from orchestrator.supervisor.active_attempts import ActiveAttempts
 from orchestrator.supervisor.events import Live, SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.terminal import live_table
@@ -105,7 +105,7 @@ def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> i
     pool = ClusterSlots()
     for node in range(running // 10):
         pool.add(str(node), cores=10, gpus=0, memory_mib=1 << 20)
-    fake = FakeExecutor(behave=lambda _: Fate(after_s=NEVER))
+    fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
     told = Turns(running, turns)
     told.supervisor = supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=told)
     told.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
@@ -125,7 +125,7 @@ def live(job_id: str) -> Live:
 
 
 def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
-    running = RunningAttempts()
+    running = ActiveAttempts()
     ones = [live(f"j{number}") for number in range(100)]
     for one in ones:
         running.add(one)
@@ -141,7 +141,7 @@ def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
 
 
 def test_each_is_looked_at_when_its_moment_has_come_and_not_before() -> None:
-    running = RunningAttempts()
+    running = ActiveAttempts()
     first, second, gone = live("first"), live("second"), live("gone")
     for one, when in ((first, 10.0), (second, 20.0), (gone, 5.0)):
         running.add(one)
@@ -157,7 +157,7 @@ def test_each_is_looked_at_when_its_moment_has_come_and_not_before() -> None:
 
 
 def test_the_next_attempt_of_a_job_does_not_inherit_the_looks_of_the_last() -> None:
-    running = RunningAttempts()
+    running = ActiveAttempts()
     last, then = live("j"), live("j")
     running.add(last)
     running.look_at(last, 1.0)

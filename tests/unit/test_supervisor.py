@@ -18,13 +18,13 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Failed, Pending, Running
 from orchestrator.core.messages import ExitRecord, Progress
 from orchestrator.executors.base import Event, Handle, Launch
-from orchestrator.executors.fake import NEVER, FakeExecutor, Fate
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, Request, summary
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.supervisor import exit_code
 
-FOREVER = Fate(after_s=NEVER)
+FOREVER = Behaviour(after_s=NEVER)
 
 
 def names(count: int) -> list[str]:
@@ -85,7 +85,7 @@ def test_running_jobs_have_cpus_and_gpus_of_their_own(tmp_path: Path) -> None:
 
 def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> None:
     small = names(200)
-    table = {name: Fate(after_s=1.0 + 0.01 * index) for index, name in enumerate(small)}
+    table = {name: Behaviour(after_s=1.0 + 0.01 * index) for index, name in enumerate(small)}
     jobs = [make_job(small[0]), make_job("big", cores=4), *(make_job(name) for name in small[1:])]
     experiment = Experiment(tmp_path, jobs, fates(table), cpus=4)
     experiment.run()
@@ -94,7 +94,7 @@ def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> Non
 
 def test_jobs_without_gpu_use_the_cores_while_others_wait_for_the_gpu(tmp_path: Path) -> None:
     jobs = [*(make_job(f"gpu{number}", gpus=1) for number in range(2)), *(make_job(name) for name in names(50))]
-    table = {"gpu0": Fate(after_s=100.0)}
+    table = {"gpu0": Behaviour(after_s=100.0)}
     experiment = Experiment(tmp_path, jobs, fates(table), cpus=2, gpus=1)
     experiment.run()
     assert experiment.order.index("gpu1") == 51
@@ -117,7 +117,7 @@ def test_memory_delays_a_launch_until_there_is_room(tmp_path: Path) -> None:
 
 def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path: Path) -> None:
     jobs = [make_job(name, memory_mib=700) for name in names(2)]
-    table = {"j0000": Fate(after_s=10.0, rss_mib=[(2.0, 690.0)])}
+    table = {"j0000": Behaviour(after_s=10.0, rss_mib=[(2.0, 690.0)])}
     experiment = Experiment(tmp_path, jobs, fates(table), available_memory_mib=lambda: 1000)
     experiment.run()
     assert experiment.fake.time_s == pytest.approx(10.0)
@@ -128,7 +128,7 @@ def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path
 
 
 def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path: Path) -> None:
-    hog = Fate(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], leaves_within_s=NEVER)
+    hog = Behaviour(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], leaves_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job("hog", max_retries=3)], fates({"hog": hog}))
     assert experiment.run() == {"hog": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(3.0)
@@ -138,7 +138,7 @@ def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path
 
 
 def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
-    late = Fate(after_s=NEVER, progress_every_s=0.5, leaves_within_s=2.0)
+    late = Behaviour(after_s=NEVER, progress_every_s=0.5, leaves_within_s=2.0)
     experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], fates({"late": late}), grace_s=5.0)
     assert experiment.run() == {"late": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(62.0, abs=1.0)
@@ -146,23 +146,23 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
 
 
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
-    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], fates({"deaf": deaf}), grace_s=5.0)
     assert experiment.run() == {"deaf": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(65.0, abs=1.0)
 
 
 def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
-    hung = Fate(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, leaves_within_s=NEVER)
+    hung = Behaviour(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, leaves_within_s=NEVER)
     jobs = [make_job("hung", stall_timeout_s=20.0, max_retries=1)]
-    experiment = Experiment(tmp_path, jobs, fates({"hung": [hung, Fate()]}))
+    experiment = Experiment(tmp_path, jobs, fates({"hung": [hung, Behaviour()]}))
     assert experiment.run() == {"hung": "SUCCEEDED"}
     assert 50.0 < experiment.fake.time_s < 54.0
     assert "no progress for 20 s" in experiment.told.messages()
 
 
 def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
-    slow = Fate(after_s=1000.0, progress_every_s=19.0)
+    slow = Behaviour(after_s=1000.0, progress_every_s=19.0)
     experiment = Experiment(tmp_path, [make_job("slow", stall_timeout_s=20.0)], fates({"slow": slow}))
     assert experiment.run() == {"slow": "SUCCEEDED"}
 
@@ -171,7 +171,7 @@ def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
 
 
 def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path: Path) -> None:
-    killed = Fate(after_s=1.0, returncode=-9)
+    killed = Behaviour(after_s=1.0, returncode=-9)
     experiment = Experiment(tmp_path, [make_job("k", max_retries=3)], fates({"k": killed}))
     assert experiment.run() == {"k": "FAILED"}
     assert [launch.number for launch in experiment.fake.launches] == [0, 1, 2, 3]
@@ -182,21 +182,21 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
 
 
 def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(tmp_path: Path) -> None:
-    lost = Fate(after_s=1.0, returncode=None)
-    table = {"k": [lost, lost, lost, Fate(after_s=1.0, returncode=-9), Fate(after_s=1.0)]}
+    lost = Behaviour(after_s=1.0, returncode=None)
+    table = {"k": [lost, lost, lost, Behaviour(after_s=1.0, returncode=-9), Behaviour(after_s=1.0)]}
     experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates(table))
     assert experiment.run() == {"k": "SUCCEEDED"}
     assert experiment.fake.time_s == pytest.approx(5 * 1.0 + 1.0 + 2.0 + 4.0 + 1.0, abs=0.01)
 
 
 def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": Fate(returncode=None)}))
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": Behaviour(returncode=None)}))
     assert experiment.run() == {"k": "FAILED"}
     assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
 
 
 def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
-    table = {"k": [Fate(after_s=0.1, returncode=-9), Fate(after_s=0.1)]}
+    table = {"k": [Behaviour(after_s=0.1, returncode=-9), Behaviour(after_s=0.1)]}
     jobs = [make_job("k", max_retries=1), *(make_job(name) for name in names(5))]
     experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
     experiment.run()
@@ -204,7 +204,7 @@ def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
 
 
 def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:
-    table = {"bad": Fate(returncode=1), "nan": Fate(returncode=int(ExitCode.DIVERGED))}
+    table = {"bad": Behaviour(returncode=1), "nan": Behaviour(returncode=int(ExitCode.DIVERGED))}
     jobs = [make_job("bad", max_retries=5), make_job("nan", max_retries=5), make_job("good")]
     experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
     assert experiment.run() == {"bad": "FAILED", "nan": "FAILED", "good": "SUCCEEDED"}
@@ -213,17 +213,17 @@ def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_always_leaves_unasked_does_not_go_round_for_ever(tmp_path: Path) -> None:
-    leaver = Fate(returncode=int(ExitCode.INTERRUPTED))
+    leaver = Behaviour(returncode=int(ExitCode.INTERRUPTED))
     experiment = Experiment(tmp_path, [make_job("l", max_retries=2)], fates({"l": leaver}))
     assert experiment.run() == {"l": "FAILED"}
     assert len(experiment.order) == 3
 
 
 def test_a_launch_that_fails_is_retried_and_its_slot_given_back(tmp_path: Path) -> None:
-    def behave(launch: Launch) -> Fate:
+    def behave(launch: Launch) -> Behaviour:
         if launch.number < 2:
             raise OSError(11, "Resource temporarily unavailable")
-        return Fate()
+        return Behaviour()
 
     experiment = Experiment(tmp_path, [make_job("a", max_retries=2)], behave, cpus=1)
     assert experiment.run() == {"a": "SUCCEEDED"}
@@ -232,7 +232,7 @@ def test_a_launch_that_fails_is_retried_and_its_slot_given_back(tmp_path: Path) 
 
 
 def test_ten_thousand_failing_launches_do_not_keep_a_stop_waiting(tmp_path: Path) -> None:
-    def behave(launch: Launch) -> Fate:
+    def behave(launch: Launch) -> Behaviour:
         if launch.job_id == "j0010":
             experiment.supervisor.request_stop("SIGINT")
         raise OSError(2, "No such file or directory")
@@ -244,10 +244,10 @@ def test_ten_thousand_failing_launches_do_not_keep_a_stop_waiting(tmp_path: Path
 
 
 def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
-    def behave(launch: Launch) -> Fate:
+    def behave(launch: Launch) -> Behaviour:
         record = ExitRecord(code=1, message="ValueError: no", env_steps=77, ep_rew_mean=1.5, learner="sb3")
         (launch.job_dir / "attempts/0/exit.json").write_text(record.to_json())
-        return Fate(returncode=1)
+        return Behaviour(returncode=1)
 
     experiment = Experiment(tmp_path, [make_job("a")], behave)
     experiment.run()
@@ -257,9 +257,9 @@ def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"code": "x", "message": ""}', '{"message": "y"}'])
 def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path, text: str) -> None:
-    def behave(launch: Launch) -> Fate:
+    def behave(launch: Launch) -> Behaviour:
         (launch.job_dir / "attempts/0/exit.json").write_text(text)
-        return Fate(returncode=3)
+        return Behaviour(returncode=3)
 
     experiment = Experiment(tmp_path, [make_job("a")], behave)
     assert experiment.run() == {"a": "FAILED"}
@@ -287,7 +287,7 @@ def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -
 
 
 def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
-    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0)
     experiment.told.each_turn = once(
         lambda view: view.elapsed_s >= 10, lambda: experiment.supervisor.request_stop("SIGTERM")
@@ -297,7 +297,7 @@ def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: P
 
 
 def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
-    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
 
     def each_turn(view: View) -> None:
@@ -323,7 +323,7 @@ def test_a_stop_before_the_first_launch_launches_nothing(tmp_path: Path) -> None
 
 
 def test_a_stop_is_obeyed_while_all_jobs_are_held_back(tmp_path: Path) -> None:
-    killed = Fate(after_s=0.1, returncode=-9)
+    killed = Behaviour(after_s=0.1, returncode=-9)
     experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], fates({"k": killed}))
     experiment.told.each_turn = once(
         lambda view: view.elapsed_s > 200 and not view.live, lambda: experiment.supervisor.request_stop("SIGINT")
@@ -342,7 +342,7 @@ def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(t
                 experiment.supervisor.request_stop("SIGTERM")
             return events
 
-    experiment = Experiment(tmp_path, [make_job("a")], executor=Both(behave=lambda launch: Fate(returncode=-15)))
+    experiment = Experiment(tmp_path, [make_job("a")], executor=Both(behave=lambda launch: Behaviour(returncode=-15)))
     assert experiment.run() == {"a": "PENDING"}
 
 
@@ -375,7 +375,7 @@ def test_running_and_waiting_jobs_can_be_cancelled(tmp_path: Path) -> None:
 
 
 def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -> None:
-    slow = Fate(after_s=NEVER, leaves_within_s=5.0)
+    slow = Behaviour(after_s=NEVER, leaves_within_s=5.0)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
 
     def each_turn(view: View) -> None:
@@ -389,7 +389,7 @@ def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -
 
 def test_failed_and_cancelled_jobs_can_be_tried_again(tmp_path: Path) -> None:
     jobs = [make_job("bad"), make_job("long")]
-    table = {"bad": [Fate(returncode=1), Fate()], "long": Fate(after_s=20.0)}
+    table = {"bad": [Behaviour(returncode=1), Behaviour()], "long": Behaviour(after_s=20.0)}
     experiment = Experiment(tmp_path, jobs, fates(table))
     retries = lambda: ask(tmp_path, ("retry", "bad"), ("retry", "long"))  # noqa: E731
     experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, retries)
@@ -398,13 +398,13 @@ def test_failed_and_cancelled_jobs_can_be_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_retry_asked_for_at_the_last_moment_is_heard(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad")], fates({"bad": [Fate(returncode=1), Fate()]}))
+    experiment = Experiment(tmp_path, [make_job("bad")], fates({"bad": [Behaviour(returncode=1), Behaviour()]}))
     experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "bad")))
     assert experiment.run() == {"bad": "SUCCEEDED"}
 
 
 def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], fates({"bad": Fate(returncode=1)}))
+    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], fates({"bad": Behaviour(returncode=1)}))
     experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None)))
     experiment.run()
     experiment.ledger.close()
@@ -415,7 +415,7 @@ def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path
 
 def test_a_job_cancelled_and_retried_keeps_its_place_once(tmp_path: Path) -> None:
     jobs = [make_job(name) for name in names(3)]
-    experiment = Experiment(tmp_path, jobs, fates({"j0000": Fate(after_s=9.0)}), cpus=1)
+    experiment = Experiment(tmp_path, jobs, fates({"j0000": Behaviour(after_s=9.0)}), cpus=1)
     both = lambda: ask(tmp_path, ("cancel", "j0001"), ("retry", "j0001"), ("cancel", "j0001"), ("retry", "j0001"))  # noqa: E731
     experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, both)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
@@ -426,7 +426,7 @@ def test_a_job_cancelled_and_retried_keeps_its_place_once(tmp_path: Path) -> Non
 
 
 def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: Path) -> None:
-    table = {"j0000": Fate(after_s=5.0, returncode=int(ExitCode.DISK_FULL))}
+    table = {"j0000": Behaviour(after_s=5.0, returncode=int(ExitCode.DISK_FULL))}
     jobs = [make_job(name) for name in names(4)]
     experiment = Experiment(tmp_path, jobs, lambda launch: table.get(launch.job_id, FOREVER))
     with pytest.raises(DiskFullError, match=r"no space left.*same command again"):
@@ -437,8 +437,8 @@ def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: 
 
 
 def test_a_full_disk_after_a_stop_does_not_count_as_the_second_stop(tmp_path: Path) -> None:
-    full = Fate(after_s=NEVER, leaves_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
-    slow = Fate(after_s=NEVER, leaves_within_s=9.0)
+    full = Behaviour(after_s=NEVER, leaves_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
+    slow = Behaviour(after_s=NEVER, leaves_within_s=9.0)
     experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], fates({"full": full, "slow": slow}))
     experiment.told.each_turn = once(
         lambda view: view.elapsed_s >= 1, lambda: experiment.supervisor.request_stop("SIGINT")
@@ -477,7 +477,9 @@ class FullLedger:
 def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(tmp_path: Path, method: str, call: int) -> None:
     jobs = [make_job(name) for name in names(40)]
     # Several end at the same instant: none may be waited for in vain.
-    experiment = Experiment(tmp_path, jobs, lambda launch: Fate(after_s=2.0, leaves_within_s=NEVER), cpus=8, grace_s=5)
+    experiment = Experiment(
+        tmp_path, jobs, lambda launch: Behaviour(after_s=2.0, leaves_within_s=NEVER), cpus=8, grace_s=5
+    )
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = FullLedger(  # type: ignore[assignment]
         experiment.ledger, method, call
     )
@@ -493,7 +495,7 @@ def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(tmp_path:
 
 
 def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
-    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=6.0)
     full = FullLedger(experiment.ledger, "set_progress", 1)
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = full  # type: ignore[assignment]
@@ -509,7 +511,7 @@ def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
                 experiment.supervisor.request_stop("SIGINT")
             return FakeExecutor.poll(self, timeout_s)
 
-    deaf = Fate(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
     fake = Impatient(behave=lambda launch: deaf)
     experiment = Experiment(tmp_path, [make_job("a")], executor=fake, now=fake.now, grace_s=1e4)
     full = FullLedger(experiment.ledger, "set_progress", 1)
@@ -520,7 +522,7 @@ def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
 
 
 def test_a_launch_onto_a_full_disk_stops_everything(tmp_path: Path) -> None:
-    def behave(launch: Launch) -> Fate:
+    def behave(launch: Launch) -> Behaviour:
         if launch.job_id == "j0001":
             raise OSError(28, "No space left on device")
         return FOREVER
@@ -555,7 +557,7 @@ def test_an_error_in_the_loop_ends_all_workers_and_leaves_a_resumable_ledger(
             FakeExecutor.close(self)
             Failing.closed = True
 
-    fake = Failing(behave=fates({"j0000": Fate(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
+    fake = Failing(behave=fates({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
     experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now)
     with pytest.raises(error):
         experiment.run()
@@ -603,7 +605,7 @@ def test_events_of_strangers_are_ignored(tmp_path: Path) -> None:
 def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jumps = iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: (-1) ** next(jumps) * 1e9 + 2e9)
-    table = {"k": [Fate(returncode=-9), Fate()], "slow": Fate(after_s=50.0, progress_every_s=5.0)}
+    table = {"k": [Behaviour(returncode=-9), Behaviour()], "slow": Behaviour(after_s=50.0, progress_every_s=5.0)}
     jobs = [make_job("k", max_retries=1), make_job("slow", timeout_s=60.0, stall_timeout_s=20.0)]
     experiment = Experiment(tmp_path, jobs, fates(table))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
@@ -616,7 +618,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: py
 
 def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=640, ep_rew_mean=2.5, env_steps_per_s=99.0, learner="sb3")
-    table = {"a": Fate(after_s=10.0, progress_every_s=1.0, progress=progress), "bad": Fate(returncode=1)}
+    table = {"a": Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress), "bad": Behaviour(returncode=1)}
     experiment = Experiment(tmp_path, [make_job("a"), make_job("bad"), make_job("c")], fates(table))
     experiment.run()
     written = (tmp_path / "summary.json").read_text()
@@ -628,7 +630,7 @@ def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
 
 def test_progress_reaches_the_ledger_within_about_a_second(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=640)
-    talker = Fate(after_s=10.0, progress_every_s=0.5, progress=progress)
+    talker = Behaviour(after_s=10.0, progress_every_s=0.5, progress=progress)
     experiment = Experiment(tmp_path, [make_job("a")], fates({"a": talker}))
     seen: list[int] = []
 
@@ -645,7 +647,9 @@ def test_progress_reaches_the_ledger_within_about_a_second(tmp_path: Path) -> No
 def test_the_view_adds_up(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
     jobs = [make_job(name) for name in names(5)]
-    experiment = Experiment(tmp_path, jobs, lambda launch: Fate(after_s=10.0, progress_every_s=1.0, progress=progress))
+    experiment = Experiment(
+        tmp_path, jobs, lambda launch: Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress)
+    )
     views: list[tuple[int, float, int]] = []
     experiment.told.each_turn = lambda view: views.append((view.steps_to_go, view.env_steps_per_s, len(view.live)))
     experiment.run()
@@ -655,7 +659,7 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
 
 def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Path) -> None:
     said = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
-    killed = Fate(after_s=5.0, returncode=-9, progress_every_s=1.0, progress=said)
+    killed = Behaviour(after_s=5.0, returncode=-9, progress_every_s=1.0, progress=said)
     experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": [killed, FOREVER]}))
     waiting: list[tuple[int, list[str]]] = []
 
@@ -675,7 +679,7 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
 
 
 def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
-    table = {"j0000": Fate(returncode=1)}
+    table = {"j0000": Behaviour(returncode=1)}
     experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], fates(table), cpus=1)
     seen: list[list[tuple[str, str]]] = []
     experiment.told.each_turn = lambda view: seen.append([(live.job.job_id, state.name) for live, state in view.ended])
@@ -724,9 +728,9 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
     jobs = [make_job("long", gpus=1), *(make_job(name, max_retries=1) for name in many)]
     if kind == "head does not fit":
         jobs[1:1] = [make_job(f"gpu{number}", gpus=1) for number in range(count)]
-    table: dict[str, Fate | list[Fate]] = {"long": Fate(after_s=1e5)}
+    table: dict[str, Behaviour | list[Behaviour]] = {"long": Behaviour(after_s=1e5)}
     if kind == "held back":
-        table |= {name: [Fate(returncode=-9), Fate()] for name in many}
+        table |= {name: [Behaviour(returncode=-9), Behaviour()] for name in many}
     experiment = Experiment(root, jobs, fates(table), cpus=4, gpus=1)
     profile = cProfile.Profile()
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.machine.slots import Place, Slot
+from orchestrator.machine.slots import RankSlot, Slot
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,10 +24,10 @@ class NodeCapacity:
     kind: str = ""
     """Of its CPUs."""
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: RankSlot) -> bool:
         return self.cores >= place.cores and self.gpus >= place.gpus and self.memory_mib >= place.memory_mib
 
-    def take(self, place: Place, sign: int = 1) -> None:
+    def take(self, place: RankSlot, sign: int = 1) -> None:
         self.cores -= sign * place.cores
         self.gpus -= sign * place.gpus
         self.memory_mib -= sign * place.memory_mib
@@ -51,7 +51,7 @@ class ClusterSlots:
         self._by_cores: dict[int, dict[str, None]] = {}
         """Nodes by the number of their free cores, in the order in which they came to have it."""
         self._paused: set[str] = set()
-        self._held: dict[int, tuple[Place, ...]] = {}
+        self._held: dict[int, tuple[RankSlot, ...]] = {}
         self._unused: list[int] = []
         """Indices of slots that were given back."""
         self._cores = 0
@@ -98,14 +98,14 @@ class ClusterSlots:
     def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         if len(self._held) >= self.lanes:
             return None
-        places = _places(cores, gpus, memory_mib, ranks, self._roomy)
-        if places is None:
+        rank_slots = _places(cores, gpus, memory_mib, ranks, self._roomy)
+        if rank_slots is None:
             return None
         index = self._unused.pop() if self._unused else len(self._held)
-        self._held[index] = places
-        for place in places:
+        self._held[index] = rank_slots
+        for place in rank_slots:
             self._take(place)
-        return Slot(index=index, places=places)
+        return Slot(index=index, rank_slots=rank_slots)
 
     def release(self, slot: Slot) -> None:
         """:raises ValueError: when it is not held: released twice, or from another pool."""
@@ -126,14 +126,14 @@ class ClusterSlots:
     def close(self) -> None:
         """Nothing is claimed outside of this pool."""
 
-    def _roomy(self, place: Place) -> Iterator[NodeCapacity]:
+    def _roomy(self, place: RankSlot) -> Iterator[NodeCapacity]:
         """Nodes with room for ``place``, those with the most free cores first."""
         for cores in sorted((cores for cores in self._by_cores if cores >= place.cores), reverse=True):
             for node in self._by_cores[cores]:
                 if self._free[node].has(place) and node not in self._paused:
                     yield self._free[node]
 
-    def _take(self, place: Place, sign: int = 1) -> None:
+    def _take(self, place: RankSlot, sign: int = 1) -> None:
         room = self._free.get(place.node)
         if room is not None:  # else the node is gone
             self._unlist(room)
@@ -147,24 +147,24 @@ class ClusterSlots:
             del self._by_cores[room.cores]
 
 
-def _fitting(rooms: Iterable[NodeCapacity], place: Place) -> Iterator[NodeCapacity]:
+def _fitting(rooms: Iterable[NodeCapacity], place: RankSlot) -> Iterator[NodeCapacity]:
     return (room for room in rooms if room.has(place))
 
 
 def _places(
-    cores: int, gpus: int, memory_mib: int, ranks: int, roomy: Callable[[Place], Iterator[NodeCapacity]]
-) -> tuple[Place, ...] | None:
+    cores: int, gpus: int, memory_mib: int, ranks: int, roomy: Callable[[RankSlot], Iterator[NodeCapacity]]
+) -> tuple[RankSlot, ...] | None:
     """Where so much fits: on one node, else rank by rank on nodes of one kind; None: nowhere.
 
     :param roomy: the nodes that have room for a place.
     """
-    all_here = Place(node="", ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
+    all_here = RankSlot(node="", ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
     one = next(roomy(all_here), None)
     if one is not None:
         return (_at(one.node, all_here),)
     if ranks == 1:
         return None
-    each = Place(node="", ranks=1, cores=cores // ranks, gpus=gpus // ranks, memory_mib=memory_mib // ranks)
+    each = RankSlot(node="", ranks=1, cores=cores // ranks, gpus=gpus // ranks, memory_mib=memory_mib // ranks)
     ranks_of_kind: dict[str, Counter[str]] = {}
     for room in roomy(each):
         ranks_of = ranks_of_kind.setdefault(room.kind, Counter())
@@ -175,11 +175,11 @@ def _places(
     return None
 
 
-def _times(one: Place, ranks: int) -> Place:
-    return Place(
+def _times(one: RankSlot, ranks: int) -> RankSlot:
+    return RankSlot(
         node=one.node, ranks=ranks, cores=one.cores * ranks, gpus=one.gpus * ranks, memory_mib=one.memory_mib * ranks
     )
 
 
-def _at(node: str, place: Place) -> Place:
-    return Place(node=node, ranks=place.ranks, cores=place.cores, gpus=place.gpus, memory_mib=place.memory_mib)
+def _at(node: str, place: RankSlot) -> RankSlot:
+    return RankSlot(node=node, ranks=place.ranks, cores=place.cores, gpus=place.gpus, memory_mib=place.memory_mib)

@@ -226,7 +226,7 @@ class Attended:
     def __init__(self, assignment: Assignment, granted: CpuGrant, keeper: Any) -> None:
         self._assignment, self._granted, self._keeper = assignment, granted, keeper
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
-        self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, sentinel_apart=True)
+        self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, reaper_apart=True)
         self._orders = Orders(order_file(granted.folder))
         self._latest: dict[type, Event] = {}
         """Of each kind: what is older is of no use to anybody."""
@@ -238,7 +238,7 @@ class Attended:
         :param changes: what has changed in the job directory since it was called last.
         """
         gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if self._assignment.has_gpus else ()
-        launch = replace(self._assignment.launch, cpus=self._granted.holder.cpus, gpus=gpus, places=())
+        launch = replace(self._assignment.launch, cpus=self._granted.holder.cpus, gpus=gpus, rank_slots=())
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
             yield Batch((self._placed(handle, gpus),))

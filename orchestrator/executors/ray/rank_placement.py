@@ -18,7 +18,7 @@ from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
 from orchestrator.executors.base import Handle
 from orchestrator.executors.ray.node_registry import drained
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 MEETING_PATIENCE_S = 60.0
 CLOSE_S = 5.0
@@ -69,8 +69,8 @@ class RankPlacement:
         self._wanted: set[Handle] = set()
         self._threads: list[threading.Thread] = []
 
-    def ask(self, handle: Handle, ranks: Sequence[Place]) -> None:
-        """NodeCapacity for so many ranks at these places, by rank; :meth:`answers` has it once it is there."""
+    def ask(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+        """NodeCapacity for so many ranks at these rank_slots, by rank; :meth:`answers` has it once it is there."""
         self._wanted.add(handle)
         self._begin(self._reserve, handle, ranks)
 
@@ -97,7 +97,7 @@ class RankPlacement:
         self._threads.append(threading.Thread(target=do, args=arguments, name="group", daemon=True))
         self._threads[-1].start()
 
-    def _reserve(self, handle: Handle, ranks: Sequence[Place]) -> None:
+    def _reserve(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
         import ray
         from ray.util import placement_group
 
@@ -121,7 +121,7 @@ class RankPlacement:
         else:
             self._answers.put(Reserved(handle=handle, group=group, address=address, port=port))
 
-    def _used(self, ranks: Sequence[Place]) -> list[Any]:
+    def _used(self, ranks: Sequence[RankSlot]) -> list[Any]:
         """The keepers by rank. :raises _NotToBe: a node is gone."""
         keepers = [self._keeper(rank.node) for rank in ranks]
         if None in keepers:
@@ -147,13 +147,13 @@ def _remove(group: Any) -> None:
             remove_placement_group(group)
 
 
-def _bundle(rank: Place) -> dict[str, float]:
+def _bundle(rank: RankSlot) -> dict[str, float]:
     needs = {"CPU": rank.cores, "GPU": rank.gpus, "memory": rank.memory_mib * MIB}
     return {name: amount for name, amount in needs.items() if amount}
 
 
-def by_rank(places: Sequence[Place]) -> list[Place]:
-    """What each rank of an attempt over ``places`` has."""
+def by_rank(rank_slots: Sequence[RankSlot]) -> list[RankSlot]:
+    """What each rank of an attempt over ``rank_slots`` has."""
     return [
         replace(
             place,
@@ -162,6 +162,6 @@ def by_rank(places: Sequence[Place]) -> list[Place]:
             gpus=place.gpus // place.ranks,
             memory_mib=place.memory_mib // place.ranks,
         )
-        for place in places
+        for place in rank_slots
         for _ in range(place.ranks)
     ]

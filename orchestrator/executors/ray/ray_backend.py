@@ -24,7 +24,7 @@ from orchestrator.machine.topology import Machine
 
 
 class RayBackend:
-    """See :class:`orchestrator.experiment.backend.Engine`.
+    """See :class:`orchestrator.experiment.backend.Backend`.
 
     :param home: the run directory, absolute.
     :param jobs: all that are declared.

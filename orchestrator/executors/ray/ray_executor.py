@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.errors import ClusterLostError, DiskFullError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.executors.base import Event, Exited, Handle, Launch
-from orchestrator.executors.rank_group import Gang
+from orchestrator.executors.rank_group import RankGroup
 from orchestrator.executors.ray import file_sync, node_attempt, rank_placement
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.file_sync import Chunk, FileSyncError
@@ -22,7 +22,7 @@ from orchestrator.executors.ray.rank_placement import RankPlacement, Refused, Re
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.remote_attempt import RemoteAttempt
 from orchestrator.executors.ray.user_code import UserCode
-from orchestrator.machine.slots import Place
+from orchestrator.machine.slots import RankSlot
 
 WAIT_S = 0.25
 """At a time for the next batch: signals are noticed at least so often."""
@@ -39,7 +39,7 @@ MIB = 1 << 20
 class RayExecutor:
     """See :class:`orchestrator.executors.base.Executor`.
 
-    :param fleet: the nodes that ``Launch.places`` speaks of.
+    :param fleet: the nodes that ``Launch.rank_slots`` speaks of.
     :param worker_command: what is started in the worker's place, with job directory and attempt number appended.
     :param environment: variables added to every worker's environment.
     """
@@ -76,11 +76,11 @@ class RayExecutor:
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
         whole = replace(launch, job_dir=launch.job_dir.absolute())
-        one = RemoteAttempt(handle=handle, launch=whole, gang=Gang(handle=handle, ranks=launch.ranks, running=[]))
+        one = RemoteAttempt(handle=handle, launch=whole, gang=RankGroup(handle=handle, ranks=launch.ranks, running=[]))
         if one.is_one_task:
-            self._start(one, whole, whole.places[0], _pinned_to(whole.places[0].node))
+            self._start(one, whole, whole.rank_slots[0], _pinned_to(whole.rank_slots[0].node))
         else:
-            self._groups.ask(handle, rank_placement.by_rank(launch.places))
+            self._groups.ask(handle, rank_placement.by_rank(launch.rank_slots))
         self._attempts[handle] = one
         return handle
 
@@ -88,7 +88,7 @@ class RayExecutor:
         self,
         one: RemoteAttempt,
         launch: Launch,
-        place: Place,
+        place: RankSlot,
         strategy: Any,
         added: Mapping[str, str] | None = None,
     ) -> None:
@@ -128,7 +128,9 @@ class RayExecutor:
         self._tasks[stream] = one, started
         one.gang.running.append(started)
 
-    def _assignment(self, launch: Launch, place: Place, node: RayNode, added: Mapping[str, str] | None) -> Assignment:
+    def _assignment(
+        self, launch: Launch, place: RankSlot, node: RayNode, added: Mapping[str, str] | None
+    ) -> Assignment:
         return Assignment(
             launch=launch,
             cores=place.cores,
@@ -151,9 +153,9 @@ class RayExecutor:
         launch = one.launch
         one.group = reserved.group
         try:
-            for rank, place in enumerate(rank_placement.by_rank(launch.places)):
+            for rank, place in enumerate(rank_placement.by_rank(launch.rank_slots)):
                 strategy = PlacementGroupSchedulingStrategy(reserved.group, placement_group_bundle_index=rank)
-                its_own = replace(launch, ranks=1, first_rank=rank, places=())
+                its_own = replace(launch, ranks=1, first_rank=rank, rank_slots=())
                 self._start(one, its_own, place, strategy, reserved.environment(rank, launch.ranks))
         except OSError as error:
             one.gang.kill()

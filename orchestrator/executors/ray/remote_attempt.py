@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
-from orchestrator.executors.rank_group import End, Gang
+from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.executors.ray.ray_task import RayTask
 
 
@@ -16,7 +16,7 @@ class RemoteAttempt:
 
     handle: Handle
     launch: Launch
-    gang: Gang[RayTask]
+    gang: RankGroup[RayTask]
     group: Any = None
     """The placement group of ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class RemoteAttempt:
 
     @property
     def is_one_task(self) -> bool:
-        return len(self.launch.places) == 1
+        return len(self.launch.rank_slots) == 1
 
     def hear(self, task: RayTask, event: Event) -> list[Event]:
         """:param event: of ``task``; its end is told by :meth:`settle`."""
@@ -33,7 +33,7 @@ class RemoteAttempt:
             case Exited():
                 self.gang.running.remove(task)
                 self.gang.note(
-                    End(
+                    RankExit(
                         rank=task.rank + (event.rank or 0),
                         returncode=event.returncode,
                         oom_killed=event.oom_killed,
