@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.text import listed
+from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
@@ -76,7 +76,7 @@ def read(run_dir: Path) -> Side:
             )
         )
     if len(learners) != 1:
-        said = f"trained with {' and '.join(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
+        said = f"trained with {joined(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
         raise UsageError(f"{run_dir}: {said}; runs of one learner are compared: run the job file with --learner")
     ordered = {robot: sorted(trained, key=lambda one: one.seed) for robot, trained in robots.items()}
     return Side(learner=str(learners.pop()), robots=ordered, work=work, unfinished=unfinished)

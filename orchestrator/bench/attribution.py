@@ -16,7 +16,7 @@ from orchestrator.analysis.statistics import Estimate, ratio
 from orchestrator.bench import isolation
 from orchestrator.bench.baselines import ARMS
 from orchestrator.bench.isolation import BUDGETED, SAME, factor, gain, times
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 
 WORDS = {
     "env": "physics and environment",
@@ -141,8 +141,7 @@ def _phases(shares: Mapping[str, float]) -> str:
             break
         named.append(WORDS[phase])
         told += share
-    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
-    return f"{min(told, 1.0):.0%} of the loss is in {listed}"
+    return f"{min(told, 1.0):.0%} of the loss is in {joined(named)}"
 
 
 def causes_of(

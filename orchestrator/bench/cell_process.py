@@ -14,8 +14,8 @@ from typing import Any
 
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.procfs import is_running
 from orchestrator.executors.process import end_group, with_descendants
-from orchestrator.machine.cgroup import text_of
 
 GRACE_S = 5.0
 """What supervised workers have to leave in; then they are killed."""
@@ -112,14 +112,8 @@ def await_end(pids: Iterable[int]) -> None:
     """Wait until processes that were killed are gone: those that give back much memory would disturb what follows."""
     left = list(pids)
     deadline = time.monotonic() + GONE_S
-    while (left := [pid for pid in left if _runs(pid)]) and time.monotonic() < deadline:
+    while (left := [pid for pid in left if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    """Whether it is there, and not only waiting to be reaped."""
-    state = (text_of(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()[:1]
-    return bool(state) and state[0] not in ("Z", "X")
 
 
 def facts(paths: JobPaths) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.machine.cgroup import text_of
+from orchestrator.core.procfs import process_stat, text_of
 from orchestrator.machine.doctor_checks import HOG_CORES
 
 ROUNDS = 150_000
@@ -78,14 +78,8 @@ def load(cpus: Collection[int], pids: Iterable[int], root: Path = Path("/proc"))
     busy = busy_s(text_of(root / "stat") or "", cpus)
     if busy is None:
         return None
-    ours = math.fsum(_cpu_s(text_of(root / str(pid) / "stat") or "") for pid in pids)
+    ours = math.fsum(stat.cpu_s for pid in pids if (stat := process_stat(pid, root)))
     return Load(busy_s=busy, ours_s=ours, clock_s=time.monotonic())
-
-
-def _cpu_s(stat: str) -> float:
-    """Of a process and of its children that have ended, from the text of /proc/PID/stat; 0 where it is gone."""
-    fields = stat.rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime: 14 to 17 in proc(5)
 
 
 def busy_s(stat: str, cpus: Iterable[int]) -> float | None:

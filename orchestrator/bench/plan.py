@@ -17,8 +17,8 @@ from orchestrator.bench.runner import Cell
 from orchestrator.bench.workload import Work
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.procfs import text_of
 from orchestrator.machine import provenance
-from orchestrator.machine.cgroup import text_of
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 

@@ -14,6 +14,7 @@ from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, Measured
 from orchestrator.analysis.statistics import Estimate, estimate, ratio
 from orchestrator.bench import usl, wide_or_many
 from orchestrator.bench.attribution import attribute
+from orchestrator.core.text import joined
 
 REFERENCE_ARM = "pinned"
 WITNESSES = {
@@ -142,7 +143,7 @@ def _how(bench: Benchmark) -> list[str]:
             + (f", for {plan['seconds']:g} s." if isinstance(plan.get("seconds"), int | float) else ".")
         )
     if bench.learners:
-        said.append(f"PPO's arithmetic is done by the learner {' and '.join(bench.learners)}.")
+        said.append(f"PPO's arithmetic is done by the learner {joined(bench.learners)}.")
     if plan.get("repeats"):
         said.append(
             f"Arms and levels take turns in random order, {plan['repeats']} times over. A cell during which the machine"

@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.statistics import LEVEL, Estimate, t_quantile
+from orchestrator.core.text import joined
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,16 +205,15 @@ def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
 
 
 def _warning(levels: Sequence[int], fewest: int) -> str | None:
-    listed = " and ".join([", ".join(map(str, levels[:-1])), str(levels[-1])])
     said = []
     if len(levels) < LEAST_LEVELS:
         said.append(
-            f"measured at {listed} processes only, and contention cannot be told from coherency with fewer than"
+            f"measured at {joined(levels)} processes only, and contention cannot be told from coherency with fewer than"
             f" {LEAST_LEVELS} levels that have a core for every process (κ is taken to be 0)"
         )
     if far := [cores for cores in PREDICTED if cores > FAR * levels[-1]]:
         said.append(
-            f"figures for {' and '.join(map(str, far))} cores lie far beyond the {levels[-1]} that were measured,"
+            f"figures for {joined(far)} cores lie far beyond the {levels[-1]} that were measured,"
             " and another machine has other caches and memory channels"
         )
     if fewest < 2:

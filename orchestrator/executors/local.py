@@ -24,7 +24,7 @@ from orchestrator.executors import orphan_reaper, process, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.executors.rank_group import RankExit, RankGroup
-from orchestrator.machine import topology
+from orchestrator.machine import cgroup
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
@@ -153,7 +153,7 @@ class LocalExecutor:
     def _open(self) -> None:
         if self._ends is None:
             self._ends, self._channels = selectors.DefaultSelector(), selectors.DefaultSelector()
-            self._oom_kills = topology.oom_kills()
+            self._oom_kills = cgroup.oom_kills()
         if self._sentinel is None or not self._sentinel.is_alive():
             if self._sentinel is not None:
                 self._sentinel.close()
@@ -208,7 +208,7 @@ class LocalExecutor:
 
     def _is_oom_kill(self) -> bool:
         """Whether the kernel has killed, for want of memory, more processes lately than we know of."""
-        kills = topology.oom_kills()
+        kills = cgroup.oom_kills()
         if kills is None or self._oom_kills is None or kills <= self._oom_kills:
             return False
         self._oom_kills += 1
@@ -219,7 +219,7 @@ class LocalExecutor:
         if now < self._next_sample or not self._gangs:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
-        self._oom_kills = topology.oom_kills()
+        self._oom_kills = cgroup.oom_kills()
         return [Sampled(one.handle, _resident_mib(one)) for one in self._gangs.values()]
 
 

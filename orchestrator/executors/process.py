@@ -25,7 +25,7 @@ from orchestrator.core.environment import (
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Launch
-from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start
 
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -137,7 +137,7 @@ def start(
         return WorkerProcess(
             rank=rank,
             popen=popen,
-            pid_start=topology.process_start(popen.pid),
+            pid_start=process_start(popen.pid),
             channel=ours,
             pidfd=_pidfd(popen.pid),
             token=token,

@@ -31,12 +31,13 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
+from orchestrator.core.procfs import is_zombie
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.machine import topology as machines
+from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 
@@ -336,19 +337,12 @@ def _end_leftover(pid: int, pid_start: float) -> None:
     Of several ranks it is rank 0, which alone writes the job's files: the others end for want of it.
     """
     deadline = time.monotonic() + 5.0
-    while machines.same_process(pid, pid_start) and time.monotonic() < deadline:
+    while same_process(pid, pid_start) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        if _is_zombie(pid):
+        if is_zombie(pid):
             return  # in a container whose first process waits for nobody it stays one
         time.sleep(0.01)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
-    except (OSError, IndexError):
-        return False
 
 
 def _tell_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:

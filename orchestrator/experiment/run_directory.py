@@ -17,7 +17,7 @@ from typing import IO
 from orchestrator.core.errors import DiskFullError, RunDirError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import RunPaths
-from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
             file.truncate(0)
             me = {
                 "pid": os.getpid(),
-                "pid_start": topology.process_start(os.getpid()),
+                "pid_start": process_start(os.getpid()),
                 "host": socket.gethostname(),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.text import joined
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 
 RANKED = ("ppo", "sac")
@@ -24,7 +25,7 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Callable[[Sequ
     if ranks == 1:
         return
     if algo not in RANKED:
-        text = f"resources.ranks = {ranks}, but {algo} trains in one process; {' and '.join(RANKED)} can in several"
+        text = f"resources.ranks = {ranks}, but {algo} trains in one process; {joined(RANKED)} can in several"
         report(["resources.ranks", "algo"], text)
         return
     n_envs = merged["n_envs"]

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
+from orchestrator.core.procfs import text_of
+
 Controller: TypeAlias = Literal["cpu", "memory"]
 
 ROOT = Path("/")
@@ -44,14 +46,6 @@ class _Mount:
     options: frozenset[str]
     """Of the super block; in version 1 they name the controllers."""
     version: Literal[1, 2]
-
-
-def text_of(path: Path) -> str | None:
-    """The content of a small kernel file; None where it cannot be had."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 def _number(path: Path) -> int | None:

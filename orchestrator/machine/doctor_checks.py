@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from orchestrator.core.environment import THREAD_VARIABLES
-from orchestrator.core.text import count
+from orchestrator.core.procfs import text_of
+from orchestrator.core.text import count, joined
 from orchestrator.machine import provenance
-from orchestrator.machine.cgroup import text_of
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.thread_census import CensusError, Stage, census
 from orchestrator.machine.topology import MIB, Machine, largest_job
@@ -329,5 +329,4 @@ def cpu_text(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu])
     parts = [text for run in runs for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
-    joined = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-    return f"CPU {joined}" if parts == [joined] and joined.isdecimal() else f"CPUs {joined}"
+    return f"CPU{'' if len(parts) == 1 and parts[0].isdecimal() else 's'} {joined(parts)}"

@@ -14,25 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.procfs import text_of
 from orchestrator.machine import cgroup
-from orchestrator.machine.cgroup import ROOT, ThrottleMeter, oom_kills, text_of, throttled_s
+from orchestrator.machine.cgroup import ROOT
 from orchestrator.machine.gpu import Gpu, detect_gpus
-
-__all__ = [
-    "Cpu",
-    "Gpu",
-    "Machine",
-    "ThrottleMeter",
-    "available_memory_mib",
-    "detect",
-    "detect_gpus",
-    "largest_job",
-    "online_cpus",
-    "oom_kills",
-    "process_start",
-    "same_process",
-    "throttled_s",
-]
 
 MIB = 1 << 20
 
@@ -180,29 +165,3 @@ def available_memory_mib(root: Path = ROOT) -> int:
     free = _meminfo_mib(root, "MemAvailable")
     headroom = cgroup.memory_headroom(root)
     return free if headroom is None else min(free, headroom // MIB)
-
-
-def process_start(pid: int) -> float | None:
-    """When process ``pid`` started, as the kernel counts (Linux: clock ticks since boot); None where there is none.
-
-    Only for comparison: with it, a pid is an identity. A zombie still is a process.
-    """
-    if pid <= 0:
-        return None
-    if not Path("/proc/self/stat").exists():
-        import psutil
-
-        try:
-            return psutil.Process(pid).create_time()
-        except psutil.Error:
-            return None
-    stat = text_of(Path(f"/proc/{pid}/stat"))
-    if not stat:
-        return None
-    # The second field is the command in parentheses, and may hold anything; field 22 is the start (proc(5)).
-    return float(stat.rpartition(")")[2].split()[22 - 3])
-
-
-def same_process(pid: int, start: float) -> bool:
-    """Whether the process known as ``pid``, started at ``start``, is still there (or not yet waited for)."""
-    return process_start(pid) == start

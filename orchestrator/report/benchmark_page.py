@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from orchestrator.core.text import duration
+from orchestrator.core.text import count, duration
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Part, Section, Table, Text
 from orchestrator.report.machine_page import machine_section
-from orchestrator.report.number_format import count, number, percent, plain, sentence
+from orchestrator.report.number_format import number, percent, plain, sentence
 from orchestrator.report.ranks_page import benchmark_section
 
 OURS = "pinned"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.core.text import count
 from orchestrator.report.document import Cell, Column, Table
-from orchestrator.report.number_format import count, interval, number, percent, plain
+from orchestrator.report.number_format import interval, number, percent, plain
 
 Arms = Mapping[str, Mapping[int, Any]]
 """Arm → processes → its entry in ``arms.<arm>.levels``."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.text import count
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
-from orchestrator.report.number_format import DASH, count, interval, plain, sentence
+from orchestrator.report.number_format import DASH, interval, plain, sentence
 
 HASH_SHOWN = 12
 

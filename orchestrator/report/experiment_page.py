@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import duration
+from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
@@ -16,7 +16,7 @@ from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Cell, Column, Document, Figure, Headline, Section, Table, Text
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
-from orchestrator.report.number_format import count, number, percent, plain
+from orchestrator.report.number_format import number, percent, plain
 from orchestrator.report.ranks_page import experiment_section
 
 MOST_PANELS = 24
@@ -101,11 +101,7 @@ def _findings(findings: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str,
 
 
 def _named(job_ids: Sequence[str]) -> str:
-    """The first few of them."""
-    if not job_ids:
-        return "all jobs"
-    more = len(job_ids) - NAMED
-    return ", ".join(job_ids[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return listed(job_ids, NAMED) or "all jobs"
 
 
 def chosen(robots: Sequence[Mapping[str, Any]], what: str) -> tuple[list[Mapping[str, Any]], str]:

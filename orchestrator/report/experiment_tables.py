@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import duration
+from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
-from orchestrator.report.number_format import DASH, count, interval, number, percent, plain
+from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
 
 SHOWN_ROWS = 40

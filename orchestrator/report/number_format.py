@@ -51,10 +51,6 @@ def plain(text: object, longest: int | None = None) -> str:
     return f"{kept[: longest - 1 - tail]}…{kept[len(kept) - tail :]}"
 
 
-def count(amount: int, noun: str, plural: str | None = None) -> str:
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
-
-
 def sentence(text: str) -> str:
     """With a capital and a full stop."""
     said = plain(text)

@@ -22,7 +22,7 @@ from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_unti
 
 from orchestrator.experiment import reconcile
 from orchestrator.ledger import Ledger, Request
-from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start
 
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
@@ -163,7 +163,7 @@ def leftover() -> subprocess.Popen[bytes]:
 
 def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None:
     with leftover() as process:
-        start = topology.process_start(process.pid)
+        start = process_start(process.pid)
         assert start is not None
         reconcile._end_leftover(process.pid, start + 1)
         assert process.poll() is None
@@ -173,7 +173,7 @@ def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None
 
 def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with leftover() as process:
-        start = topology.process_start(process.pid)
+        start = process_start(process.pid)
         assert start is not None
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

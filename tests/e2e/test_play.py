@@ -36,6 +36,7 @@ from supervisor_helpers import Told, make_job, make_machine, make_spec
 
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import videos
 from orchestrator.machine.slots import SlotPool
@@ -203,7 +204,7 @@ def test_ctrl_c_ends_the_player_before_the_command(finished_once: Experiment) ->
         popen.send_signal(signal.SIGINT)
         _, said = popen.communicate(timeout=commands.PATIENCE_S)
     assert (popen.returncode, said.decode()) == (130, "stopped\n")
-    assert not is_alive(player)
+    assert not is_running(player)
 
 
 def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Experiment) -> None:
@@ -396,19 +397,12 @@ def players_of(pid: int) -> list[int]:
     ]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
     assert drawing.end() == 0  # every job has succeeded
     assert any("1 video not made" in event["message"] for event in drawing.events), drawing.events
-    assert not is_alive(player)
+    assert not is_running(player)
 
 
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
@@ -420,7 +414,7 @@ def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
 def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.popen.kill()
-    wait_until(lambda: not is_alive(player), "the player ends with its supervisor")
+    wait_until(lambda: not is_running(player), "the player ends with its supervisor")
 
 
 @pytest.mark.parametrize(("limit_s", "why"), [(0.0, "took more than 0 s"), (600.0, "spec.json: No such file")])

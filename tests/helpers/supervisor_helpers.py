@@ -15,8 +15,9 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
 from orchestrator.executors.fake import Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger
+from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.topology import Cpu, Gpu, Machine
+from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.supervisor import Supervisor
 

@@ -22,6 +22,7 @@ from ray_helpers import LONG
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start, same_process
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -290,13 +291,13 @@ def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(s
         events = (json.loads(line) for line in process.stdout)
         first = {event["node"]: event for event in (next(events) for _ in range(3))}
         cut_off = first["node2"]
-        started = topology.process_start(cut_off["pid"])
+        started = process_start(cut_off["pid"])
         assert started is not None
         checkpoints = run_dir / "jobs" / cut_off["job_id"] / "checkpoints"
         wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
         with site.network.stalled(NODE2):
             again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
-            assert not topology.same_process(cut_off["pid"], started), "it has ended itself"
+            assert not same_process(cut_off["pid"], started), "it has ended itself"
         assert again["job_id"] == cut_off["job_id"]
         assert again["node"] in ("head", "node1")
         process.send_signal(signal.SIGINT)

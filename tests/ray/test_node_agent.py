@@ -17,7 +17,7 @@ from orchestrator.executors.ray.driver_directory import Receiver
 from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
 from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def keeper(home: Receiver, head: socket.socket, session: str = "s1", node: str =
 
 
 def take(kept: NodeAgent, key: str, pid: int, cores: int = 1) -> CpuGrant | None:
-    return kept.take(key, cores, pid, topology.process_start(pid))
+    return kept.take(key, cores, pid, process_start(pid))
 
 
 def begin(granted: CpuGrant | None) -> CpuGrant:

@@ -31,6 +31,7 @@ from executor_helpers import (
 from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.procfs import process_stat
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
@@ -67,7 +68,9 @@ def placed(executor: RayExecutor, launch: Launch) -> Placed:
 
 def task_of(pid: int) -> int:
     """The process of the Ray task that has started ``pid``."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    stat = process_stat(pid)
+    assert stat is not None
+    return stat.parent
 
 
 def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: RayExecutor) -> None:

@@ -24,7 +24,8 @@ from orchestrator.executors.ray.cluster.cluster_status import (
     version_lines,
 )
 from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
-from orchestrator.machine.topology import Cpu, Machine, process_start
+from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.topology import Cpu, Machine
 
 TOKEN = "0123456789abcdef" * 4
 

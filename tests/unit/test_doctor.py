@@ -17,8 +17,9 @@ import pytest
 
 from orchestrator.machine import doctor, doctor_checks, thread_census
 from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.thread_census import CensusError, Stage
-from orchestrator.machine.topology import Cpu, Gpu, Machine
+from orchestrator.machine.topology import Cpu, Machine
 
 
 def made(cores: int = 2, smt: int = 1, quota: float | None = None, gpus: tuple[Gpu, ...] = ()) -> Machine:

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.machine import cgroup, topology
-from orchestrator.machine.gpu import detect_gpus
+from orchestrator.machine.gpu import Gpu, detect_gpus
+from orchestrator.machine.process_identity import process_start, same_process
 from orchestrator.machine.slots import Slot, SlotPool
-from orchestrator.machine.topology import Cpu, Gpu, Machine, detect, largest_job
+from orchestrator.machine.topology import Cpu, Machine, detect, largest_job
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712\n"
@@ -523,28 +524,28 @@ class TestSlotPool:
 class TestThisMachine:
     def test_a_pid_with_its_start_time_is_an_identity(self) -> None:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        start = topology.process_start(child.pid)
+        start = process_start(child.pid)
         assert start is not None
-        assert topology.same_process(child.pid, start)
-        assert not topology.same_process(child.pid, start + 1)
+        assert same_process(child.pid, start)
+        assert not same_process(child.pid, start + 1)
         assert child.stdin is not None
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert topology.same_process(child.pid, start), "a zombie still holds its pid"
+        assert same_process(child.pid, start), "a zombie still holds its pid"
         child.wait()
-        assert topology.process_start(child.pid) is None
-        assert not topology.same_process(child.pid, start)
+        assert process_start(child.pid) is None
+        assert not same_process(child.pid, start)
 
     @pytest.mark.parametrize("pid", [0, -1, 2**30])
     def test_no_such_process(self, pid: int) -> None:
-        assert topology.process_start(pid) is None
+        assert process_start(pid) is None
 
     def test_a_process_name_with_parentheses_does_not_confuse(self, tmp_path: Path) -> None:
         program = tmp_path / "a) R 1 (b"
         program.symlink_to("/bin/sleep")
         child = subprocess.Popen([program, "60"])
         try:
-            assert topology.process_start(child.pid) == pytest.approx(topology.process_start(os.getpid()), abs=1e6)
+            assert process_start(child.pid) == pytest.approx(process_start(os.getpid()), abs=1e6)
         finally:
             child.kill()
             child.wait()

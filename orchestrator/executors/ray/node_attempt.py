@@ -27,7 +27,7 @@ from orchestrator.executors.ray.node_agent import CpuGrant, Order
 from orchestrator.executors.ray.scratch_directory import lock, order_file
 from orchestrator.executors.ray.transport import TransferMode
 from orchestrator.executors.ray.user_code import UserCode
-from orchestrator.machine import topology
+from orchestrator.machine.process_identity import process_start
 
 LOOK_EVERY_S = 0.25
 """For orders."""
@@ -158,7 +158,7 @@ def _granted(assignment: Assignment, keeper: Any) -> CpuGrant:
     import ray
 
     pid = os.getpid()
-    start = topology.process_start(pid)
+    start = process_start(pid)
     deadline = time.monotonic() + CPUS_PATIENCE_S
     while True:
         granted: CpuGrant | None = ray.get(keeper.take.remote(assignment.key, assignment.cores, pid, start))

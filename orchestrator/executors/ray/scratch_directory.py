@@ -17,8 +17,8 @@ from typing import IO
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import shared_directory
+from orchestrator.machine.process_identity import same_process
 
 LEFTOVER_PATIENCE_S = 5.0
 
@@ -47,7 +47,7 @@ class Holder:
         write_whole(folder / "holder", json.dumps(dataclasses.asdict(self)), durable=False)
 
     def is_alive(self) -> bool:
-        return self.pid_start is not None and machines.same_process(self.pid, self.pid_start)
+        return self.pid_start is not None and same_process(self.pid, self.pid_start)
 
     def kill(self) -> None:
         """Its workers are tied to it."""

@@ -5,19 +5,21 @@ Each check returns messages: what, which element, why it matters, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.text import count, listed
 from orchestrator.worker.robots.model_summary import actuator_kind
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import joint_name, joint_type
 
-SHOWN = 3
-"""Elements that a message names; the others are counted."""
+shown = functools.partial(listed, most=3)
+"""The first few names of a list."""
 LONGEST_TIMESTEP_S = 0.05
 SHORTEST_TIMESTEP_S = 1e-7
 """Below, one action takes a hundred thousand steps: minutes, and training years."""
@@ -61,7 +63,7 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
         if values.size and not np.isfinite(values).all():
             (derived if name.endswith("0") else given).append(_place_of_bad(model, name, values))
     if found := given or derived:
-        yield f"{listed(found)}: not a finite number, so nothing computed from it is one either; correct it"
+        yield f"{shown(found)}: not a finite number, so nothing computed from it is one either; correct it"
 
 
 def _float_fields() -> tuple[str, ...]:
@@ -98,7 +100,7 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (
-            f"{_counted(unlimited, 'actuator has', 'actuators have')} no ctrlrange ({listed(unlimited)}): actions "
+            f"{count(len(unlimited), 'actuator has', 'actuators have')} no ctrlrange ({shown(unlimited)}): actions "
             "in [-1, 1] go to them as they are, which may be far too much or too little; give them a ctrlrange"
         )
 
@@ -111,7 +113,7 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
     heavy = [int(body) for body in moving if model.body_mass[body] > HEAVIEST_KG]
     if heavy:
         named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy]
-        yield f"absurd mass ({listed(named)}): MuJoCo counts in kg and metres; check units and density"
+        yield f"absurd mass ({shown(named)}): MuJoCo counts in kg and metres; check units and density"
     for tree in range(model.ntree):
         limbs = np.unique(model.dof_bodyid[model.dof_treeid == tree])
         bodies = moving[model.body_treeid[moving] == tree]
@@ -132,7 +134,7 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
         if model.body_mass[body] > 0 and radius > GYRATION * size
     ]
     if odd:
-        yield f"absurd inertia ({listed(odd)}), the model {size:.3g} m: it will hardly turn; check <inertial>"
+        yield f"absurd inertia ({shown(odd)}), the model {size:.3g} m: it will hardly turn; check <inertial>"
 
 
 def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
@@ -140,14 +142,14 @@ def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
     names = [f"'{model.key(number).name or number}'" for number in range(model.nkey)]
     if outside := _outside(model, start):
         yield (
-            f"{_counted(outside, 'joint starts', 'joints start')} outside the limits ({listed(outside)}): the robot "
+            f"{count(len(outside), 'joint starts', 'joints start')} outside the limits ({shown(outside)}): the robot "
             "is thrown back in the first moment; correct the starting pose or the range (and mind compiler angle)"
         )
     astray = {number: _outside(model, model.key_qpos[number]) for number in range(model.nkey) if number != key}
     if found := [number for number, joints in astray.items() if joints]:
         yield (
-            f"{_counted(found, 'keyframe has', 'keyframes have')} joints outside their limits "
-            f"({listed([names[number] for number in found])}: {listed(astray[found[0]])}); correct qpos or the range"
+            f"{count(len(found), 'keyframe has', 'keyframes have')} joints outside their limits "
+            f"({shown([names[number] for number in found])}: {shown(astray[found[0]])}); correct qpos or the range"
         )
     low, high = model.actuator_ctrlrange.T
     slack = 1e-6 + 0.02 * (high - low)
@@ -155,8 +157,8 @@ def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
     wrong = np.flatnonzero((beyond & model.actuator_ctrllimited.astype(bool)).any(axis=1)).tolist()
     if wrong:
         yield (
-            f"{_counted(wrong, 'keyframe has', 'keyframes have')} ctrl outside ctrlrange "
-            f"({listed([names[number] for number in wrong])}), so the pose is not held; correct ctrl or ctrlrange"
+            f"{count(len(wrong), 'keyframe has', 'keyframes have')} ctrl outside ctrlrange "
+            f"({shown([names[number] for number in wrong])}), so the pose is not held; correct ctrl or ctrlrange"
         )
 
 
@@ -195,7 +197,7 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         if found:
             named = [f"{pair}: {depth:.3g} m deep" for pair, depth in found.items()]
             yield (
-                f"the robot {what} ({listed(named)}): the contact throws it off in the first moment; raise it, "
+                f"the robot {what} ({shown(named)}): the contact throws it off in the first moment; raise it, "
                 "correct the pose, or exclude the contact"
             )
 
@@ -240,18 +242,8 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
     if quick:
         yield (
             f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (of joint "
-            f"{listed([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, lower kp or kv, more armature"
+            f"{shown([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, lower kp or kv, more armature"
         )
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def _counted(found: Sequence[object], one: str, several: str) -> str:
-    return f"1 {one}" if len(found) == 1 else f"{len(found)} {several}"
 
 
 def _body(model: mujoco.MjModel, body: int) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.procfs import process_stat
 
 _PR_SET_PDEATHSIG = 1
 
@@ -110,9 +111,11 @@ def end_superseded(next_attempt: Path) -> None:
 def process_start() -> float:
     """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); now, where it does not say."""
     now = time.monotonic()
+    stat = process_stat("self")
+    if stat is None:
+        return now
+    since_boot = stat.start_ticks / os.sysconf("SC_CLK_TCK")
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     except (OSError, AttributeError):
         return now

@@ -15,6 +15,7 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
+from orchestrator.core.text import count
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.balance import driven_joints_and_poles
 from orchestrator.worker.tasks.base import find_keyframe, joint_name
@@ -35,7 +36,7 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
         raise ValueError("no task suits a robot without actuators; add an <actuator> section")
     key = find_keyframe(model, None)
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
-    actuators = f"moved by {model.nu} actuator{'' if model.nu == 1 else 's'}"
+    actuators = f"moved by {count(model.nu, 'actuator')}"
     poles = _standing_poles(model, pose)
     if poles:
         names = ", ".join(joint_name(model, joint) for joint in poles)
@@ -54,8 +55,7 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
             'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
             f'on a driven base, and "reach" {error}. Write a task of your own: task = "my_tasks:MyTask" (docs/tasks.md)'
         ) from None
-    count = len(effector.joints)
-    return "reach", f"fixed base, chain of {count} driven joint{'' if count == 1 else 's'} ends in {effector}"
+    return "reach", f"fixed base, chain of {count(len(effector.joints), 'driven joint')} ends in {effector}"
 
 
 def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:

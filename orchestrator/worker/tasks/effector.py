@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.text import count, listed
 from orchestrator.worker.tasks.actions import ActionMap, Floats, Scaled, position_servos
 from orchestrator.worker.tasks.base import joint_name, joint_type
 from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
@@ -106,8 +107,7 @@ def describe_joints(model: mujoco.MjModel) -> str:
     """In words, for messages."""
     words = {"mjJNT_FREE": "free", "mjJNT_BALL": "ball", "mjJNT_SLIDE": "slide", "mjJNT_HINGE": "hinge"}
     joints = [f"{words[joint_type(model, joint).name]} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
-    shown = ", ".join(joints[:6]) + (f" and {len(joints) - 6} more" if len(joints) > 6 else "")
-    return f"{shown or 'no joint'} and {model.nu} actuator{'' if model.nu == 1 else 's'}"
+    return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
 
 
 def _depth(model: mujoco.MjModel, body: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import envs
 from orchestrator.worker.runtime.outcome import Diverged
@@ -108,11 +109,11 @@ class Evaluation:
 
     def __str__(self) -> str:
         """One line for people; the measures are means of the deterministic episodes."""
-        steady, drawn, count = self.deterministic, self.stochastic, len(self.deterministic.episodes)
+        steady, drawn, episodes = self.deterministic, self.stochastic, len(self.deterministic.episodes)
         means = {name: _summary(values)["mean"] for name, values in steady.measures.items()}
         told = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
         return (
-            f"{count} episode{'s' if count > 1 else ''}: return {steady.mean:,.1f} ± {steady.std:,.1f} deterministic, "
+            f"{count(episodes, 'episode')}: return {steady.mean:,.1f} ± {steady.std:,.1f} deterministic, "
             f"{drawn.mean:,.1f} ± {drawn.std:,.1f} stochastic{'; ' if told else ''}{told}"
         )
 

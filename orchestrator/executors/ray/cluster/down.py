@@ -14,7 +14,7 @@ from orchestrator.executors.orphan_reaper import sweep
 from orchestrator.executors.process import with_descendants
 from orchestrator.executors.ray.cluster import node_state
 from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
-from orchestrator.machine.topology import process_start
+from orchestrator.machine.process_identity import process_start
 
 GRACE_S = 10.0
 """For the raylet to end its workers and itself."""

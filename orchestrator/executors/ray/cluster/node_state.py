@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.procfs import is_zombie, text_of
 from orchestrator.executors.orphan_reaper import carriers
-from orchestrator.machine.cgroup import text_of
-from orchestrator.machine.topology import process_start, same_process
+from orchestrator.machine.process_identity import process_start, same_process
 
 Role = Literal["head", "node"]
 
@@ -31,13 +31,11 @@ class NodeProcess:
     name: str
     pid: int
     start: float
-    """As :func:`orchestrator.machine.topology.process_start` tells it: with it, the pid is an identity until the next
-    boot."""
+    """As :func:`process_start` gives it: together they identify the process until the next boot."""
 
     def lives(self) -> bool:
         """A zombie does not: nothing is left of it but a number, and some containers never take it away."""
-        state = (text_of(Path(f"/proc/{self.pid}/stat")) or "").rpartition(")")[2].split()[:1]
-        return same_process(self.pid, self.start) and state not in (["Z"], ["X"])
+        return same_process(self.pid, self.start) and not is_zombie(self.pid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

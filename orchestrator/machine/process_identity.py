@@ -1,0 +1,28 @@
+"""Identity of a process: its pid together with its start time."""
+
+from __future__ import annotations
+
+from orchestrator.core.procfs import PROC, process_stat
+
+
+def process_start(pid: int) -> float | None:
+    """When process ``pid`` started (Linux: clock ticks since boot); None where there is no such process.
+
+    Only for comparison: together with its start a pid identifies a process. A zombie still is a process.
+    """
+    if pid <= 0:
+        return None
+    if not (PROC / "self/stat").exists():
+        import psutil
+
+        try:
+            return psutil.Process(pid).create_time()
+        except psutil.Error:
+            return None
+    stat = process_stat(pid)
+    return None if stat is None else float(stat.start_ticks)
+
+
+def same_process(pid: int, start: float) -> bool:
+    """Whether the process known as ``pid``, started at ``start``, still exists (perhaps as a zombie)."""
+    return process_start(pid) == start
