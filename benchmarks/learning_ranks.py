@@ -26,6 +26,7 @@ from benchmarks.learning import mean_std, power, probability, signed
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
 from benchmarks.permutation import Pair, holm, interval, p_value
 from orchestrator import jobfile as job_files
+from orchestrator.analysis import run_reader
 from orchestrator.bench import workload
 from orchestrator.bench.workload import Work
 from orchestrator.core.atomic_files import write_whole
@@ -42,7 +43,6 @@ from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.executors.rank_group import new_secret
-from orchestrator.report import run_files
 
 JOBS = ROOT / "jobs" / "wide.toml"
 
@@ -119,7 +119,7 @@ def read(folder: Path, ranks: Sequence[int], seeds: int) -> Sides:
                 env_steps=record.env_steps,
                 final=record.ep_rew_mean,
                 evaluated=record.eval_mean,
-                curve=run_files.curve(paths.progress_csv),
+                curve=run_reader.learning_curve(paths.progress_csv),
             )
         )
     return sides

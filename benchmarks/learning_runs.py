@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
-from orchestrator.report import run_files
 
 MEASURES = {
     "final": "Final return of training: `rollout/ep_rew_mean` at its end, the mean over the last 100 episodes",
@@ -72,7 +72,7 @@ def read(run_dir: Path) -> Side:
                 env_steps=row["env_steps"],
                 final=row["ep_rew_mean"],
                 evaluated=row["eval_mean"],
-                curve=run_files.curve(paths.job(job_id).progress_csv),
+                curve=run_reader.learning_curve(paths.job(job_id).progress_csv),
             )
         )
     if len(learners) != 1:

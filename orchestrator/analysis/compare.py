@@ -152,9 +152,7 @@ def _benchmark(run_dir: Path) -> _Side:
 
 def _experiment(run_dir: Path) -> _Side:
     """Jobs by their name and the point of their matrix; their seeds are the values."""
-    import json
-
-    from orchestrator.analysis import job_metrics
+    from orchestrator.analysis import job_metrics, run_reader
     from orchestrator.experiment import control
 
     groups: dict[str, list[Mapping[str, Any]]] = {}
@@ -169,11 +167,7 @@ def _experiment(run_dir: Path) -> _Side:
     }
     found = {name: _values(rows, speeds) for name, rows in groups.items()}
     things = {name: _Figures(values=values) for name, values in found.items() if values}
-    try:
-        sessions = json.loads(snapshot.paths.provenance.read_bytes())
-        last = dict(sessions[-1])
-    except (OSError, ValueError, IndexError, TypeError):
-        last = {}
+    last = run_reader.last_session(snapshot.paths.provenance)
     facts = {
         "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
         **{name: last.get(name) for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")},

@@ -1,63 +1,61 @@
-"""What the jobs of an experiment's run directory tell about how they ran: the witnesses that thieves are named by.
+"""How the jobs of an experiment ran: what :mod:`orchestrator.analysis.contention` diagnoses from.
 
-Read-only; of a running experiment, too: a half-written row is left out, and what is missing is None.
+Read-only, and possible while the experiment runs. What is not known is None.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.timing_columns import Iteration
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
 
-SUMS = ("wall_s", "cpu_s", "run_delay_s", "throttled_s")
 NOT_OF_THE_WORK = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
-"""Keys of a job's spec in which jobs may differ that do the same work."""
-LOG_HEAD = 1 << 14
-_ON_CPU = re.compile(r"^worker: .*, threads = \d+ on CPU ([\d, ]+)$", re.MULTILINE)
+"""Keys of a job's spec that do not change what an iteration costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
-    """One job."""
+class JobMetrics:
+    """One job; of a job with several ranks, its rank 0. Sums are over all iterations but the first, which warms up."""
 
     job_id: str
     cpus: frozenset[int]
-    """Of its slot, of several ranks those of rank 0, which is the witness; empty where that is not known, or where its
-    attempts had different ones."""
-    allowed: frozenset[int] | None
-    """CPUs that it was allowed when its last training began, by its own word."""
+    """CPUs of its slot; empty when they are not known or when its attempts had different ones."""
     fewest_cpus: int | None
-    """The least number of CPUs it was allowed in any iteration (``n_cpus`` of ``timings.csv``)."""
+    """The smallest number of CPUs that it was allowed at the end of an iteration."""
     spans: Sequence[tuple[float, float]]
-    """When its attempts ran, seconds since the epoch."""
+    """Start and end of its attempts, seconds since the epoch."""
     threads: int | None
     """Its thread budget."""
     ranks: int = 1
     work: str
-    """What it does, robot and hyperparameters: jobs of equal text differ in their seed alone. Empty if not known."""
+    """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
     env_steps: float
-    """In the iterations that count: all but the first, which warms up."""
     wall_s: float
-    """Of these iterations, as all that follows; 0 without any."""
+    """0 without any iteration."""
     cpu_s: float | None
     run_delay_s: float | None
     throttled_s: float | None
     n_threads: int | None
-    """The most."""
+    """The largest number of threads."""
 
     def share(self, seconds: float | None) -> float | None:
-        """Of its wall time."""
+        """``seconds`` as a part of ``wall_s``."""
         return seconds / self.wall_s if seconds is not None and self.wall_s > 0 else None
+
+    @property
+    def delay_share(self) -> float:
+        """Time spent waiting for a CPU, as a part of ``wall_s``; 0 where it is not measured."""
+        return self.share(self.run_delay_s) or 0.0
 
     @property
     def runnable(self) -> float | None:
@@ -68,59 +66,47 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """An experiment."""
+class ExperimentMetrics:
+    """An experiment: its jobs, and the limits of the machine when its supervisor was started."""
 
-    jobs: Sequence[Witness]
+    jobs: Sequence[JobMetrics]
     """Those that have finished an iteration."""
     usable_cpus: int | None
-    """CPUs that its supervisor was allowed."""
+    """CPUs that the supervisor was allowed."""
     online_cpus: int | None
-    """CPUs that the machine had switched on."""
+    """CPUs that the machine has switched on."""
     quota: float | None
-    """CPUs' worth of time per second, by a cgroup."""
+    """CPU quota of the cgroup, in CPUs."""
     lanes: int | None
     """Jobs at once."""
 
 
-def gather(run_dir: Path) -> Evidence:
-    """:raises LedgerError: when the ledger is damaged."""
+def gather(run_dir: Path) -> ExperimentMetrics:
+    """Metrics of all jobs of a run directory.
+
+    :raises LedgerError: when the ledger is damaged.
+    """
     paths = RunPaths(run_dir)
-    spans: dict[str, list[tuple[float, float]]] = {}
-    cpus: dict[str, set[tuple[int, ...]]] = {}
-    hashes = {}
+    attempts: dict[str, list[dict[str, Any]]] = {}
     for row in _attempts(paths):
-        if row["started_at"] is not None:
-            spans.setdefault(row["job_id"], []).append((row["started_at"], row["ended_at"] or math.inf))
-        cpus.setdefault(row["job_id"], set()).add(tuple(row["cpus"] or ()))
-        hashes[row["job_id"]] = row.get("robot_hash")
-    jobs = []
-    for job_id, had in cpus.items():
-        one = _witness(
-            paths.job(job_id),
-            job_id,
-            cpus=next(iter(had)) if len(had) == 1 else (),
-            spans=spans.get(job_id, []),
-            robot_hash=hashes[job_id],
-        )
-        if one.wall_s > 0:
-            jobs.append(one)
-    facts = _last_session(paths.provenance)
-    usable = facts.get("cpus")
-    return Evidence(
-        jobs=jobs,
+        attempts.setdefault(row["job_id"], []).append(row)
+    jobs = [of_job(paths.job(job_id), rows) for job_id, rows in attempts.items()]
+    session = run_reader.last_session(paths.provenance)
+    usable = session.get("cpus")
+    return ExperimentMetrics(
+        jobs=[job for job in jobs if job.wall_s > 0],
         usable_cpus=len(usable) if isinstance(usable, list) else None,
-        online_cpus=_online(facts),
-        quota=_number(facts.get("cpu_quota")),
-        lanes=facts.get("jobs_at_once"),
+        online_cpus=_online_cpus(session),
+        quota=run_reader.finite(session.get("cpu_quota")),
+        lanes=session.get("jobs_at_once"),
     )
 
 
 def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
-    """With the job's ``robot_hash``; from ``summary.json``, with the last ones only, where there is no ledger."""
+    """Rows of attempts with the job's ``robot_hash``; without a ledger the last one of each job."""
     if not paths.ledger.exists():
-        found = _json(paths.summary_json)
-        return [row for row in found if row.get("attempts")] if isinstance(found, list) else []
+        rows = run_reader.read_json(paths.summary_json)
+        return [row for row in rows if row.get("attempts")] if isinstance(rows, list) else []
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
@@ -129,106 +115,50 @@ def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
         ledger.abandon()
 
 
-def _witness(
-    job: JobPaths,
-    job_id: str,
-    *,
-    cpus: Sequence[int],
-    spans: Sequence[tuple[float, float]],
-    robot_hash: str | None,
-) -> Witness:
-    spec = _json(job.spec)
-    spec = spec if isinstance(spec, dict) else {}
-    rows = _rows(job.timings_csv)
-    counted = rows[1:] or rows
-    sums = {name: _total(counted, name) for name in SUMS}
-    begun = rows[0].get("env_steps") if len(rows) > 1 else 0.0
-    ended = rows[-1].get("env_steps") if rows else 0.0
+def of_job(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
+    """Metrics of one job.
+
+    :param attempts: its rows of the ledger, at least one, with ``robot_hash``.
+    """
+    spec = run_reader.read_json_object(job.spec) or {}
+    iterations = run_reader.iterations(job.timings_csv)
+    counted = iterations[1:] or iterations
+    warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
+    ranks = int(spec.get("ranks", 1))
+    slots = {tuple(row["cpus"] or ()) for row in attempts}
+    cpus = slots.pop() if len(slots) == 1 else ()
     work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
-    return Witness(
-        job_id=job_id,
-        cpus=frozenset(cpus[: len(cpus) // int(spec.get("ranks", 1))]),
-        ranks=int(spec.get("ranks", 1)),
-        allowed=_allowed(job),
-        fewest_cpus=_extreme(min, counted, "n_cpus"),
-        spans=spans,
+    return JobMetrics(
+        job_id=job.root.name,
+        cpus=frozenset(cpus[: len(cpus) // ranks]),
+        ranks=ranks,
+        fewest_cpus=_extreme(min, (row.n_cpus for row in counted)),
+        spans=[(row["started_at"], row["ended_at"] or math.inf) for row in attempts if row["started_at"] is not None],
         threads=spec.get("threads"),
-        work=json.dumps([robot_hash, work], sort_keys=True) if work else "",
-        env_steps=(ended or 0.0) - (begun or 0.0),
-        wall_s=sums["wall_s"] or 0.0,
-        cpu_s=sums["cpu_s"],
-        run_delay_s=sums["run_delay_s"],
-        throttled_s=sums["throttled_s"],
-        n_threads=_extreme(max, counted, "n_threads"),
+        work=json.dumps([attempts[-1].get("robot_hash"), work], sort_keys=True) if work else "",
+        env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,
+        wall_s=_total(counted, "wall_s") or 0.0,
+        cpu_s=_total(counted, "cpu_s"),
+        run_delay_s=_total(counted, "run_delay_s"),
+        throttled_s=_total(counted, "throttled_s"),
+        n_threads=_extreme(max, (row.n_threads for row in counted)),
     )
 
 
-def _allowed(job: JobPaths) -> frozenset[int] | None:
-    """From the log of the last attempt that came so far."""
-    try:
-        numbers = sorted((int(path.name) for path in job.attempts.iterdir() if path.name.isdecimal()), reverse=True)
-    except OSError:
-        return None
-    for number in numbers:
-        try:
-            with job.attempt(number).worker_log.open("rb") as file:
-                found = _ON_CPU.search(file.read(LOG_HEAD).decode(errors="replace"))
-        except OSError:
-            continue
-        if found is not None:
-            return frozenset(int(part) for part in found[1].split(",") if part.strip())
-    return None
+def _total(rows: Sequence[Iteration], column: str) -> float | None:
+    """None without rows, or where one was not measured."""
+    values = [getattr(row, column) for row in rows]
+    return None if not values or None in values else math.fsum(values)
 
 
-def _rows(path: Path) -> list[dict[str, float | None]]:
-    """The whole rows of a ``timings.csv``, those columns that are needed here."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = csv.reader(text[: text.rfind("\n") + 1].replace("\0", "").splitlines())
-    header = next(lines, [])
-    wanted = {name: header.index(name) for name in (*SUMS, "env_steps", "n_threads", "n_cpus") if name in header}
-    return [
-        {name: _number(line[place]) for name, place in wanted.items()} for line in lines if len(line) == len(header)
-    ]
+def _extreme(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return int(choose(known)) if known else None
 
 
-def _total(rows: Sequence[Mapping[str, float | None]], name: str) -> float | None:
-    """None without rows, or where a cell is empty."""
-    values = [row.get(name) for row in rows]
-    return None if not values or None in values else math.fsum(value or 0.0 for value in values)
-
-
-def _extreme(choose: Any, rows: Sequence[Mapping[str, float | None]], name: str) -> int | None:
-    values = [value for row in rows if (value := row.get(name)) is not None]
-    return int(choose(values)) if values else None
-
-
-def _last_session(path: Path) -> Mapping[str, Any]:
-    found = _json(path)
-    last = found[-1] if isinstance(found, list) and found else None
-    return last if isinstance(last, Mapping) else {}
-
-
-def _online(facts: Mapping[str, Any]) -> int | None:
+def _online_cpus(session: dict[str, Any]) -> int | None:
     """As recorded; else of this machine, if it was this one."""
-    recorded = facts.get("online_cpus")
+    recorded = session.get("online_cpus")
     if isinstance(recorded, int):
         return recorded
-    return len(topology.online_cpus()) or None if facts.get("host") == socket.gethostname() else None
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
+    return len(topology.online_cpus()) or None if session.get("host") == socket.gethostname() else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 
@@ -117,14 +118,14 @@ def read(run_dir: Path) -> Benchmark:
     :raises UsageError: when ``run_dir`` is no benchmark's, or no cell of it has been finished.
     """
     folder = RunPaths(run_dir).bench
-    of_ranks = document(folder / "ranks.json")
-    plan = document(folder / "plan.json") or (of_ranks and {name: of_ranks.get(name) for name in OF_BOTH})
+    of_ranks = read_json_object(folder / "ranks.json")
+    plan = read_json_object(folder / "plan.json") or (of_ranks and {name: of_ranks.get(name) for name in OF_BOTH})
     if plan is None:
         raise UsageError(
             f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"
         )
     found, unreadable = records(folder / "cells.jsonl")
-    strong, tune = document(folder / "strong.json"), document(folder / "tune.json")
+    strong, tune = read_json_object(folder / "strong.json"), read_json_object(folder / "tune.json")
     if not found and strong is None and tune is None and of_ranks is None:
         raise UsageError(
             f"{run_dir}: no cell of this benchmark is finished yet; the same `bench` command goes on with it"
@@ -163,15 +164,6 @@ def by_arm(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[
     return arms, failed
 
 
-def document(path: Path) -> Mapping[str, Any] | None:
-    """A JSON object; None where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, Mapping) else None
-
-
 def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
     """The cells of a ``cells.jsonl``, and how many whole lines of it are none."""
     try:
@@ -203,7 +195,7 @@ def _is_cell(record: Any) -> bool:
 
 def _has_figures(record: Mapping[str, Any]) -> bool:
     """Not so, where it failed, or was cut off under a disturbance and is taken again."""
-    return (_number(record.get("throughput")) or 0.0) > 0
+    return (finite(record.get("throughput")) or 0.0) > 0
 
 
 def _measured(level: int, records: Sequence[Mapping[str, Any]]) -> Measured | None:
@@ -269,7 +261,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
         total = _total(processes, name)
         if total is not None:
             found[name] = total / len(processes)
-    others = _number((record.get("drift") or {}).get("others_cores"))
+    others = finite((record.get("drift") or {}).get("others_cores"))
     return found if others is None else {**found, "others_cores": others}
 
 
@@ -279,11 +271,7 @@ def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _total(processes: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """None where one of them does not say."""
-    values = [_number(one.get(name)) for one in processes]
+    values = [finite(one.get(name)) for one in processes]
     if not values or None in values:
         return None
     return math.fsum(value or 0.0 for value in values)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

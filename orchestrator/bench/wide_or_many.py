@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.analysis import samples
+from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import Measured
 from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.bench.isolation import SAME, gain, times
@@ -40,7 +41,7 @@ def facts(run_dir: Path) -> Facts | None:
     ``cells`` says how many ended in which status.
     """
     folder = RunPaths(run_dir).bench
-    plan = samples.document(folder / "ranks.json")
+    plan = read_json_object(folder / "ranks.json")
     if plan is None:
         return None
     records, unreadable = samples.records(folder / "ranks.jsonl")

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 PHASES = ("starting", "training", "evaluating")
@@ -190,3 +191,11 @@ def _checked(cls: type, text: str | bytes) -> dict[str, Any]:
     if missing:
         raise ValueError(f"without {', '.join(missing)}")
     return values
+
+
+def read_exit_record(path: Path) -> ExitRecord | None:
+    """The ``exit.json`` of an attempt; None when there is none that can be read."""
+    try:
+        return ExitRecord.from_json(path.read_text())
+    except (OSError, ValueError):
+        return None

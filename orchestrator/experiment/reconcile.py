@@ -10,7 +10,6 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
@@ -29,7 +28,7 @@ from orchestrator.core.job import (
     Succeeded,
     move,
 )
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.messages import ExitRecord, read_exit_record
 from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
 from orchestrator.core.text import listed
@@ -137,14 +136,6 @@ def take_late_requests(ledger: Ledger) -> None:
         states[job_id] = move(job_id, state, new)
         ledger.set_state(job_id, new)
     ledger.commit()
-
-
-def read_exit_record(path: Path) -> ExitRecord | None:
-    """The worker's last word, if it left one that can be read."""
-    try:
-        return ExitRecord.from_json(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def last_word(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord | None]:

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
-from orchestrator.report import run_files
 from orchestrator.report.document import Document
 
 __all__ = ["Made", "compose", "make"]
@@ -40,9 +40,9 @@ def compose(run_dir: Path) -> Document:
 
     if is_benchmark(run_dir):
         from orchestrator.bench.scaling_analysis import analyse
-        from orchestrator.report import benchmark_page
+        from orchestrator.report import benchmark_page, certificate_page
 
-        return benchmark_page.document(analyse(run_dir), run_files.certificate(run_dir))
+        return benchmark_page.document(analyse(run_dir), certificate_page.read(run_dir))
     from orchestrator.report import experiment_data, experiment_page
 
     return experiment_page.document(experiment_data.gather(run_dir), run_dir)
@@ -80,8 +80,7 @@ def make(run_dir: Path) -> Made:
 
 
 def _remove_old(folder: Path, kept: set[str]) -> None:
-    old = run_files.read_json(folder / "report.json")
-    names = old.get("figures") if isinstance(old, dict) else None
+    names = (run_reader.read_json_object(folder / "report.json") or {}).get("figures")
     for name in names if isinstance(names, dict) else ():
         if name not in kept and name.replace("-", "").isalnum():
             for suffix in ("png", "svg"):

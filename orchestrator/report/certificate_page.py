@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.text import count
 from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
 from orchestrator.report.number_format import DASH, interval, plain, sentence
 
 HASH_SHOWN = 12
+
+
+def read(run_dir: Path) -> dict[str, Any] | None:
+    """What `verify` left in a run directory; None when there is nothing."""
+    certificate = read_json_object(run_dir / "certificate.json")
+    return certificate if certificate and isinstance(certificate.get("jobs"), list) else None
 
 
 def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]:

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from orchestrator.analysis import run_reader
 from orchestrator.analysis.statistics import estimate, location
+from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.report import rank_data, run_files
+from orchestrator.report import certificate_page, rank_data
 from orchestrator.report.number_format import plain
 
 COPIED = (
@@ -20,8 +23,6 @@ COPIED = (
     *("import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
-PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")
-"""Of ``timings.csv``; what they leave of ``wall_s`` is the rest."""
 
 
 def gather(run_dir: Path) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def gather(run_dir: Path) -> dict[str, Any]:
         "jobs": jobs,
         "attempts": attempts,
         "findings": _findings(run_dir) if rows else [],
-        "certificate": run_files.certificate(run_dir),
-        "machine": machine(paths),
+        "certificate": certificate_page.read(run_dir),
+        "machine": run_reader.last_session(paths.provenance),
     }
 
 
@@ -73,8 +74,8 @@ def _placed(attempt: Mapping[str, Any], declared: JobRow, paths: RunPaths, alive
     cpu_s = attempt["cpu_s"]
     if cpu_s is not None and declared.job.resources.ranks > 1:
         files = paths.job(attempt["job_id"]).attempt(attempt["number"])
-        words = (run_files.read_json(files.exit_of(rank)) for rank in range(1, declared.job.resources.ranks))
-        cpu_s += sum(word.get("cpu_s") or 0.0 for word in words if isinstance(word, Mapping))
+        records = (read_exit_record(files.exit_of(rank)) for rank in range(1, declared.job.resources.ranks))
+        cpu_s += sum(record.cpu_s or 0.0 for record in records if record is not None)
     if until is None:
         until = now if alive else _last_sign(paths.job(attempt["job_id"]), attempt["started_at"])
     at_work = alive and attempt["ended_at"] is None
@@ -111,8 +112,8 @@ def _job(
     paths: JobPaths,
     alive: bool,
 ) -> dict[str, Any]:
-    timings, point = run_files.timings(paths.timings_csv), declared.job.point
-    curve = run_files.curve(paths.progress_csv)
+    timings, point = _timings(paths.timings_csv), declared.job.point
+    curve = run_reader.learning_curve(paths.progress_csv)
     facts = {key: row[key] for key in COPIED}
     if row["state"] == "RUNNING" and not alive:
         facts["state"] = "INTERRUPTED"
@@ -139,8 +140,23 @@ def _job(
         ],
         "timings": timings,
         "curve": curve,
-        "evaluation": run_files.evaluation(paths.eval),
+        "evaluation": run_reader.evaluation(paths.eval),
         "preview": paths.preview.is_file(),
+    }
+
+
+def _timings(path: Path) -> dict[str, float | None]:
+    """Sums over the iterations of ``timings.csv``, with ``iterations``, ``env_steps`` and the largest ``rss_mib`` and
+    ``n_threads``; None for what no row has.
+    """
+    rows = run_reader.iterations(path)
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
+    known = {name: [value for value in values if value is not None] for name, values in columns.items()}
+    return {
+        "iterations": len(rows),
+        "env_steps": rows[-1].env_steps if rows else 0.0,
+        **{name: sum(known[name]) if known.get(name) else None for name in SUMMABLE},
+        **{name: max(known.get(name, ()), default=None) for name in ("rss_mib", "n_threads")},
     }
 
 
@@ -252,10 +268,3 @@ def _findings(run_dir: Path) -> list[dict[str, Any]]:
         }
         for finding in contention.find(run_dir)
     ]
-
-
-def machine(paths: RunPaths) -> dict[str, Any]:
-    """The last entry of ``provenance.json``; empty when there is none."""
-    found = run_files.read_json(paths.provenance)
-    last = found[-1] if isinstance(found, list) and found else found
-    return dict(last) if isinstance(last, Mapping) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.job import Failed, Job, State
+from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment.reconcile import read_exit_record
 from orchestrator.experiment.signals import StopRequests
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import SlotPool
@@ -212,7 +212,7 @@ def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Subject]) -> list[
 
 def _trained(paths: JobPaths, attempts: int, state: State, executor: StrikingExecutor) -> Trained:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
-    iterations = _iterations(paths.timings_csv)
+    iterations = run_reader.iterations(paths.timings_csv)[1:]  # none where ORCHESTRATOR_NO_TIMINGS is set
     problem = ""
     if isinstance(state, Failed):
         problem = state.message
@@ -221,21 +221,13 @@ def _trained(paths: JobPaths, attempts: int, state: State, executor: StrikingExe
     return Trained(
         sha256=None if problem or record is None else record.weights_sha256,
         problem=problem,
-        iteration_s=tuple(float(row["wall_s"]) for row in iterations),
-        waited_s=sum(float(row["run_delay_s"] or 0.0) for row in iterations),
+        iteration_s=tuple(row.wall_s for row in iterations),
+        waited_s=sum(row.run_delay_s or 0.0 for row in iterations),
         neighbours=executor.neighbours.get(paths.root.name, 0),
         was_killed=paths.root.name in executor.struck and attempts > 1,
         resumed_from=None if record is None else record.resumed_from,
         unsaveable=None if record is None else record.unsaveable,
     )
-
-
-def _iterations(timings: Path) -> list[dict[str, str]]:
-    """Rows of ``timings.csv``, without the first."""
-    if not timings.exists():
-        return []  # nothing is to be measured (ORCHESTRATOR_NO_TIMINGS)
-    with timings.open(newline="") as file:
-        return list(csv.DictReader(file))[1:]
 
 
 def groups(subjects: Sequence[Subject], room: Callable[[Sequence[Job]], bool]) -> list[list[Subject]]:

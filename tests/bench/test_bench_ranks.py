@@ -285,11 +285,11 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
     paths.timings_csv.write_text(
         "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
     )
-    one = job_metrics._witness(paths, "wide-s0", cpus=(4, 5, 6, 7), spans=[(0.0, 1.0)], robot_hash=None)
-    assert one.cpus == {4, 5}
-    narrow = job_metrics._witness(paths, "wide-s0", cpus=(4, 5), spans=[(0.0, 1.0)], robot_hash=None)
-    evidence = job_metrics.Evidence(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
-    assert contention.judge(evidence) == []
+    attempt = {"cpus": [4, 5, 6, 7], "started_at": 0.0, "ended_at": 1.0, "robot_hash": None}
+    assert job_metrics.of_job(paths, [attempt]).cpus == {4, 5}
+    narrow = job_metrics.of_job(paths, [{**attempt, "cpus": [4, 5]}])
+    metrics = job_metrics.ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
+    assert contention.diagnose(metrics) == []
 
 
 def test_the_benchmarked_policy_has_as_many_numbers_as_stable_baselines3_gives_it() -> None:

@@ -1,4 +1,4 @@
-"""Planted thieves are caught: really, where a test can plant one, and from their traces where it cannot."""
+"""Planted contention is diagnosed: on a real run where a test can plant it, and from metrics where it cannot."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import command_helpers as commands
 import pytest
 
-from orchestrator.analysis import contention, job_metrics
-from orchestrator.analysis.contention import Finding, find, judge
-from orchestrator.analysis.job_metrics import Evidence, Witness
+from orchestrator.analysis import job_metrics
+from orchestrator.analysis.contention import ContentionFinding, diagnose, find
+from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
 from orchestrator.machine import topology
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -34,15 +34,14 @@ def make(xml=None, seed=0):
 """
 
 two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
-no_quota = pytest.mark.skipif(topology.detect().quota is not None, reason="under a CPU quota that is the thief")
+no_quota = pytest.mark.skipif(topology.detect().quota is not None, reason="under a CPU quota that causes contention")
 
 
-def witness(job_id: str, **given: Any) -> Witness:
-    """A job that nobody robbed, on a CPU of its own."""
-    honest: dict[str, Any] = {
+def job(job_id: str, **given: Any) -> JobMetrics:
+    """A job without contention, on a CPU of its own."""
+    calm: dict[str, Any] = {
         "job_id": job_id,
         "cpus": frozenset({0}),
-        "allowed": None,
         "fewest_cpus": None,
         "spans": [(0.0, 100.0)],
         "threads": 1,
@@ -54,25 +53,25 @@ def witness(job_id: str, **given: Any) -> Witness:
         "throttled_s": 0.0,
         "n_threads": 2,
     }
-    return Witness(**{**honest, **given})
+    return JobMetrics(**{**calm, **given})
 
 
-def evidence(*jobs: Witness, **given: Any) -> Evidence:
-    return Evidence(**{"jobs": jobs, "usable_cpus": 2, "online_cpus": 2, "quota": None, "lanes": 2, **given})
+def experiment(*jobs: JobMetrics, **given: Any) -> ExperimentMetrics:
+    return ExperimentMetrics(**{"jobs": jobs, "usable_cpus": 2, "online_cpus": 2, "quota": None, "lanes": 2, **given})
 
 
-def kinds(findings: list[Finding]) -> list[str]:
+def kinds(findings: list[ContentionFinding]) -> list[str]:
     return [one.kind for one in findings]
 
 
 class TestJudging:
-    def test_where_nobody_stole_nobody_is_accused(self) -> None:
-        assert judge(evidence(*(witness(f"j{cpu}", cpus=frozenset({cpu})) for cpu in (0, 1)))) == []
-        assert judge(evidence(usable_cpus=None, online_cpus=None, lanes=None)) == []
+    def test_without_contention_nothing_is_found(self) -> None:
+        assert diagnose(experiment(*(job(f"j{cpu}", cpus=frozenset({cpu})) for cpu in (0, 1)))) == []
+        assert diagnose(experiment(usable_cpus=None, online_cpus=None, lanes=None)) == []
 
     def test_more_threads_than_cores(self) -> None:
-        greedy = witness("g", cpus=frozenset({0, 1}), threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
-        (one,) = judge(evidence(greedy, witness("other", cpus=frozenset({2}))))
+        greedy = job("g", cpus=frozenset({0, 1}), threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
+        (one,) = diagnose(experiment(greedy, job("other", cpus=frozenset({2}))))
         assert (one.kind, one.job_id, one.what) == ("threads", "g", "threads = 8 on 2 cores (CPUs 0 and 1)")
         assert (
             one.evidence == "23 threads were running; 4.1 wanted a CPU at once; together they waited 220% of the time"
@@ -80,80 +79,78 @@ class TestJudging:
         assert one.cure == "resources.threads = 2, or resources.cores = 8"
 
     def test_threads_that_nobody_declared(self) -> None:
-        (one,) = judge(evidence(witness("g", n_threads=9, run_delay_s=120.0)))
+        (one,) = diagnose(experiment(job("g", n_threads=9, run_delay_s=120.0)))
         assert (one.kind, one.what) == ("threads", "more threads than its 1 core (CPU 0) can run")
 
     def test_of_several_ranks_their_network_has_the_threads(self) -> None:
-        (one,) = judge(evidence(witness("r", ranks=2, n_threads=9, run_delay_s=40.0)))
-        assert one.what == "threads of the network between its ranks share its 1 core (CPU 0) with the training"
+        (one,) = diagnose(experiment(job("r", ranks=2, n_threads=9, run_delay_s=40.0)))
+        assert "between its ranks share its 1 core (CPU 0) with the training" in one.what
         assert "shared memory" in one.cure
 
     def test_a_cgroup_limit_is_named_once_for_all_it_hit(self) -> None:
-        jobs = [witness(f"j{n}", cpus=frozenset({n}), throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
-        (one,) = judge(evidence(*jobs, quota=1.5))
+        jobs = [job(f"j{n}", cpus=frozenset({n}), throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
+        (one,) = diagnose(experiment(*jobs, quota=1.5))
         assert (one.kind, one.job_ids) == ("throttled", ("j0", "j1", "j2"))
         assert one.what == "kept off the CPU by a cgroup limit (and 2 more jobs)"
         assert one.evidence == "j2: throttled 44% of its time; the quota is 1.5 CPUs"
 
     def test_a_quota_that_idles_cpus_is_named_though_nothing_was_throttled(self) -> None:
-        (one,) = judge(evidence(witness("j"), quota=1.0, lanes=1))
+        (one,) = diagnose(experiment(job("j"), quota=1.0, lanes=1))
         assert (one.kind, one.job_id) == ("quota", "")
         assert "a cgroup limit of 1 CPUs leaves some of 2 idle" in one.what
 
     def test_a_supervisor_that_was_allowed_few_cpus(self) -> None:
-        (one,) = judge(evidence(witness("j"), usable_cpus=1, lanes=1))
+        (one,) = diagnose(experiment(job("j"), usable_cpus=1, lanes=1))
         assert (one.kind, one.job_id) == ("affinity", "")
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
-    @pytest.mark.parametrize("trace", [{"allowed": frozenset({0})}, {"fewest_cpus": 1}])
-    def test_a_job_that_was_allowed_fewer_cpus_than_its_slot_has(self, trace: dict[str, Any]) -> None:
-        confined = witness("c", cpus=frozenset({0, 1}), threads=2, run_delay_s=45.0, **trace)
-        (one,) = judge(evidence(confined))
+    def test_a_job_that_was_allowed_fewer_cpus_than_its_slot_has(self) -> None:
+        confined = job("c", cpus=frozenset({0, 1}), threads=2, run_delay_s=45.0, fewest_cpus=1)
+        (one,) = diagnose(experiment(confined))
         assert (one.kind, one.job_id) == ("affinity", "c")
         assert one.evidence == "c: allowed 1 CPU of its slot's CPUs 0 and 1"
 
     def test_a_hog_on_one_core(self) -> None:
-        robbed = [witness(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, n + 1.0)]) for n in range(2)]
-        (one,) = judge(evidence(*robbed, witness("free", cpus=frozenset({1}))))
+        delayed = [job(f"r{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, n + 1.0)]) for n in range(2)]
+        (one,) = diagnose(experiment(*delayed, job("free", cpus=frozenset({1}))))
         assert (one.kind, one.job_ids) == ("hog", ("r0", "r1"))
-        assert one.what == "something else ran on CPU 0 (and 1 more job)"
+        assert "CPU 0 (and 1 more job)" in one.what
         assert one.evidence == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
         assert "awk '$1 == 0'" in one.cure
 
     def test_a_busy_machine_is_told_from_a_hog_on_one_core(self) -> None:
-        jobs = [witness(f"j{cpu}", cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0) for cpu in (0, 1)]
-        found = judge(evidence(*jobs))
+        jobs = [job(f"j{cpu}", cpus=frozenset({cpu}), cpu_s=25.0, run_delay_s=24.0) for cpu in (0, 1)]
+        found = diagnose(experiment(*jobs))
         assert kinds(found) == ["hog", "hog"]
         assert all("the whole machine is busy" in one.evidence for one in found)
 
     def test_jobs_of_ours_that_share_a_core_are_no_hogs(self) -> None:
-        jobs = [witness(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, 50.0)]) for n in range(2)]
-        (one,) = judge(evidence(*jobs, lanes=4))
+        jobs = [job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[(n, 50.0)]) for n in range(2)]
+        (one,) = diagnose(experiment(*jobs, lanes=4))
         assert (one.kind, one.job_ids) == ("shared", ("j0", "j1"))
         assert "j0 and j1 ran at once on CPU 0" in one.evidence
 
     def test_one_that_is_slow_among_its_like(self) -> None:
-        like = [witness(f"j{n}", cpus=frozenset({n}), work="hopper") for n in range(3)]
-        slow = witness("slow", cpus=frozenset({3}), work="hopper", wall_s=110.0, cpu_s=108.0)
-        (one,) = judge(evidence(*like, slow))
+        like = [job(f"j{n}", cpus=frozenset({n}), work="hopper") for n in range(3)]
+        slow = job("slow", cpus=frozenset({3}), work="hopper", wall_s=110.0, cpu_s=108.0)
+        (one,) = diagnose(experiment(*like, slow))
         assert (one.kind, one.job_id, one.what) == ("slow", "slow", "2.2× slower than 3 jobs of the same work")
         assert "2.2× the CPU time for them on CPU 3" in one.evidence
-        assert judge(evidence(*like, replace(slow, work="humanoid"))) == []
-        (other,) = judge(evidence(*like, replace(slow, cpu_s=49.0)))
-        assert "disk, pipes or locks" in other.evidence
+        assert diagnose(experiment(*like, replace(slow, work="humanoid"))) == []
+        (other,) = diagnose(experiment(*like, replace(slow, cpu_s=49.0)))
+        assert "disk, pipe or lock" in other.evidence
 
     def test_what_a_system_does_not_measure_accuses_nobody(self) -> None:
         blind = {"cpu_s": None, "run_delay_s": None, "throttled_s": None, "n_threads": None}
-        assert judge(evidence(witness("j", **blind))) == []
-        (one,) = judge(evidence(witness("j", threads=4, **blind)))
+        assert diagnose(experiment(job("j", **blind))) == []
+        (one,) = diagnose(experiment(job("j", threads=4, **blind)))
         assert one.evidence == "as declared; nothing was measured"
 
 
 class TestReading:
     def test_a_half_written_row_and_a_missing_ledger_do_not_hinder(self, tmp_path: Path) -> None:
         folder = tmp_path / "jobs/j-s0"
-        (folder / "attempts/0").mkdir(parents=True)
-        (folder / "attempts/0/worker.log").write_text("worker: seed 0, 2 environments, threads = 2 on CPU 0\n")
+        folder.mkdir(parents=True)
         (folder / "spec.json").write_text('{"threads": 2, "seed": 0, "task": "forward"}')
         head = "iteration,env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n"
         rows = "1,100,9,9,9,0,2,2\n2,200,1,0.5,0.4,,3,1\n3,300,1,0.5,0.6,,2,2\n4,400,1,0."
@@ -161,10 +158,9 @@ class TestReading:
         row = {"job_id": "j-s0", "attempts": 1, "cpus": [0, 1], "started_at": 5.0, "ended_at": None, "robot_hash": "h"}
         (tmp_path / "summary.json").write_text(json.dumps([row, {"job_id": "waiting", "attempts": 0}]))
         (one,) = job_metrics.gather(tmp_path).jobs
-        assert one == Witness(
+        assert one == JobMetrics(
             job_id="j-s0",
             cpus=frozenset({0, 1}),
-            allowed=frozenset({0}),
             fewest_cpus=1,
             spans=[(5.0, math.inf)],
             threads=2,
@@ -178,7 +174,7 @@ class TestReading:
         )
         assert kinds(find(tmp_path)) == ["affinity"]
 
-    def test_an_empty_directory_has_no_thieves(self, tmp_path: Path) -> None:
+    def test_an_empty_directory_has_no_contention(self, tmp_path: Path) -> None:
         assert find(tmp_path) == []
 
 
@@ -213,8 +209,8 @@ def group() -> Iterator[Path]:
         folder.rmdir()
 
 
-def train(tmp_path: Path, *jobs: dict[str, Any], **given: Any) -> list[Finding]:
-    """Run a tiny experiment, whatever steals from it; who did."""
+def train(tmp_path: Path, *jobs: dict[str, Any], **given: Any) -> list[ContentionFinding]:
+    """Run a tiny experiment under whatever contention; what was found."""
     given_jobs = [{"xml": commands.HOPPER, **job} for job in jobs]
     path = commands.write_experiment(tmp_path, *given_jobs, head="max_parallel = 2")
     done = commands.give("run", path, "--run-dir", "run", cwd=tmp_path, **given)
@@ -238,10 +234,10 @@ class TestPlanted:
             slots = {"before": lambda: os.sched_setaffinity(0, set(CPUS[:2]))}
             found = train(tmp_path, {"name": "a"}, {"name": "b"}, **slots)
         rows = commands.summary(tmp_path / "run")
-        (robbed,) = (job_id for job_id, row in rows.items() if row["cpus"] == [CPUS[0]])
-        (one,) = (finding for finding in found if robbed in finding.job_ids)
+        (delayed,) = (job_id for job_id, row in rows.items() if row["cpus"] == [CPUS[0]])
+        (one,) = (finding for finding in found if delayed in finding.job_ids)
         assert one.kind == "hog"
-        assert one.what == f"something else ran on CPU {CPUS[0]}"
+        assert one.what.endswith(f"ran on CPU {CPUS[0]}")
 
     @two_cpus
     def test_a_limit_of_affinity_from_outside(self, tmp_path: Path) -> None:
@@ -268,11 +264,11 @@ class TestPlanted:
 
 def test_every_finding_names_a_cure() -> None:
     jobs = (
-        witness("a", threads=9),
-        witness("b", throttled_s=9.0),
-        witness("c", cpus=frozenset({1}), cpu_s=30.0, run_delay_s=20.0),
+        job("a", threads=9),
+        job("b", throttled_s=9.0),
+        job("c", cpus=frozenset({1}), cpu_s=30.0, run_delay_s=20.0),
     )
-    found = judge(evidence(*jobs, usable_cpus=1))
+    found = diagnose(experiment(*jobs, usable_cpus=1))
     assert set(kinds(found)) == {"threads", "throttled", "hog", "affinity"}
     assert all(one.what and one.evidence and one.cure for one in found)
-    assert all(isinstance(one, contention.Finding) for one in found)
+    assert all(isinstance(one, ContentionFinding) for one in found)

@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 
 import command_helpers as commands
 import pytest
-from report_helpers import ARMS, STEPS, Trained, film_strip, make_bench_dir, make_run_dir
+from report_helpers import ARMS, STEPS, TIMINGS, Trained, film_strip, make_bench_dir, make_run_dir
 
 from orchestrator import report
+from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
-from orchestrator.report import drawing, experiment_data, experiment_figures, number_format, run_files, thumbnails
+from orchestrator.report import drawing, experiment_data, experiment_figures, number_format, thumbnails
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
@@ -134,7 +135,7 @@ def test_run_that_is_at_work_is_reported_as_it_stands(tmp_path: Path) -> None:
     with going.progress_csv.open("a") as file:
         file.write(f"6,{6 * STEPS},77.5,0.1,0.1\n7,{7 * STEPS},7")
     with going.timings_csv.open("a") as file:
-        file.write("6,12288,1.0,0.6\n7,")
+        file.write(f"6,12288,1.0,0.6{',' * (len(TIMINGS) - 4)}\n7,")
     with paths.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         report.make(tmp_path / "run")
@@ -401,8 +402,8 @@ def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
     path = tmp_path / "progress.csv"
     rows = "".join(f"{step},{step}.5\n" for step in range(1, 1001))
     path.write_text(f"time/total_timesteps,rollout/ep_rew_mean\n0,\n{rows}5000,nan\n")
-    found = run_files.curve(path)
-    assert len(found) <= run_files.CURVE_POINTS + 1
+    found = run_reader.learning_curve(path)
+    assert len(found) <= run_reader.CURVE_POINTS + 1
     assert found[0] == (1.0, 1.5)
     assert found[-1] == (1000.0, 1000.5)
 
@@ -410,7 +411,7 @@ def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
 def test_timings_of_another_system_have_gaps_that_are_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "timings.csv"
     path.write_text("iteration,env_steps,wall_s,run_delay_s\n1,100,2.0,\n2,200,2.5,\n")
-    found = run_files.timings(path)
+    found = experiment_data._timings(path)
     assert (found["iterations"], found["env_steps"], found["wall_s"]) == (2, 200.0, 4.5)
     assert found["run_delay_s"] is found["cpu_s"] is None
 

@@ -10,6 +10,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 from orchestrator import report
+from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 
 
@@ -64,6 +65,6 @@ def test_cpu_time_is_that_of_all_ranks(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [trained(2, 0, 1.0)])
     attempt = JobPaths(paths.job("j0-2-allreduce-s0").root).attempt(0)
     attempt.root.mkdir(parents=True)
-    attempt.exit_of(1).write_text(json.dumps({"cpu_s": 100.0}))
+    attempt.exit_of(1).write_text(ExitRecord(code=0, message="", cpu_s=100.0).to_json())
     (one,) = report.compose(tmp_path / "run").facts["attempts"]
     assert one["cpu_s"] == pytest.approx(0.8 * 15.0 + 100.0)

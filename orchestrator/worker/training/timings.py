@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import UsageReader
@@ -26,32 +27,6 @@ from orchestrator.worker.training.fast.ppo import FastPPO
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
 """Environment variable: set to 1, nothing is written, and nothing measured but what the fast learner itself measures
 (to find out what measuring costs)."""
-
-COLUMNS = (
-    "iteration",
-    "env_steps",
-    "wall_s",
-    "rollout_s",
-    "env_s",
-    "policy_s",
-    "gae_s",
-    "train_s",
-    "backward_s",
-    "optimizer_s",
-    "cpu_s",
-    "run_delay_s",
-    "voluntary_switches",
-    "involuntary_switches",
-    "throttled_s",
-    "rss_mib",
-    "n_threads",
-    "n_cpus",
-    "clock_s",
-    "allreduce_s",
-)
-"""``n_cpus``: how many it was allowed at the end of the iteration. ``clock_s``: the machine's monotonic clock then. It
-is the same for all processes of the machine: what ran at the same time is found with it. ``allreduce_s``: spent in
-collectives with other ranks, waiting for them included; it is part of other phases too."""
 
 
 class WatchedEnv(VecEnvWrapper):

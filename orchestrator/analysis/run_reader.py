@@ -1,0 +1,119 @@
+"""The reader of what workers leave in a job directory: ``timings.csv``, ``progress.csv``, ``eval.json``.
+
+Files may be read while they are written: a last line without its newline is left out, and so is a line that has another
+number of cells than the header. A missing file has no rows. (``exit.json``: :func:`orchestrator.core.messages.
+read_exit_record`, which the supervisor needs as well.)
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.timing_columns import COLUMNS, Iteration
+
+CURVE_POINTS = 120
+"""A learning curve is thinned to about so many points; a figure cannot show more."""
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None when the file is missing or not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """As :func:`read_json`; None also for anything but an object."""
+    content = read_json(path)
+    return content if isinstance(content, dict) else None
+
+
+def last_session(provenance: Path) -> dict[str, Any]:
+    """The last entry of ``provenance.json``, that of the last ``run``; empty when there is none."""
+    sessions = read_json(provenance)
+    last = sessions[-1] if isinstance(sessions, list) and sessions else sessions
+    return last if isinstance(last, dict) else {}
+
+
+def iterations(path: Path) -> list[Iteration]:
+    """The rows of a ``timings.csv``; a row without ``env_steps`` or ``wall_s`` is damaged and left out."""
+    rows = map(Iteration._make, _numbers(path, COLUMNS))
+    return [row for row in rows if row.env_steps is not None and row.wall_s is not None]
+
+
+def learning_curve(path: Path) -> list[tuple[float, float]]:
+    """``(env_steps, ep_rew_mean)`` of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one kept."""
+    points = [
+        (steps, value)
+        for steps, value in _numbers(path, ("time/total_timesteps", "rollout/ep_rew_mean"))
+        if steps is not None and value is not None
+    ]
+    stride = max(1, math.ceil(len(points) / CURVE_POINTS))
+    return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
+
+
+def evaluation(path: Path) -> dict[str, Any] | None:
+    """From ``eval.json``: mean, deviation and measures of both kinds of episodes; None when there is none."""
+    content = read_json_object(path)
+    if content is None:
+        return None
+    kinds = [kind for kind in ("deterministic", "stochastic") if kind in content]
+    return {"episodes": content.get("episodes"), **{kind: _episodes(content[kind]) for kind in kinds}}
+
+
+def finite(value: Any) -> float | None:
+    """``value`` when it is a finite number, else None."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _episodes(content: Any) -> dict[str, Any]:
+    episodes = content if isinstance(content, Mapping) else {}
+    measures = episodes.get("measures")
+    return {
+        "mean": finite(episodes.get("mean")),
+        "std": finite(episodes.get("std")),
+        "measures": {
+            str(name): finite(measure.get("mean"))
+            for name, measure in (measures if isinstance(measures, Mapping) else {}).items()
+            if isinstance(measure, Mapping)
+        },
+    }
+
+
+def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no finite number."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").replace("\0", "")
+    except OSError:
+        return
+    lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
+    try:
+        header = next(lines, [])
+        places = [header.index(name) if name in header else None for name in columns]
+        for line in lines:
+            if len(line) == len(header):
+                yield _complete(line, places) or [_cell(line, place) for place in places]
+    except csv.Error:
+        return  # the rows up to here are sound
+
+
+def _complete(line: Sequence[str], places: Sequence[int | None]) -> list[float] | None:
+    """A row all of whose cells are numbers, as nearly all are; None for any other. Much faster than cell by cell."""
+    try:
+        values = [float(line[place]) for place in places]  # type: ignore[index]
+    except (ValueError, TypeError):
+        return None
+    return values if math.isfinite(sum(values)) else None
+
+
+def _cell(line: Sequence[str], place: int | None) -> float | None:
+    try:
+        return None if place is None else finite(float(line[place]))
+    except ValueError:
+        return None
