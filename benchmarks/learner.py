@@ -149,18 +149,18 @@ def over_dummy(spec: WorkerSpec, learner: str) -> Contender:
 
 def over_environment_of_job(spec: WorkerSpec) -> Contender:
     from benchmarks.contenders import Library
-    from orchestrator.worker.envs import envs
+    from orchestrator.worker.envs import env_factory
 
-    return Library(built(spec, FAST, envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
+    return Library(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
 
 
 def over_batch(spec: WorkerSpec, learner: str) -> Contender:
     from benchmarks.bare import Shadow
     from benchmarks.contenders import Library
-    from orchestrator.worker.envs import envs
+    from orchestrator.worker.envs import env_factory
 
-    venv, twin = (envs.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
-    model = built(spec, learner, envs.normalized(spec, venv) if spec.normalize else venv)
+    venv, twin = (env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
+    model = built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
     return Library(model, Shadow(venv, twin))
 
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.logger import Logger
 
 from orchestrator.core.worker_spec import Backend, Mode, WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_part
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.training import algorithms, learners
 
 MODES = get_args(Mode)
@@ -77,7 +77,7 @@ Data = dict[str, np.ndarray]
 
 def build(spec: WorkerSpec, ranks: Ranks = ALONE) -> Any:
     ours = own_part(spec.n_envs, ranks)
-    venv = envs.make(spec, Path(), n_envs=len(ours), seed=spec.seed, first_env=ours.start)
+    venv = env_factory.make(spec, Path(), n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You have specified a mini-batch size")  # a ragged last one is meant
         model = learners.build(dataclasses.replace(spec, ranks=ranks.size), venv, ranks).model

@@ -21,7 +21,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed import ranks
 from orchestrator.worker.distributed.ranks import Group, own_part
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.outcome import Facts, Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
@@ -75,8 +75,8 @@ def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
 def train(group: Group, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
     """As a worker does it. :param leave_at: env_steps after which the last rank is asked to leave."""
     ours = own_part(spec.n_envs, group)
-    venv = envs.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
-    model: Any = learners.build(spec, envs.normalized(spec, venv), group).model
+    venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
+    model: Any = learners.build(spec, env_factory.normalized(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
     trained = Training(spec, JobPaths(directory), model, Facts(started=0.0), ProgressReporter(None), group)
     losses: dict[str, float] = {}
@@ -181,7 +181,7 @@ def test_the_environments_of_all_ranks_are_those_that_one_process_has(size: int,
 
     def shown(first: int, count: int) -> np.ndarray:
         """→ ``(steps, count, …)``, over the ends of episodes."""
-        venv = envs.make(spec, Path(), n_envs=count, seed=spec.seed, first_env=first)
+        venv = env_factory.make(spec, Path(), n_envs=count, seed=spec.seed, first_env=first)
         learners.build(spec, venv)  # seeds them once more, as every algorithm does
         actions = np.random.default_rng(0).uniform(-1, 1, (250, spec.n_envs, *venv.action_space.shape))
         seen = [venv.reset(), *(venv.step(each[first : first + count])[0] for each in actions.astype(np.float32))]

@@ -26,7 +26,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.jobfile import from_mapping
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.rendering import play
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.outcome import Diverged
@@ -167,7 +167,7 @@ def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths
 
 def seen(spec: WorkerSpec, paths: JobPaths, checkpoint: play.Checkpoint | None) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
-    venv = envs.make(spec, paths.root, n_envs=1, seed=5)
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=5)
     act = play._policy(spec, paths, venv, checkpoint, deterministic=True)
     venv.seed(5)
     observation, _ = act(None)
@@ -246,11 +246,11 @@ def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
 
 
 def model_of(spec: WorkerSpec) -> algorithms.Model:
-    return learners.build(spec, envs.make(spec, Path(), n_envs=spec.n_envs, seed=spec.seed)).model
+    return learners.build(spec, env_factory.make(spec, Path(), n_envs=spec.n_envs, seed=spec.seed)).model
 
 
 def test_the_policy_is_to_blame_for_physics_that_its_nonsense_made_diverge() -> None:
-    from orchestrator.worker.envs.simulation import PhysicsDiverged
+    from orchestrator.worker.envs.divergence import PhysicsDiverged
 
     model = model_of(helpers.algorithm("td3"))
     with pytest.raises(PhysicsDiverged), nan_guard.blaming(model, 1):

@@ -15,7 +15,8 @@ import worker_helpers as helpers
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, RescaleAction
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker.envs import env_state, envs
+from orchestrator.worker.envs import env_factory, env_state
+from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 from orchestrator.worker.runtime.outcome import Diverged
 
 IDS = (
@@ -54,7 +55,7 @@ def trajectory(env: gymnasium.Env[Any, Any], chosen: list[Any]) -> list[bytes]:
 @pytest.mark.parametrize("env_id", IDS)
 def test_saved_in_the_middle_of_an_episode_goes_on_bit_identically(env_id: str, tmp_path: Path) -> None:
     spec = helpers.spec(env=env_id)
-    original, fresh, third = (envs.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(3))
+    original, fresh, third = (env_factory.make(spec, tmp_path, n_envs=1, seed=0).envs[0] for _ in range(3))
     original.reset(seed=11)
     chosen = actions(original, 300)
     trajectory(original, chosen[:45])
@@ -162,8 +163,8 @@ SHARED = np.zeros(4)
     [
         ({"file": iter([1])}, "Bare.file is a builtins.list_iterator"),
         ({"nested": {"deep": [object()]}}, "Bare.nested is a builtins.object"),
-        ({"whole": SHARED, "part": SHARED[1:]}, "Bare.part is an array that shares its memory with another one"),
-        ({"foreign": np.frombuffer(bytearray(8))}, "Bare.foreign is an array over memory of something else"),
+        ({"whole": SHARED, "part": SHARED[1:]}, "Bare.part is an array that shares its memory with another array"),
+        ({"foreign": np.frombuffer(bytearray(8))}, "Bare.foreign is an array over memory that another object owns"),
         ({"bound": Helper().method}, "Bare.bound is a builtins.method"),
         ({"bound": [].append}, "Bare.bound is a builtins.builtin_function_or_method"),
         ({"slotted": Slotted()}, "Bare.slotted is a .*Slotted"),
@@ -206,7 +207,7 @@ class NewDataAtEveryReset(gymnasium.Env[np.ndarray, np.ndarray]):
 
 def test_unstable_physics_is_noticed_in_a_simulation_made_anew_at_reset() -> None:
     mujoco.set_mju_user_warning(lambda _: None)
-    env = envs.PhysicsWatch(NewDataAtEveryReset(), "slider")
+    env = DivergenceCheck(NewDataAtEveryReset(), "slider")
     env.reset()
     with pytest.raises(Diverged, match="slider: physics diverged"):
         collections.deque((env.step(None) for _ in range(1000)), maxlen=0)
@@ -219,8 +220,8 @@ def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> No
         "mode": gymnasium.spaces.Discrete(3),
     }
     venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
-    normalized = envs.normalized(helpers.spec(normalize=True), venv)
+    normalized = env_factory.normalized(helpers.spec(normalize=True), venv)
     assert (normalized.norm_obs, normalized.norm_obs_keys) == (True, ["joints"])
     del parts["joints"]
     venv = DummyVecEnv([lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)])
-    assert not envs.normalized(helpers.spec(normalize=True), venv).norm_obs
+    assert not env_factory.normalized(helpers.spec(normalize=True), venv).norm_obs

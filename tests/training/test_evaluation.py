@@ -23,7 +23,7 @@ from stable_baselines3 import PPO
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.runtime.outcome import Diverged
 from orchestrator.worker.training import evaluation
@@ -96,8 +96,8 @@ def cart(directory: Path, **changes: Any) -> WorkerSpec:
 
 def policy(spec: WorkerSpec, directory: Path, **changes: Any) -> PPO:
     """As it comes from a little training, normalisation included."""
-    venv = envs.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)
-    env = envs.normalized(spec, venv) if spec.normalize else venv
+    venv = env_factory.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)
+    env = env_factory.normalized(spec, venv) if spec.normalize else venv
     model = PPO("MlpPolicy", env, seed=spec.seed, device="cpu", **{**helpers.SMALL_PPO, **changes})
     return model.learn(2 * spec.n_envs * model.n_steps)
 
@@ -231,7 +231,7 @@ def talker(directory: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     monkeypatch.syspath_prepend(directory)
     monkeypatch.delitem(sys.modules, "talker", raising=False)
     spec = helpers.spec(entry_point="talker:make_env", n_envs=1, **changes)
-    made = envs.make(spec, directory, n_envs=1, seed=0)
+    made = env_factory.make(spec, directory, n_envs=1, seed=0)
     return spec, PPO("MlpPolicy", made, device="cpu", seed=0)
 
 

@@ -16,7 +16,7 @@ import worker_helpers as helpers
 from stable_baselines3 import PPO
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
@@ -121,7 +121,7 @@ def test_where_it_cannot_stock_is_taken_and_asked_for_it_is_refused(
 ) -> None:
     monkeypatch.syspath_prepend(own)
     monkeypatch.delitem(sys.modules, "own", raising=False)
-    venv = envs.make(helpers.spec(**changes), own, n_envs=1, seed=0)
+    venv = env_factory.make(helpers.spec(**changes), own, n_envs=1, seed=0)
     learner = learners.build(helpers.spec(**changes), venv)
     assert (type(learner.model), learner.name) == (PPO, "sb3")
     assert learner.reason.startswith(f"auto: {why}")

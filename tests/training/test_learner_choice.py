@@ -97,12 +97,12 @@ def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value
 def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere(
     learner: str, changes: dict[str, Any], why: str | None, tmp_path: Path
 ) -> None:
-    from orchestrator.worker.envs import envs
+    from orchestrator.worker.envs import env_factory
 
     spec = make_spec("a", learner=learner, **changes)
-    venv = envs.make(spec, tmp_path, n_envs=1, seed=0)
+    venv = env_factory.make(spec, tmp_path, n_envs=1, seed=0)
     if spec.normalize:
-        venv = envs.normalized(spec, venv)
+        venv = env_factory.normalized(spec, venv)
     try:
         if learner == "fast" and why is not None:
             with pytest.raises(ValueError, match=f'learner = "fast" is not possible: {why}; set learner = "auto"'):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import mujoco
 import numpy as np
 import pytest
+import simulation_helpers
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.utils import seeding
 from stable_baselines3.common.monitor import Monitor
@@ -223,43 +224,20 @@ def test_control_cost_is_rounded_as_gymnasium_rounds_it_whatever_the_actions_lay
     assert costs.tolist() == [float(original.control_cost(action)) for action in actions]
 
 
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Any], list[Any]]]:
+    cases = [(str(presets.default_xml(name)), name, {"max_episode_steps": 40}) for name in NAMES]
+    pairs = simulation_helpers.continued(cases, tmp_path_factory.mktemp("continued"), 63, 57)
+    return dict(zip(NAMES, pairs, strict=True))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_restored_in_a_fresh_process_in_mid_episode_it_goes_on_bit_identically(name: str, tmp_path: Path) -> None:
-    options = {"max_episode_steps": 40}
-    simulation = Simulation.from_xml(presets.default_xml(name), name, n_envs=3, seed=7, task_options=options)
-    simulation.reset()
-    actions = simulation.task.actions
-    plan = np.random.default_rng(1).uniform(actions.low, actions.high, (120, 3, simulation.model.nu))
-    plan = plan.astype(np.float32)
-    for action in plan[:63]:
-        last = simulation.step(action).observations
-    (tmp_path / "state.pkl").write_bytes(pickle.dumps((simulation.get_state(), last, plan[63:])))
-    expected = [simulation.step(action) for action in plan[63:]]
-    assert sum(len(result.ended) for result in expected) >= 3
-    program = """
-import pickle, sys
-import numpy as np
-from orchestrator.worker.simulation import Simulation
-name, xml, came, goes = sys.argv[1:]
-state, last, plan = pickle.load(open(came, "rb"))
-simulation = Simulation.from_xml(xml, name, n_envs=3, seed=99, task_options={"max_episode_steps": 40})
-assert np.array_equal(simulation.set_state(state), last)
-results = [simulation.step(action) for action in plan]
-values = [(r.observations, r.rewards, r.done, [(e.env, e.total_reward, e.terminal_observation) for e in r.ended])
-          for r in results]
-pickle.dump(values, open(goes, "wb"))
-"""
-    arguments = [name, presets.default_xml(name), tmp_path / "state.pkl", tmp_path / "out.pkl"]
-    subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, cwd=ROOT, timeout=120)
-    continued = pickle.loads((tmp_path / "out.pkl").read_bytes())
-    for result, (observations, rewards, done, ended) in zip(expected, continued, strict=True):
-        assert np.array_equal(result.observations, observations)
-        assert np.array_equal(result.rewards, rewards)
-        assert np.array_equal(result.done, done)
-        assert len(result.ended) == len(ended)
-        for episode, (env, total_reward, terminal_observation) in zip(result.ended, ended, strict=True):
-            assert (episode.env, episode.total_reward) == (env, total_reward)
-            assert np.array_equal(episode.terminal_observation, terminal_observation)
+def test_restored_in_a_fresh_process_in_mid_episode_it_goes_on_bit_identically(
+    continued: dict[str, tuple[list[Any], list[Any]]], name: str
+) -> None:
+    expected, found = continued[name]
+    assert sum(len(ended) for *_, ended in expected) >= 3
+    simulation_helpers.assert_same(expected, found)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.envs.simulation import Simulation, load_model
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import States, make_task
 from orchestrator.worker.tasks.effector import find_effector
 from orchestrator.worker.tasks.reach import Reach

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.sequential import SequentialVecEnv
 
 NUMBERS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -131,4 +131,4 @@ def test_infos_of_every_step_are_dictionaries_of_their_own() -> None:
 
 
 def test_jobs_step_their_environments_with_it(tmp_path: Path) -> None:
-    assert type(envs.make(helpers.spec(), tmp_path, n_envs=2, seed=0)) is SequentialVecEnv
+    assert type(env_factory.make(helpers.spec(), tmp_path, n_envs=2, seed=0)) is SequentialVecEnv

@@ -11,8 +11,11 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import simulation_helpers
 
-from orchestrator.worker.envs.simulation import FEW_GEOMS, PhysicsDiverged, Simulation, load_model
+from orchestrator.worker.envs.divergence import PhysicsDiverged
+from orchestrator.worker.envs.model_loading import FEW_GEOMS, load_model
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import States
 from orchestrator.worker.tasks.stand import Stand
 
@@ -97,36 +100,19 @@ def test_environments_and_seeds_start_differently() -> None:
     assert np.array_equal(first, make(seed=1).reset())
 
 
-@pytest.mark.parametrize(("robot", "task", "options"), TASKS)
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[Any], list[Any]]]:
+    cases = [(str(MJCF / f"{robot}.xml"), task, options) for robot, task, options in TASKS]
+    return simulation_helpers.continued(cases, tmp_path_factory.mktemp("continued"), 80, 80)
+
+
+@pytest.mark.parametrize("number", range(len(TASKS)), ids=[f"{robot}-{task}" for robot, task, _ in TASKS])
 def test_state_restored_in_a_fresh_process_continues_bit_identically(
-    robot: str, task: str, options: dict[str, object], tmp_path: Path
+    continued: list[tuple[list[Any], list[Any]]], number: int
 ) -> None:
-    simulation = make(robot, task=task, **options)
-    simulation.reset()
-    plan = actions(simulation, 160)
-    for action in plan[:80]:
-        simulation.step(action)
-    (tmp_path / "state.pkl").write_bytes(pickle.dumps((simulation.get_state(), plan[80:])))
-    expected = [simulation.step(action) for action in plan[80:]]
-    assert sum(len(result.ended) for result in expected) > 3
-    program = f"""
-import pickle, sys
-from orchestrator.worker.simulation import Simulation
-state, plan = pickle.load(open(sys.argv[1], "rb"))
-simulation = Simulation.from_xml(sys.argv[2], {task!r}, n_envs=3, seed=99, task_options={options!r})
-simulation.set_state(state)
-results = [simulation.step(action) for action in plan]
-values = [(r.observations, r.rewards, r.done, [(e.env, e.total_reward, e.length) for e in r.ended]) for r in results]
-pickle.dump(values, open(sys.argv[3], "wb"))
-"""
-    arguments = [tmp_path / "state.pkl", MJCF / f"{robot}.xml", tmp_path / "out.pkl"]
-    subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, cwd=MJCF.parent, timeout=60)
-    continued = pickle.loads((tmp_path / "out.pkl").read_bytes())
-    for result, (observations, rewards, done, ended) in zip(expected, continued, strict=True):
-        assert np.array_equal(result.observations, observations)
-        assert np.array_equal(result.rewards, rewards)
-        assert np.array_equal(result.done, done)
-        assert [(episode.env, episode.total_reward, episode.length) for episode in result.ended] == ended
+    expected, found = continued[number]
+    assert sum(len(ended) for *_, ended in expected) > 3
+    simulation_helpers.assert_same(expected, found)
 
 
 @pytest.mark.parametrize(("robot", "task", "options"), TASKS)

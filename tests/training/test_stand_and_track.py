@@ -12,7 +12,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.envs.simulation import Simulation, load_model
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.motion import brisk_speed
 from orchestrator.worker.tasks.stand import Stand

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.runtime.outcome import Facts
 from orchestrator.worker.runtime.progress import ProgressReporter
@@ -34,7 +34,7 @@ class Single(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """
 
     def __init__(self, spec: WorkerSpec, job_dir: Path, number: int) -> None:
-        alone = envs.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number)
+        alone = env_factory.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number)
         assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has an environment of its own"
         self._batch, self._number = alone, number
         self._begun: NDArray[Any] | None = None
@@ -69,9 +69,9 @@ def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
             partial(Single, spec, job_dir, number) for number in range(spec.n_envs)
         ]
     else:
-        makers = envs.makers(spec, job_dir, range(spec.n_envs), spec.seed)
+        makers = env_factory.makers(spec, job_dir, range(spec.n_envs), spec.seed)
     venv = SubprocVecEnv(makers)
-    return envs.normalized(spec, venv, VecNormalize) if spec.normalize else venv
+    return env_factory.normalized(spec, venv, VecNormalize) if spec.normalize else venv
 
 
 def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressReporter) -> None:

@@ -1,11 +1,11 @@
-"""Saving gymnasium environments in the middle of an episode, and going on from there bit-identically.
+"""Saving gymnasium environments in the middle of an episode, and continuing bit-identically.
 
-Every layer of an environment (wrappers down to the base) is saved by what its attributes hold:
-plain data (numbers, text, arrays, random generators, spaces, containers and simple objects of these) is
-pickled in one piece, so that what was shared between attributes is shared again; functions, classes and modules are
-constants that the fresh environment has as well; a MuJoCo simulation is saved whole. A layer with
-``get_state()`` and ``set_state(state)`` of its own speaks for itself (its ``np_random`` is seen to).
-Anything else (a handle of another simulator, an open file) makes the environment :class:`Unsaveable`.
+Every layer of an environment (its wrappers and the base) is saved by the contents of its attributes. Plain data
+(numbers, text, arrays, random generators, spaces, containers and simple objects of these) is pickled together, so
+that objects shared between attributes are shared again. Functions, classes and modules are skipped: the fresh
+environment has the same. A MuJoCo simulation is saved whole. A layer with its own ``get_state()`` and
+``set_state(state)`` saves itself, except for ``np_random``, which is saved here. Anything else (a handle of another
+simulator, an open file) makes the environment :class:`Unsaveable`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from orchestrator.worker.envs.envs import PhysicsWatch
+from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic, enum.Enum)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -31,41 +31,43 @@ _CONSTANTS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, t
 _NOT_STATE = frozenset(
     {"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"}
 )
-"""Attributes of gymnasium's own classes: the next layer, the drawing, and how the environment was made."""
+"""Attributes of gymnasium's own classes: the next layer, the renderer, and how the environment was made."""
+_DIVERGENCE_CHECK = "orchestrator.worker.envs.PhysicsWatch"
+"""The name of :class:`DivergenceCheck` in checkpoints, whatever the class and its module are called now."""
 
 
 class Unsaveable(Exception):
-    """The state of an environment cannot be saved; the message says which attribute is in the way."""
+    """The state of an environment cannot be saved; the message names the attribute that prevents it."""
 
 
 def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
-    """The state of environments of this process, each with all its wrappers.
+    """The states of environments in this process, each with all its wrappers.
 
-    :raises Unsaveable: when that of any of them cannot be saved.
+    :raises Unsaveable: the state of one of them cannot be saved.
     """
     layers = [_save_layer(layer) for env in envs for layer in _layers(env)]
     try:
-        # Not 5: arrays of its making lie in memory that is not their own, and could not be saved again.
+        # Protocol 5 would restore arrays that do not own their memory, which could not be saved again.
         return pickle.dumps(layers, protocol=4)
-    except Exception as error:  # whatever a user's class raises while it is pickled
+    except Exception as error:  # a user's class may raise anything while it is pickled
         raise Unsaveable(f"pickling failed: {error}") from error
 
 
 def restore(envs: Iterable[gymnasium.Env[Any, Any]], state: bytes) -> None:
-    """Put ``state`` of :func:`save` into as many freshly made environments of the same kind."""
+    """Restore ``state``, from :func:`save`, into equally many new environments of the same kind."""
     layers = [layer for env in envs for layer in _layers(env)]
     for layer, saved in zip(layers, pickle.loads(state), strict=True):
         _restore_layer(layer, saved)
 
 
-def vouched_for(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether the base environment is one of gymnasium's, or speaks for itself.
+def is_state_complete(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the saved state is known to be complete: the base environment is gymnasium's, or saves itself.
 
-    Of any other we only know that its attributes are saved: a simulator addressed by a mere number
-    has its state elsewhere, and nothing here can tell.
+    For any other environment only its attributes are saved. State held elsewhere, such as by a simulator that is
+    addressed by a number, cannot be detected.
     """
     base = env.unwrapped
-    return type(base).__module__.startswith("gymnasium.") or _speaks_for_itself(base)
+    return type(base).__module__.startswith("gymnasium.") or _saves_itself(base)
 
 
 def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[Any]:
@@ -75,16 +77,22 @@ def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[Any]:
     yield env
 
 
+def _kind(layer: Any) -> str:
+    if isinstance(layer, DivergenceCheck):
+        return _DIVERGENCE_CHECK
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+
+
 def _save_layer(layer: Any) -> dict[str, Any]:
-    kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
-    if isinstance(layer, PhysicsWatch):
+    kind = _kind(layer)
+    if isinstance(layer, DivergenceCheck):
         return {"kind": kind, "attributes": {}}
-    if _speaks_for_itself(layer):
+    if _saves_itself(layer):
         generator = vars(layer).get("_np_random")
         return {"kind": kind, "own": layer.get_state(), "attributes": {"_np_random": generator} if generator else {}}
-    views = _Views()
-    # pickle of a whole MjData, its model included: the only form that restores every derived
-    # quantity as it was (rewards read some of them before the next step computes them anew).
+    inspector = _PlainDataInspector()
+    # A pickle of a whole MjData, its model included, is the only form that restores every derived quantity
+    # (rewards read some of them before the next step computes them anew).
     simulations = {name: value for name, value in vars(layer).items() if type(value).__name__ == "MjData"}
     attributes = {}
     for name, value in vars(layer).items():
@@ -92,7 +100,7 @@ def _save_layer(layer: Any) -> dict[str, Any]:
             continue
         if simulations and (type(value).__name__ == "MjModel" or _is_view_of_simulation(value)):
             continue  # restored in place
-        problem = views.problem(value)
+        problem = inspector.problem(value)
         if problem:
             raise Unsaveable(f"{kind}.{name} {problem}")
         attributes[name] = value
@@ -100,9 +108,8 @@ def _save_layer(layer: Any) -> dict[str, Any]:
 
 
 def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
-    kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
-    if saved["kind"] != kind:
-        raise ValueError(f"the checkpoint holds an environment layer {saved['kind']}, here is {kind}")
+    if saved["kind"] != _kind(layer):
+        raise ValueError(f"the checkpoint holds the environment layer {saved['kind']}, expected {_kind(layer)}")
     vars(layer).update(saved["attributes"])
     if "own" in saved:
         layer.set_state(saved["own"])
@@ -116,27 +123,27 @@ def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
 
 
 def _copy_arrays(source: Any, target: Any) -> None:
-    """Every number of an ``MjModel`` that an environment may have changed (randomised masses, friction …)."""
+    """Copy every number of an ``MjModel``: an environment may have randomised masses, friction and so on."""
     for part in ("", "opt", "stat"):
-        origin, goal = (getattr(source, part), getattr(target, part)) if part else (source, target)
-        for name in dir(origin):
+        copy_from, copy_to = (getattr(source, part), getattr(target, part)) if part else (source, target)
+        for name in dir(copy_from):
             if name.startswith("_"):
                 continue
-            value = getattr(origin, name)
+            value = getattr(copy_from, name)
             if isinstance(value, np.ndarray) and value.size:
-                getattr(goal, name)[...] = value
+                getattr(copy_to, name)[...] = value
             elif part and isinstance(value, (int, float)):
-                setattr(goal, name, value)
+                setattr(copy_to, name, value)
 
 
 def _is_constant(value: Any) -> bool:
-    """Code, which the fresh environment has as well; but not a method of an object that is about to be replaced."""
+    """Whether it is code, which a new environment has as well, and no method of an object that is replaced."""
     bound_to = getattr(value, "__self__", None)
     return isinstance(value, _CONSTANTS) and isinstance(bound_to, (type(None), types.ModuleType, type, gymnasium.Env))
 
 
 def _is_simple_object(value: Any) -> bool:
-    """Whether its attributes are all there is to it: no slots, no pickling of its own, no environment."""
+    """Whether its attributes are its whole state: no slots, no custom pickling, no environment."""
     kind = type(value)
     return (
         hasattr(value, "__dict__")
@@ -148,8 +155,8 @@ def _is_simple_object(value: Any) -> bool:
     )
 
 
-def _speaks_for_itself(layer: Any) -> bool:
-    """Whether the layer has both methods, in our sense: gymnasium's ``set_state(qpos, qvel)`` is another thing."""
+def _saves_itself(layer: Any) -> bool:
+    """Whether the layer has ``get_state()`` and ``set_state(state)``; gymnasium's ``set_state(qpos, qvel)`` differs."""
     try:
         inspect.signature(layer.get_state).bind()
         inspect.signature(layer.set_state).bind({})
@@ -159,14 +166,14 @@ def _speaks_for_itself(layer: Any) -> bool:
 
 
 def _owner(array: np.ndarray) -> Any:
-    """The object that owns the array's memory: the last of its chain of bases."""
+    """The object that owns the array's memory: the last in its chain of bases."""
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
     return array
 
 
 def _is_view_of_simulation(value: Any) -> bool:
-    """Whether ``value`` is an array into an ``MjModel`` or ``MjData``: MuJoCo's bindings hold those by capsules."""
+    """Whether ``value`` is a view into an ``MjModel`` or ``MjData``, which MuJoCo's bindings hold by capsules."""
     return isinstance(value, np.ndarray) and type(_owner(value)).__name__ == "PyCapsule"
 
 
@@ -174,20 +181,20 @@ def _is_foreign_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(_owner(value), (np.ndarray, bytes))
 
 
-class _Views:
-    """Finds out whether values are plain data; remembers arrays, to notice two that share memory."""
+class _PlainDataInspector:
+    """Decides whether values are plain data; remembers arrays, to detect two that share memory."""
 
     def __init__(self) -> None:
         self._arrays: dict[int, int] = {}
         self._seen: set[int] = set()
 
     def problem(self, value: Any) -> str | None:
-        """What keeps ``value`` from being saved; None when it is plain data."""
+        """Why ``value`` cannot be saved; None when it is plain data."""
         if isinstance(value, (*_ATOMS, *_GENERATORS, gymnasium.Space)):
             return None
         if isinstance(value, np.ndarray):
             return self._array_problem(value)
-        if id(value) in self._seen:  # looked at before, or being looked at: it holds itself
+        if id(value) in self._seen:  # inspected before, or contains itself
             return None
         self._seen.add(id(value))
         if isinstance(value, dict):
@@ -205,8 +212,8 @@ class _Views:
         if array.dtype.hasobject:
             return "is an array of objects"
         if _is_foreign_array(array):
-            return "is an array over memory of something else"
-        # Two different arrays over the same memory would come apart when restored.
+            return "is an array over memory that another object owns"
+        # Two arrays over the same memory would be separate arrays when restored.
         if self._arrays.setdefault(id(_owner(array)), id(array)) != id(array):
-            return "is an array that shares its memory with another one"
+            return "is an array that shares its memory with another array"
         return None

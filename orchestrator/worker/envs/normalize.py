@@ -1,9 +1,9 @@
-"""``VecNormalize`` with little Python a step: the same numbers to the last bit, in a third of the time.
+"""``VecNormalize`` with less Python per step: the same numbers to the last bit, in a third of the time.
 
-Stock ``VecNormalize`` goes through a dozen of NumPy's Python-level wrappers a step, and copies and converts in
-each. Here the same sums, products and quotients are done in the same order and precision by ufuncs that write into
-arrays made once. They get numbers as arrays without dimensions and rows as whole tables: NumPy is fastest
-where it need neither convert nor broadcast.
+The stock class calls a dozen of NumPy's Python-level functions per step, each of which copies and converts. Here the
+same sums, products and quotients are computed in the same order and precision by ufuncs that write into preallocated
+arrays. Scalars are passed as 0-d arrays and rows as full tables, because NumPy is fastest where it neither converts
+nor broadcasts.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _sqrt, _maximum, _minimum = np.sqrt, np.maximum, np.minimum
 _sum: Any = np.add.reduce
 
 
-class LeanVecNormalize(VecNormalize):
-    """Stock ``VecNormalize`` to the bit; sooner where it normalises observations in one ``Box`` of float32 or float64.
+class FastVecNormalize(VecNormalize):
+    """Stock ``VecNormalize`` to the bit; faster where observations are one ``Box`` of float32 or float64.
 
-    Statistics, returns and settings are stock's own attributes, to be read or replaced between any two steps. The
-    arrays that a step returns, and those that it puts into the statistics, are new ones. Pickled, it is a stock
+    Statistics, returns and settings are the stock class's attributes, and may be read or replaced between any two
+    steps. Every step returns new arrays and puts new arrays into the statistics. Pickling gives a stock
     ``VecNormalize``, which loads where this package is not installed.
 
-    :param settings: as of ``VecNormalize``.
+    :param settings: those of ``VecNormalize``.
     """
 
     def __init__(self, venv: VecEnv, **settings: Any) -> None:
         super().__init__(venv, **settings)
         space = self.observation_space
-        self._lean: _Lean | None = None
+        self._fast: _FastStep | None = None
         if isinstance(space, spaces.Box) and space.shape and space.dtype in (np.float32, np.float64):
-            self._lean = _Lean((self.num_envs, *space.shape), np.dtype(space.dtype))
+            self._fast = _FastStep((self.num_envs, *space.shape), np.dtype(space.dtype))
 
     def step_wait(self) -> VecEnvStepReturn:
-        lean = self._lean
-        if lean is None or not self.norm_obs:
+        fast = self._fast
+        if fast is None or not self.norm_obs:
             return super().step_wait()
         observations: Any
         observations, rewards, dones, infos = self.venv.step_wait()
@@ -50,12 +50,12 @@ class LeanVecNormalize(VecNormalize):
         ret_rms = self.ret_rms
         self.old_obs, self.old_reward = observations, rewards
         normalized: Any
-        if lean.fits(observations):
+        if fast.fits(observations):
             if self.training:
-                lean.moments.update(obs_rms, observations)
-                self.returns = lean.returns.update(ret_rms, self.returns, self.gamma, rewards)
+                fast.moments.update(obs_rms, observations)
+                self.returns = fast.returns.update(ret_rms, self.returns, self.gamma, rewards)
             clips = self.clip_obs, self.clip_reward
-            normalized, scaled = lean.scaling.scaled(observations, rewards, obs_rms, ret_rms, self.epsilon, clips)
+            normalized, scaled = fast.scaling.scaled(observations, rewards, obs_rms, ret_rms, self.epsilon, clips)
             if not self.norm_reward:
                 scaled = rewards.astype(np.float32)
         else:
@@ -73,7 +73,7 @@ class LeanVecNormalize(VecNormalize):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        del state["_lean"]
+        del state["_fast"]
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,15 +83,15 @@ class LeanVecNormalize(VecNormalize):
         return self.__reduce__()
 
 
-class _Lean:
-    """What a step of one shape and dtype ``(n_envs, …)`` needs; made once, and holding nothing from step to step."""
+class _FastStep:
+    """Preallocated arrays for steps of one shape ``(n_envs, …)`` and dtype; they carry nothing from step to step."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape, self._dtype = shape, dtype
         self.moments, self.returns, self.scaling = _Moments(shape, dtype), _Returns(shape[0]), _Scaling(shape)
 
     def fits(self, observations: Any) -> bool:
-        """Whether they are as the space promises, and in C's order: sums depend on it, to the bit."""
+        """Whether they have the space's shape and dtype, in C order, on which the bits of sums depend."""
         return (
             type(observations) is np.ndarray
             and observations.flags.c_contiguous
@@ -101,7 +101,7 @@ class _Lean:
 
 
 class _Moments:
-    """``RunningMeanStd.update`` of observations."""
+    """``RunningMeanStd.update`` for observations."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._n_envs, one = shape[0], shape[1:]
@@ -149,7 +149,7 @@ class _Moments:
 
 
 class _Returns:
-    """``VecNormalize._update_reward``; what is one number is Python's own float."""
+    """``VecNormalize._update_reward``; scalars are Python floats."""
 
     def __init__(self, n_envs: int) -> None:
         self._n_envs = n_envs
@@ -159,7 +159,7 @@ class _Returns:
     def update(
         self, rms: RunningMeanStd, returns: NDArray[np.float64], gamma: float, rewards: NDArray[Any]
     ) -> NDArray[np.float64]:
-        """→ ``(n_envs,)`` discounted returns, a new array; ``rms`` with them in it."""
+        """Returns the discounted returns, a new array ``(n_envs,)``, and adds them to ``rms``."""
         n, scratch, number = self._n_envs, self._scratch, self._number
         scratch[...], number[()] = rewards, gamma
         returns = _multiply(returns, number)
@@ -181,8 +181,8 @@ class _Returns:
 
 
 class _Scaling:
-    """``VecNormalize.normalize_obs`` and ``normalize_reward``: observations and rewards lie behind each other in one
-    array, so that they are divided together and clipped together.
+    """``VecNormalize.normalize_obs`` and ``normalize_reward``, with observations and rewards in one array, so that
+    one call divides and one call clips both.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -203,7 +203,7 @@ class _Scaling:
         epsilon: float,
         clips: tuple[float, float],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """:param clips: the most that observations and rewards may be."""
+        """:param clips: bounds of the absolute values of observations and rewards."""
         if clips != self._clips:
             self._clips = clips
             for lowest, highest, clip in zip(self._lowest, self._highest, clips, strict=True):

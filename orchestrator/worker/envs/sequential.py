@@ -1,4 +1,4 @@
-"""Environments of gymnasium or the user's own, stepped one after another in this process."""
+"""Gymnasium's or the user's environments, stepped one after another in this process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 
 
 class SequentialVecEnv(DummyVecEnv):
-    """``DummyVecEnv`` without deep copies at every step, which cost a small robot a third of its physics.
+    """``DummyVecEnv`` without deep copies at every step, which cost a third of the time of a small robot's physics.
 
-    Every step gives the same values, in arrays and infos of its own. One thing differs: where no episode ended, values
-    *within* an info (arrays, dictionaries) are the environment's own objects rather than copies of them. An
-    environment that changes them later changes what it gave: what is to be kept must be copied.
+    Values, arrays and info dictionaries are as from ``DummyVecEnv``, with one exception: where no episode ended,
+    arrays and dictionaries *within* an info are the environment's own objects, not copies. Copy what must survive
+    a later change by the environment.
     """
 
     def __init__(self, env_fns: list[Callable[[], gymnasium.Env[Any, Any]]], first_env: int = 0) -> None:
-        """:param first_env: number of the first one among those of all ranks: seeds go by these numbers."""
+        """:param first_env: number of the first environment here: ranks share one numbering, on which seeds depend."""
         super().__init__(env_fns)
         self._first_env = first_env
 
@@ -47,8 +47,8 @@ class SequentialVecEnv(DummyVecEnv):
             else:
                 box[index] = observation
         self.buf_rews, self.buf_dones = rewards, dones
-        given = [deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)]
-        return self._obs_from_buf(), rewards, dones, given
+        copies = [deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)]
+        return self._obs_from_buf(), rewards, dones, copies
 
     def _obs_from_buf(self) -> VecEnvObs:
         buffers: dict[Any, Any] = self.buf_obs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -14,19 +14,17 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
-from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation import BatchSettings, Simulation
 
 
 class MujocoVecEnv(VecEnv):
     """``n_envs`` environments of one robot and task, stepped together in this process.
 
     Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
-    task's bounds. Ended episodes restart by themselves, with ``terminal_observation``, ``TimeLimit.truncated``
-    and ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives them) in their info, and with the task's
-    ``measures`` where ``measuring`` is on.
+    task's bounds. A new episode starts as soon as one ends; the info of the step then holds
+    ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives
+    them) and, with ``measuring``, the task's ``measures``.
 
-    :param seed: environment i's generator is a function of (seed, i) alone.
-    :param first_env: number i of the first one here; other ranks have those before and after.
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
 
@@ -34,28 +32,16 @@ class MujocoVecEnv(VecEnv):
         self,
         xml_path: Path | str,
         task: str,
-        *,
-        n_envs: int,
-        seed: int | Sequence[int],
         task_options: Mapping[str, Any] | None = None,
-        measuring: bool = False,
-        first_env: int = 0,
+        **settings: Unpack[BatchSettings],
     ) -> None:
-        self.simulation = Simulation.from_xml(
-            xml_path,
-            task,
-            n_envs=n_envs,
-            seed=seed,
-            task_options=task_options,
-            measuring=measuring,
-            first_env=first_env,
-        )
+        self.simulation = Simulation.from_xml(xml_path, task, task_options, **settings)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
         observation_shape = (self.simulation.observation_size,)
         actions = self.simulation.task.actions
         super().__init__(
-            n_envs,
+            self.simulation.n_envs,
             spaces.Box(-np.inf, np.inf, observation_shape, self.simulation.observation_dtype.type),
             spaces.Box(actions.low, actions.high, dtype=np.float32),
         )
@@ -68,7 +54,7 @@ class MujocoVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """:raises orchestrator.worker.envs.simulation.PhysicsDiverged:"""
+        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged:"""
         assert self._actions is not None, "step_async comes first"
         result = self.simulation.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -83,7 +69,7 @@ class MujocoVecEnv(VecEnv):
         return result.observations, result.rewards.astype(np.float32), result.done, infos
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """New generators, at once; the same seed as the constructor's gives the same ones again."""
+        """New generators at once; the constructor's seed gives the constructor's generators again."""
         if seed is None:
             seed = int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
         self.simulation.seed(seed)
@@ -98,10 +84,10 @@ class MujocoVecEnv(VecEnv):
         return self.simulation.set_state(state)
 
     def close(self) -> None:
-        """Nothing is held that the garbage collector does not free."""
+        """Nothing to release: memory is freed by the garbage collector."""
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """The environments share their attributes: the same value for each."""
+        """The same value for each environment: they share their attributes."""
         if attr_name == "render_mode":
             return [None for _ in self._get_indices(indices)]
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
@@ -119,5 +105,5 @@ class MujocoVecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: int | Iterable[int] | None = None
     ) -> list[bool]:
-        """True for ``Monitor``, whose ``info["episode"]`` is given here without it."""
+        """True for ``Monitor``, whose ``info["episode"]`` this class gives itself."""
         return [issubclass(wrapper_class, Monitor) for _ in self._get_indices(indices)]

@@ -224,7 +224,7 @@ def _normalized(
     """``venv`` with observations as the policy saw them in training."""
     from stable_baselines3.common.vec_env import VecNormalize
 
-    from orchestrator.worker.envs import envs
+    from orchestrator.worker.envs import env_factory
 
     if not spec.normalize:
         return venv
@@ -233,7 +233,7 @@ def _normalized(
             raise Unplayable(f"{paths.vecnormalize} is missing: the policy means nothing without its normalisation")
         wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
     else:
-        wrapped = envs.normalized(spec, venv)
+        wrapped = env_factory.normalized(spec, venv)
         if statistics and "obs_rms" in statistics:
             wrapped.obs_rms = statistics["obs_rms"]
     wrapped.training = wrapped.norm_reward = False

@@ -39,10 +39,10 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
 
     :raises rendering.CannotRender: it cannot be drawn.
     """
-    from orchestrator.worker.envs import envs
+    from orchestrator.worker.envs import divergence_wrapper, env_factory
 
     if spec.env is None and spec.entry_point is None:
-        batch = envs.make(spec, paths.root, n_envs=1, seed=seed)
+        batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
         batch.seed(seed)
         return _task_scene(batch, paths.root / str(spec.xml))
     why = ""
@@ -50,14 +50,14 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     if spec.entry_point is None or _takes_render_mode(spec.entry_point):
         drawing = dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"})
         try:
-            venv = envs.make(drawing, paths.root, n_envs=1, seed=seed)
+            venv = env_factory.make(drawing, paths.root, n_envs=1, seed=seed)
         except Exception as error:  # whatever an environment does when it does not know the mode
             why = f": {outcome.describe(error)}"
     if venv is None:
-        venv = envs.make(spec, paths.root, n_envs=1, seed=seed)
+        venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
     venv.seed(seed)
     [env] = venv.envs  # type: ignore[attr-defined]
-    if envs.simulates_with_mujoco(env):
+    if divergence_wrapper.simulates_with_mujoco(env):
         return _mujoco_scene(venv, env.unwrapped, seed)
     name = spec.entry_point or spec.env
     if env.render_mode != "rgb_array":

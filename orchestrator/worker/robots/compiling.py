@@ -31,7 +31,7 @@ _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 def compile_staged(staged: Path, bundle: Bundle, findings: Findings, memory_mib: int | None) -> mujoco.MjModel:
     """The model of the staged robot, so that what is checked is what will be trained; adds what MuJoCo warns of."""
-    from orchestrator.worker.envs.simulation import load_model
+    from orchestrator.worker.envs.model_loading import load_model
 
     said = io.StringIO()
     try:

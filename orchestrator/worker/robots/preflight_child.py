@@ -152,7 +152,8 @@ def _judge_task(
 ) -> ExaminationAnswer:
     import numpy as np
 
-    from orchestrator.worker.envs.simulation import PhysicsDiverged, Simulation
+    from orchestrator.worker.envs.divergence import PhysicsDiverged
+    from orchestrator.worker.envs.simulation import Simulation
     from orchestrator.worker.robots.examine import examine
     from orchestrator.worker.tasks import AUTO, choose, make_task
 
@@ -207,7 +208,7 @@ def _look(xml: Path) -> tuple[str | None, tuple[str, ...]]:
 
 def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
     """MuJoCo reads these, but they describe no actuators."""
-    from orchestrator.worker.envs.simulation import load_model
+    from orchestrator.worker.envs.model_loading import load_model
     from orchestrator.worker.robots.examine import examine
     from orchestrator.worker.robots.model_checks import Findings
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 import sysconfig
 import time
 import traceback
@@ -78,7 +77,7 @@ def judge(error: BaseException) -> tuple[ExitCode, str, str]:
         return ExitCode.DISK_FULL, f"no space left: {error}", trace
     if isinstance(error, RankLostError):
         return ExitCode.RANK_LOST, str(error), trace
-    if isinstance(error, Diverged) or _is_physics_diverged(error):
+    if isinstance(error, Diverged):
         return ExitCode.DIVERGED, str(error), trace
     return ExitCode.ERROR, describe(error), trace
 
@@ -100,12 +99,6 @@ def is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _is_physics_diverged(error: BaseException) -> bool:
-    # Looked up rather than imported: a job without built-in task need not load MuJoCo to fail.
-    simulation = sys.modules.get("orchestrator.worker.envs.simulation")
-    return simulation is not None and isinstance(error, simulation.PhysicsDiverged)
 
 
 def _place(error: BaseException) -> str:

@@ -363,7 +363,7 @@ def _save_envs(venv: VecEnv) -> Any:
 def _restore_envs(venv: Any, state: Any) -> None:
     if isinstance(venv, DummyVecEnv):
         env_state.restore(venv.envs, state)
-        if not env_state.vouched_for(venv.envs[0]):
+        if not env_state.is_state_complete(venv.envs[0]):
             kind = type(venv.envs[0].unwrapped).__name__
             say(f"{kind} was restored by its attributes; what it keeps elsewhere, get_state/set_state must save")
     else:

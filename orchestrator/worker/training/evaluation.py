@@ -17,7 +17,7 @@ import torch
 
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.outcome import Diverged
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
@@ -149,7 +149,7 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
 
     def outcome(deterministic: bool) -> Outcome:
         with _seeded(_seed(spec, _ACTIONS), model.device):
-            venv = envs.make(spec, job_dir, n_envs=n_envs, seed=seed, measuring=True)
+            venv = env_factory.make(spec, job_dir, n_envs=n_envs, seed=seed, measuring=True)
             try:
                 venv.seed(seed)
                 left = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
@@ -185,7 +185,7 @@ def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
     """``venv`` as the model saw its own in training: observations normalised, images transposed."""
     trained = model.get_vec_normalize_env()
     if trained is not None:
-        wrapped = envs.normalized(spec, venv)
+        wrapped = env_factory.normalized(spec, venv)
         wrapped.training = wrapped.norm_reward = False
         if trained.norm_obs:
             wrapped.obs_rms = trained.obs_rms

@@ -21,7 +21,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import Ranks, join, own_part
-from orchestrator.worker.envs import envs
+from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
 from orchestrator.worker.runtime.outcome import Facts, Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter, say
@@ -62,9 +62,9 @@ def run(
     if ranks.rank == 0:
         _remove_strays(paths)
     ours = own_part(spec.n_envs, ranks)
-    venv = envs.make(spec, paths.root, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
+    venv = env_factory.make(spec, paths.root, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     try:
-        learner = learners.build(spec, envs.normalized(spec, venv) if spec.normalize else venv, ranks)
+        learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
         cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "any"
         say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")

@@ -8,7 +8,7 @@ import gymnasium
 import mujoco
 import pytest
 
-from orchestrator.worker.envs.simulation import load_model
+from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks import AUTO, TASKS, choose, make_task
 

@@ -8,7 +8,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.envs.simulation import Simulation, load_model
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.actions import position_servos, scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe

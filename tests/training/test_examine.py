@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.experiment.robot_check import FIGURES
-from orchestrator.worker.envs.simulation import load_model
+from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots import model_checks, stability_test
 from orchestrator.worker.robots.examine import examine
 from orchestrator.worker.robots.model_checks import Findings

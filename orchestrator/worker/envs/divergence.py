@@ -1,0 +1,47 @@
+"""Diverged physics: recognised by MuJoCo's warning counters, described by robot, time and joint.
+
+MuJoCo resets an unstable simulation by itself and continues, so the state may look finite again after the step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.worker.runtime.outcome import Diverged
+
+if TYPE_CHECKING:
+    import mujoco
+
+
+class PhysicsDiverged(OrchestratorError, Diverged):
+    """A simulated state is not finite; a retry would diverge again. The message names robot, time and joint."""
+
+
+def quantities() -> dict[mujoco.mjtWarning, str]:
+    """MuJoCo's warnings of divergence, each with the quantity that it is about."""
+    import mujoco
+
+    return {
+        mujoco.mjtWarning.mjWARN_BADQPOS: "position",
+        mujoco.mjtWarning.mjWARN_BADQVEL: "velocity",
+        mujoco.mjtWarning.mjWARN_BADQACC: "acceleration",
+        mujoco.mjtWarning.mjWARN_BADCTRL: "control",
+    }
+
+
+def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> str:
+    """``"velocity of joint 'knee'"``: what entry ``index`` of the warning's array stands for."""
+    import mujoco
+    import numpy as np
+
+    from orchestrator.worker.tasks.base import control_name, joint_name
+
+    quantity = quantities()[warning]
+    if warning == mujoco.mjtWarning.mjWARN_BADCTRL:
+        return f"{quantity} of actuator {control_name(model, index)}"
+    if warning == mujoco.mjtWarning.mjWARN_BADQPOS:
+        joint = int(np.searchsorted(model.jnt_qposadr, index, side="right")) - 1
+    else:
+        joint = int(model.dof_jntid[index])
+    return f"{quantity} of joint {joint_name(model, joint)}"

@@ -1,0 +1,87 @@
+"""From the job's spec to the vectorised environment it trains or is evaluated in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck, simulates_with_mujoco
+from orchestrator.worker.envs.normalize import FastVecNormalize
+from orchestrator.worker.envs.sequential import SequentialVecEnv
+from orchestrator.worker.runtime import user_env
+
+
+def make(
+    spec: WorkerSpec, job_dir: Path, *, n_envs: int, seed: int, measuring: bool = False, first_env: int = 0
+) -> VecEnv:
+    """``n_envs`` environments in this process, with rewards and observations as the task gives them.
+
+    Environment *i*, counted from ``first_env`` (ranks share one numbering), has the seed ``seed + i``, as
+    ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds the return ``"r"`` and
+    the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the measures of a built-in task.
+    """
+    if spec.entry_point is None and spec.env is None:
+        from orchestrator.worker.envs.vec_env import MujocoVecEnv
+
+        xml = _xml(spec, job_dir)
+        if xml is None or spec.task is None:
+            raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
+        return MujocoVecEnv(
+            xml,
+            spec.task,
+            dict(spec.task_options),
+            n_envs=n_envs,
+            seed=seed,
+            measuring=measuring,
+            first_env=first_env,
+        )
+    return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
+
+
+def makers(
+    spec: WorkerSpec, job_dir: Path, numbers: Iterable[int], seed: int
+) -> list[Callable[[], gymnasium.Env[Any, Any]]]:
+    """One function per environment that is not a built-in task; environment *i* has the seed ``seed + i``."""
+    return [_maker(spec, _xml(spec, job_dir), seed + number) for number in numbers]
+
+
+def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize) -> VecNormalize:
+    """Rewards, and observations that are real numbers (no images, no discrete ones), divided by running statistics.
+
+    In a ``Dict`` observation each part is treated by its own kind. Rewards are scaled by the standard deviation of
+    the discounted return, with PPO's own ``gamma``.
+    """
+    space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
+    if isinstance(space, spaces.Dict):
+        keys = [key for key, part in space.spaces.items() if _is_numeric(part)]
+        return kind(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
+    return kind(venv, norm_obs=_is_numeric(space), gamma=gamma)
+
+
+def _xml(spec: WorkerSpec, job_dir: Path) -> str | None:
+    return None if spec.xml is None else str((job_dir / spec.xml).absolute())
+
+
+def _is_numeric(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and not is_image_space(space)
+
+
+def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasium.Env[Any, Any]]:
+    def make_one() -> gymnasium.Env[Any, Any]:
+        env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
+        # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
+        env.action_space.seed(seed)
+        env.observation_space.seed(seed)
+        if simulates_with_mujoco(env):
+            env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point))
+        return Monitor(env)
+
+    return make_one
