@@ -1,4 +1,4 @@
-"""A worker made of file operations, one a step, and what is to hold of the directories that it works in."""
+"""A simulated worker that does path file operation a step, and assertions about its job directory."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ HEADER = "iteration,said\n"
 
 def tree(root: Path) -> dict[str, bytes]:
     """Content of every file that is not hidden, by its path."""
-    found = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+    states_or_none = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in states_or_none}
 
 
-def bring(source: Sender, home: Receiver) -> list[Chunk]:
-    """One scan, applied."""
-    pieces = []
-    for piece in source.scan():
-        home.apply(piece)
-        pieces.append(piece)
-    return pieces
+def synchronise(sender: Sender, receiver: Receiver) -> list[Chunk]:
+    """Scan once and apply the chunks; returns them."""
+    sent_chunks = []
+    for chunk in sender.scan():
+        receiver.apply(chunk)
+        sent_chunks.append(chunk)
+    return sent_chunks
 
 
 class FakeWorker:
-    """Does with a job directory what a real worker does, in the same order; :meth:`step` is one file operation.
+    """Does the file operations of a real worker, in the same order; :meth:`step` does path.
 
-    :param ages: when given, every write has a time of its own, long past, as if a while lay between them.
+    :param ages: modification times for successive writes, far in the past; None: the real time.
     """
 
     def __init__(self, root: Path, number: int, *, seed: int, ages: Iterator[int] | None, buffered: bool) -> None:
@@ -48,7 +48,7 @@ class FakeWorker:
         self._attempt = self.paths.attempt(number)
         self._attempt.root.mkdir(parents=True, exist_ok=True)
         self._replay = self.paths.checkpoints / "replay" if buffered else None
-        self._dice = random.Random(seed)
+        self._random = random.Random(seed)
         self._ages = ages
         self._steps = self._work()
         self._tables = (self.paths.progress_csv, self.paths.timings_csv)
@@ -71,26 +71,28 @@ class FakeWorker:
         total = 6 * EVERY
         for iteration in range(kept + 1, total + 1):
             for table in self._tables:
-                # What is said differs from attempt to attempt, as times do.
-                yield from self._append(table, f"{iteration},{self._dice.random():.{self._dice.randrange(1, 9)}f}\n")
+                # The rows of different attempts differ, as their measured times would.
+                yield from self._append(
+                    table, f"{iteration},{self._random.random():.{self._random.randrange(1, 9)}f}\n"
+                )
             if iteration % EVERY == 0:
                 yield from self._save(iteration, saved, is_last=iteration == total)
                 saved = iteration
-        yield from self._write_whole(self.paths.model, self._filling(400))
+        yield from self._write_whole(self.paths.model, self._content(400))
         if self._replay is not None:
             yield from self._unlink(self._checkpoints()[:-1])
             yield from self._unlink(sorted(self._replay.iterdir()))
             self._replay.rmdir()
-        yield from self._write_whole(self.paths.eval, self._filling(30))
+        yield from self._write_whole(self.paths.eval, self._content(30))
         yield from self._append(self._attempt.worker_log, "ends\n")
         yield from self._write_whole(self._attempt.exit, '{"code": 0}')
 
     def _resume(self) -> Iterator[Any]:
-        """Finds the newest checkpoint that is whole. Returns its rows, twice; 0 where there is none."""
+        """Find the newest intact checkpoint. Returns its number of rows, twice; 0 without a checkpoint."""
         for path in reversed(self._checkpoints()):
             state = whole_checkpoint(path)
             if state is not None and self._replay is not None and "buffered" in state:
-                yield from self._unlink([one for one in self._files() if _rows(one)[1] > state["rows"]])
+                yield from self._unlink([path for path in self._files() if _rows(path)[1] > state["rows"]])
                 if not covered(self._replay, state["rows"]):
                     state = None
             if state is not None:
@@ -100,15 +102,15 @@ class FakeWorker:
         return 0, 0
 
     def _save(self, rows: int, saved: int, *, is_last: bool) -> Iterator[str]:
-        state: dict[str, Any] = {"rows": rows, "filling": self._filling(300)}
+        state: dict[str, Any] = {"rows": rows, "content": self._content(300)}
         if self._replay is not None and not is_last:
             first = max(saved, rows - BUFFER_ROWS)
-            yield from self._write_whole(self._replay / f"rows-{first:012d}-{rows:012d}.npz", self._filling(200))
+            yield from self._write_whole(self._replay / f"rows-{first:012d}-{rows:012d}.npz", self._content(200))
             state["buffered"] = True
         yield from self._write_whole(self.paths.checkpoints / f"checkpoint-{rows:012d}.pt", json.dumps(state))
         yield from self._unlink(self._checkpoints()[:-KEPT])
         oldest = int(self._checkpoints()[0].stem.rpartition("-")[2])
-        yield from self._unlink([one for one in self._files() if _rows(one)[1] <= oldest - BUFFER_ROWS])
+        yield from self._unlink([path for path in self._files() if _rows(path)[1] <= oldest - BUFFER_ROWS])
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.paths.checkpoints.glob("*.pt"))
@@ -116,8 +118,8 @@ class FakeWorker:
     def _files(self) -> list[Path]:
         return [] if self._replay is None else sorted(self._replay.glob("*.npz"))
 
-    def _filling(self, most: int) -> str:
-        return self._dice.randbytes(self._dice.randrange(most)).hex()
+    def _content(self, most: int) -> str:
+        return self._random.randbytes(self._random.randrange(most)).hex()
 
     def _append(self, path: Path, text: str) -> Iterator[str]:
         with path.open("a") as file:
@@ -126,11 +128,11 @@ class FakeWorker:
         yield "appended"
 
     def _write_whole(self, path: Path, text: str) -> Iterator[str]:
-        beside = path.with_name(f".{path.name}.7.tmp")
-        beside.write_text(text)
-        self._age(beside)
-        yield "written beside"
-        beside.replace(path)
+        temporary = path.with_name(f".{path.name}.7.tmp")
+        temporary.write_text(text)
+        self._age(temporary)
+        yield "written"
+        temporary.replace(path)
         yield "renamed"
 
     def _unlink(self, paths: list[Path]) -> Iterator[str]:
@@ -159,7 +161,7 @@ def damage(root: Path) -> None:
 
 
 def covered(replay: Path, rows: int) -> bool:
-    """Whether the files hold the last rows of a buffer to which ``rows`` were added."""
+    """Whether the files hold the last rows of a replay buffer after ``rows`` rows."""
     reached = max(0, rows - BUFFER_ROWS)
     for first, end in sorted(map(_rows, replay.glob("*.npz"))):
         if first <= reached < end <= rows:
@@ -174,10 +176,10 @@ def _rows(path: Path) -> tuple[int, int]:
 
 
 def assert_resumable(root: Path) -> None:
-    """Of the newest checkpoint that is whole there is the replay buffer, and there are its rows of both tables."""
+    """The newest intact checkpoint has its replay buffer, and its rows of both tables."""
     paths = JobPaths(root)
-    found = [whole_checkpoint(path) for path in sorted(paths.checkpoints.glob("*.pt"))]
-    states = [state for state in found if state is not None]
+    states_or_none = [whole_checkpoint(path) for path in sorted(paths.checkpoints.glob("*.pt"))]
+    states = [state for state in states_or_none if state is not None]
     if states:
         rows = states[-1]["rows"]
         for table in (paths.progress_csv, paths.timings_csv):
@@ -190,7 +192,7 @@ def assert_resumable(root: Path) -> None:
         assert paths.eval.exists()
 
 
-# -- files and pieces to play with
+# -- files and chunks
 
 
 MIB = 2**20
@@ -212,21 +214,21 @@ def append(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    beside = path.with_name(".beside.tmp")
-    beside.write_text(text)
-    beside.replace(path)
+    temporary = path.with_name(".temporary.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def part(path: str, content: bytes = b"x", *, offset: int = 0, is_last: bool = True) -> FilePart:
-    return FilePart(path, offset, Payload.of(content, pack=True), is_last)
+    return FilePart(path, offset, Payload.of(content, compress=True), is_last)
 
 
 def tail(path: str, offset: int, content: bytes) -> Appended:
-    return Appended(path, offset, Payload.of(content, pack=True))
+    return Appended(path, offset, Payload.of(content, compress=True))
 
 
 def paths_of(some: list[Chunk]) -> list[str]:
-    return [piece.path for piece in some]
+    return [chunk.path for chunk in some]
 
 
 JOB: dict[str, str | bytes] = {

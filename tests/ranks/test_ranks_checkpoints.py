@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import ranks_helpers as helpers
 import worker_helpers as worker
-from file_sync_helpers import bring
+from file_sync_helpers import synchronise
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -272,7 +272,7 @@ class Apart:
 
     def _bring(self) -> None:
         for source, home in zip(self._sources, self._homes, strict=True):
-            bring(source, home)
+            synchronise(source, home)
 
 
 def test_ranks_on_nodes_that_share_no_files_forget_and_lose_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from command_helpers import wait_until
 
 from orchestrator.executors.ray import node_agent as keepers
-from orchestrator.executors.ray.driver_directory import Receiver
+from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
 from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock
 from orchestrator.executors.ray.transport import Transport
@@ -39,15 +39,15 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
     monkeypatch.setattr(keepers, "head_has_given_up", lambda node_id: False)
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    return Receiver.at(tmp_path / "run")
+    return DriverDirectory.at(tmp_path / "run")
 
 
-def keeper(home: Receiver, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
+def keeper(home: DriverDirectory, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
     host, port = head.getsockname()
     return NodeAgent(session, node, len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
 
@@ -65,7 +65,7 @@ def begin(granted: CpuGrant | None) -> CpuGrant:
 
 
 def test_an_attempt_whose_process_is_gone_holds_nothing(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     kept = keeper(home, head)
     every = len(os.sched_getaffinity(0))
@@ -79,7 +79,7 @@ def test_an_attempt_whose_process_is_gone_holds_nothing(
 
 
 def test_a_keeper_that_comes_after_one_that_died_knows_who_has_which_cpus(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     every = len(os.sched_getaffinity(0))
@@ -98,7 +98,7 @@ def test_a_keeper_that_comes_after_one_that_died_knows_who_has_which_cpus(
 
 
 def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_nothing(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepers, "FENCE_AFTER_S", 0.5)
     monkeypatch.setattr("orchestrator.executors.ray.liveness.PROBE_EVERY_S", 0.1)
@@ -113,7 +113,7 @@ def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_not
 
 
 def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_head(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[str] = []
     monkeypatch.setattr(keepers, "head_has_given_up", given_up.__contains__)
@@ -129,7 +129,7 @@ def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_hea
 
 
 def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     from orchestrator.executors.ray.node_attempt import Orders
     from orchestrator.executors.ray.scratch_directory import order_file
@@ -147,7 +147,7 @@ def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
 
 
 def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_ended(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     begin(take(first, "a/0", task.pid))
@@ -158,7 +158,7 @@ def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_end
 
 
 def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes]
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     first = keeper(home, head)
     held = lock(begin(take(first, "a/0", task.pid)).folder)
@@ -172,14 +172,14 @@ def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
 
 
 def test_of_another_run_directory_nothing_is_ended_or_removed(
-    home: Receiver, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
+    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
     first = keeper(home, head)
     granted = begin(take(first, "a/0", task.pid))
     held = lock(granted.folder)
     assert held is not None
-    second = keeper(Receiver.at(tmp_path / "other"), head, "s2")
+    second = keeper(DriverDirectory.at(tmp_path / "other"), head, "s2")
     assert task.poll() is None
     assert granted.folder.exists()
     second.close()
@@ -188,7 +188,7 @@ def test_of_another_run_directory_nothing_is_ended_or_removed(
     wait_until(lambda: not list((tmp_path / "tmp").glob("*/ray/*")), "both sessions' folders to be removed")
 
 
-def test_a_folder_that_says_nothing_of_its_holder_is_no_obstacle(home: Receiver, tmp_path: Path) -> None:
+def test_a_folder_that_says_nothing_of_its_holder_is_no_obstacle(home: DriverDirectory, tmp_path: Path) -> None:
     scratch = ScratchDirectory.claimed("s1", "node")
     (scratch.root / "x").mkdir()
     (scratch.root / "y").mkdir()

@@ -35,7 +35,7 @@ from orchestrator.core.procfs import process_stat
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
-from orchestrator.executors.ray.ray_task import Task
+from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.slots import RankSlot
 
@@ -323,7 +323,7 @@ def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[s
     handle = Handle("a", 0)
     doubted: list[str] = []
     fleet: Any = SimpleNamespace(name=lambda node: "n1", doubt=doubted.append)
-    task = Task(handle=handle, assignment=Any, node="x", fleet=fleet, stream=None, home=None, keeper=None)  # type: ignore[arg-type]
+    task = RayTask(handle=handle, assignment=Any, node="x", fleet=fleet, stream=None, home=None, keeper=None)  # type: ignore[arg-type]
     died = task._died(eval(error, vars(ray.exceptions)))
     assert died == Exited(handle, **expected)
     assert bool(doubted) == is_doubted

@@ -359,7 +359,7 @@ def test_what_an_earlier_driver_left_in_the_storage_is_taken_away(tmp_path: Any)
     uri = f"file://{tmp_path}/place"
     with contextlib.closing(Transport.chosen(uri, tmp_path / "run")) as first:
         assert first.storage is not None
-        left = tmp_path / "place" / first.storage.below / "left"
+        left = tmp_path / "place" / first.storage.subfolder / "left"
         left.parent.mkdir(parents=True, exist_ok=True)
         left.write_text("x")
         with contextlib.closing(Transport.chosen(uri, tmp_path / "other")):

@@ -1,4 +1,4 @@
-"""What travels to a node, and the pieces in which everything travels."""
+"""The files sent to a node, and the chunks that carry them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from orchestrator.executors.ray.file_sync.chunks import Payload, payload_bytes
 
 
 def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
-    write(tmp_path / "home", JOB)
-    away = Receiver(tmp_path / "away")
-    for piece in outgoing_chunks(tmp_path / "home"):
-        away.apply(piece)
+    write(tmp_path / "driver", JOB)
+    receiver = Receiver(tmp_path / "node")
+    for chunk in outgoing_chunks(tmp_path / "driver"):
+        receiver.apply(chunk)
     there = {
-        path.relative_to(tmp_path / "away").as_posix() for path in (tmp_path / "away").rglob("*") if path.is_file()
+        path.relative_to(tmp_path / "node").as_posix() for path in (tmp_path / "node").rglob("*") if path.is_file()
     }
     assert there == {
         "spec.json",
@@ -54,10 +54,10 @@ def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
         ROWS_0,
         ROWS_1,
     }
-    assert all((tmp_path / "away" / name).read_bytes() == (tmp_path / "home" / name).read_bytes() for name in there)
+    assert all((tmp_path / "node" / name).read_bytes() == (tmp_path / "driver" / name).read_bytes() for name in there)
 
 
-def test_a_rank_elsewhere_gets_the_checkpoints_and_its_own_replay_buffer(tmp_path: Path) -> None:
+def test_a_rank_on_another_node_gets_the_checkpoints_and_its_own_replay_buffer(tmp_path: Path) -> None:
     write(tmp_path, JOB)
     for rank, (own, other) in enumerate(((ROWS_0, ROWS_1), (ROWS_1, ROWS_0))):
         sent = paths_of(list(outgoing_chunks(tmp_path, ranks=[rank])))
@@ -66,21 +66,21 @@ def test_a_rank_elsewhere_gets_the_checkpoints_and_its_own_replay_buffer(tmp_pat
         assert "checkpoints/checkpoint-000000001024.pt" in sent
 
 
-def test_a_link_does_not_travel_silently(tmp_path: Path) -> None:
-    write(tmp_path / "home", JOB)
-    (tmp_path / "home/checkpoints").rename(tmp_path / "elsewhere")
-    (tmp_path / "home/checkpoints").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileSyncError, match=r"home/checkpoints: is a link, .* put in its place what it means"):
-        list(outgoing_chunks(tmp_path / "home"))
+def test_a_link_among_the_files_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "driver", JOB)
+    (tmp_path / "driver/checkpoints").rename(tmp_path / "elsewhere")
+    (tmp_path / "driver/checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileSyncError, match=r"driver/checkpoints: symbolic links .* replace the link by its target"):
+        list(outgoing_chunks(tmp_path / "driver"))
 
 
-def test_a_link_that_has_nothing_to_do_with_it_is_no_obstacle(tmp_path: Path) -> None:
-    write(tmp_path / "home", JOB)
-    (tmp_path / "home/preview.png").symlink_to(tmp_path / "elsewhere.png")
-    assert "spec.json" in paths_of(list(outgoing_chunks(tmp_path / "home")))
+def test_a_link_that_matches_no_pattern_is_ignored(tmp_path: Path) -> None:
+    write(tmp_path / "driver", JOB)
+    (tmp_path / "driver/preview.png").symlink_to(tmp_path / "elsewhere.png")
+    assert "spec.json" in paths_of(list(outgoing_chunks(tmp_path / "driver")))
 
 
-def test_a_job_directory_that_somebody_writes_to_does_not_go_out_half(tmp_path: Path) -> None:
+def test_a_job_directory_that_changes_meanwhile_is_not_sent_in_part(tmp_path: Path) -> None:
     write(tmp_path, JOB)
     sent = outgoing_chunks(tmp_path)
     next(sent)
@@ -90,45 +90,45 @@ def test_a_job_directory_that_somebody_writes_to_does_not_go_out_half(tmp_path: 
         list(sent)
 
 
-# -- pieces
+# -- chunks
 
 
 def test_memory_is_bounded_and_compression_is_used_where_it_pays(tmp_path: Path) -> None:
     size = 24 * MIB
-    write(tmp_path / "away", {"model.zip": b"", "worker.log": b"worker: a line\n" * (size // 15)})
-    with (tmp_path / "away/model.zip").open("wb") as file:
+    write(tmp_path / "node", {"model.zip": b"", "worker.log": b"worker: a line\n" * (size // 15)})
+    with (tmp_path / "node/model.zip").open("wb") as file:
         for _ in range(24):
             file.write(os.urandom(MIB))
-    home = Receiver(tmp_path / "home")
-    source = Sender(tmp_path / "away")
+    receiver = Receiver(tmp_path / "driver")
+    sender = Sender(tmp_path / "node")
     carried = {"model.zip": 0, "worker.log": 0}
     tracemalloc.start()
-    for piece in source.scan():
-        assert payload_bytes(piece) <= MIB
-        carried[piece.path] += payload_bytes(piece)
-        home.apply(piece)
+    for chunk in sender.scan():
+        assert payload_bytes(chunk) <= MIB
+        carried[chunk.path] += payload_bytes(chunk)
+        receiver.apply(chunk)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * MIB
     assert carried["model.zip"] == size
     assert carried["worker.log"] < size / 20
     for name in carried:
-        same = ["cmp", str(tmp_path / "away" / name), str(tmp_path / "home" / name)]
+        same = ["cmp", str(tmp_path / "node" / name), str(tmp_path / "driver" / name)]
         assert subprocess.run(same, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
-    "piece", [part("eval.json"), tail("a.csv", 7, b"x"), RemovedFile("a"), StoredFile("a", "b" * 32, 3)]
+    "chunk", [part("eval.json"), tail("a.csv", 7, b"x"), RemovedFile("a"), StoredFile("a", "b" * 32, 3)]
 )
-def test_pieces_pickle_small(piece: Chunk) -> None:
-    content = pickle.dumps(piece)
+def test_chunks_pickle_small(chunk: Chunk) -> None:
+    content = pickle.dumps(chunk)
     assert len(content) < 250
-    assert pickle.loads(content) == piece
+    assert pickle.loads(content) == chunk
 
 
-@pytest.mark.parametrize("content", [b"no zlib at all", chunks.zlib.compress(bytes(chunks.CHUNK_BYTES + 1))])
-def test_a_damaged_piece_is_refused(tmp_path: Path, content: bytes) -> None:
-    home = Receiver(tmp_path)
+@pytest.mark.parametrize("content", [b"not zlib data", chunks.zlib.compress(bytes(chunks.CHUNK_BYTES + 1))])
+def test_a_damaged_chunk_is_refused(tmp_path: Path, content: bytes) -> None:
+    receiver = Receiver(tmp_path)
     with pytest.raises(FileSyncError, match="damaged"):
-        home.apply(FilePart("eval.json", 0, Payload(content, is_packed=True), is_last=True))
+        receiver.apply(FilePart("eval.json", 0, Payload(content, is_compressed=True), is_last=True))
     assert tree(tmp_path) == {}

@@ -1,4 +1,6 @@
-"""Whatever a worker does, and whenever one looks: home ends as away is, and can be gone on from at any instant."""
+"""Whatever a worker does and whenever it is scanned: a worker can resume from the driver's directory at any instant,
+and it ends up equal to the node's.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,27 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from file_sync_helpers import FakeWorker, assert_resumable, bring, damage, tree
+from file_sync_helpers import FakeWorker, assert_resumable, damage, synchronise, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.executors.ray.file_sync import Receiver, Sender, Storage, outgoing_chunks, patterns, sender
 
-STORAGE = Storage("memory://mirror-properties", "run")
+STORAGE = Storage("memory://file-sync-properties", "run")
 WORK = st.tuples(st.just("work"), st.integers(1, 40))
 SCAN = st.tuples(st.just("scan"), st.lists(st.integers(-1, 6), min_size=1, max_size=8))
-"""Before each look at a folder or a file, and after each piece, the worker does so many steps, again and again. -1: the
-scan is given up, or the worker pauses."""
+"""The worker does so many steps, in a cycle, before each access to a folder or a file and after each chunk. -1: the
+scan is abandoned, or the worker pauses."""
 RESTART = st.tuples(st.just("restart"), st.booleans())
-"""Of the worker, in the same place; with the newest checkpoint damaged."""
+"""Restart the worker in the same directory; True: with the newest checkpoint damaged."""
 LOSE = st.tuples(st.just("lose"), st.booleans())
-"""The node; at home too all is killed, and another begins."""
+"""Lose the node; True: the driver's process too."""
 ACTIONS = st.lists(st.one_of(WORK, WORK, SCAN, SCAN, RESTART, LOSE), max_size=25)
 
 
 @contextlib.contextmanager
-def small_pieces() -> Iterator[Path]:
-    """So that every file has several; and no waiting for the disk."""
+def small_chunks() -> Iterator[Path]:
+    """Limits so small that every file has several chunks; and no waiting for the disk."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         mock.patch("orchestrator.executors.ray.file_sync.chunks.CHUNK_BYTES", 64),
@@ -43,39 +45,39 @@ def small_pieces() -> Iterator[Path]:
         yield Path(scratch)
 
 
-class Story:
-    """One job: home, the node where it is now, and what carries its files."""
+class Simulation:
+    """One job: the driver's directory, the node where it runs now, and the synchronisation of its files."""
 
     def __init__(self, scratch: Path, *, buffered: bool, aged: bool, storage: Storage | None) -> None:
         self._scratch, self._buffered, self._storage = scratch, buffered, storage
         self._ages = itertools.count(1_000_000_000) if aged else None
         self._number, self._seeds = -1, itertools.count()
-        self.home_root = scratch / "home"
-        (self.home_root / "robot").mkdir(parents=True)
-        (self.home_root / "robot/robot.xml").write_text("<mujoco/>")
-        (self.home_root / "spec.json").write_text("{}")
+        self.driver_root = scratch / "driver"
+        (self.driver_root / "robot").mkdir(parents=True)
+        (self.driver_root / "robot/robot.xml").write_text("<mujoco/>")
+        (self.driver_root / "spec.json").write_text("{}")
         self.lose(both=True)
 
     def lose(self, *, both: bool) -> None:
-        """The next attempt, on another node."""
+        """Start the next attempt, on another node."""
         self._number += 1
-        self.away = self._scratch / f"away-{self._number}"
+        self.node = self._scratch / f"node-{self._number}"
         if both or self._number == 0:
-            self.home = Receiver(self.home_root, storage=self._storage)
-        copy = Receiver(self.away, storage=self._storage, durable=False)
-        for piece in outgoing_chunks(self.home_root, storage=self._storage):
-            copy.apply(piece)
-        self.source = Sender.of_copy(self.away, storage=self._storage)
-        gone_out, at_home = tree(self.away), tree(self.home_root)
-        assert {path: at_home[path] for path in gone_out} == gone_out
-        self.earlier = {path: content for path, content in at_home.items() if path not in gone_out}
+            self.receiver = Receiver(self.driver_root, storage=self._storage)
+        copy = Receiver(self.node, storage=self._storage, durable=False)
+        for chunk in outgoing_chunks(self.driver_root, storage=self._storage):
+            copy.apply(chunk)
+        self.sender = Sender.of_copy(self.node, storage=self._storage)
+        sent, at_driver = tree(self.node), tree(self.driver_root)
+        assert {path: at_driver[path] for path in sent} == sent
+        self.earlier = {path: content for path, content in at_driver.items() if path not in sent}
         self.restart(damaged=False)
 
     def restart(self, *, damaged: bool) -> None:
         if damaged:
-            damage(self.away)
+            damage(self.node)
         seed = next(self._seeds)
-        self.worker = FakeWorker(self.away, self._number, seed=seed, ages=self._ages, buffered=self._buffered)
+        self.worker = FakeWorker(self.node, self._number, seed=seed, ages=self._ages, buffered=self._buffered)
 
     def work(self, steps: int) -> None:
         for _ in range(steps):
@@ -84,9 +86,9 @@ class Story:
     def scan(self, meanwhile: list[int]) -> None:
         steps = itertools.cycle(meanwhile)
         with self._busy(steps):
-            for piece in self.source.scan():
-                self.home.apply(piece)
-                assert_resumable(self.home_root)
+            for chunk in self.sender.scan():
+                self.receiver.apply(chunk)
+                assert_resumable(self.driver_root)
                 count = next(steps)
                 if count < 0:
                     return
@@ -94,7 +96,7 @@ class Story:
 
     @contextlib.contextmanager
     def _busy(self, steps: Iterator[int]) -> Iterator[None]:
-        """The worker works while the source looks."""
+        """Let the worker work while the sender scans."""
 
         def after_some_work(function: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(*arguments: Any) -> Any:
@@ -105,43 +107,43 @@ class Story:
 
         with contextlib.ExitStack() as stack:
             for module, name in (
-                (patterns, "_look"),
-                (patterns, "checkpoints"),
-                (sender, "_opened"),
-                (sender, "_read"),
+                (patterns, "_list_folder"),
+                (patterns, "checkpoint_names"),
+                (sender, "_open_regular"),
+                (sender, "_read_at"),
             ):
                 stack.enter_context(mock.patch.object(module, name, after_some_work(getattr(module, name))))
             yield
 
     def finish(self) -> None:
-        """The worker is killed where it is; one last scan."""
-        for piece in self.source.scan():
-            self.home.apply(piece)
-            assert_resumable(self.home_root)
-        assert not self.source.is_behind
-        assert tree(self.home_root) == {**self.earlier, **tree(self.away)}
-        self.home.close()
-        assert not list(self.home_root.rglob(".*"))
+        """Kill the worker, and scan a last time."""
+        for chunk in self.sender.scan():
+            self.receiver.apply(chunk)
+            assert_resumable(self.driver_root)
+        assert not self.sender.is_incomplete
+        assert tree(self.driver_root) == {**self.earlier, **tree(self.node)}
+        self.receiver.close()
+        assert not list(self.driver_root.rglob(".*"))
 
 
 @settings(deadline=None, max_examples=150)
 @given(actions=ACTIONS, buffered=st.booleans(), aged=st.booleans(), stored=st.booleans())
-def test_home_can_be_gone_on_from_at_every_instant_and_ends_as_away_is(
+def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(
     actions: list[tuple[str, object]], buffered: bool, aged: bool, stored: bool
 ) -> None:
-    with small_pieces() as scratch:
-        story = Story(scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None)
+    with small_chunks() as scratch:
+        job = Simulation(scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None)
         for verb, argument in actions:
             match verb, argument:
                 case "work", int(steps):
-                    story.work(steps)
+                    job.work(steps)
                 case "scan", list(meanwhile):
-                    story.scan(meanwhile)
+                    job.scan(meanwhile)
                 case "restart", bool(damaged):
-                    story.restart(damaged=damaged)
+                    job.restart(damaged=damaged)
                 case "lose", bool(both):
-                    story.lose(both=both)
-        story.finish()
+                    job.lose(both=both)
+        job.finish()
 
 
 @settings(deadline=None, max_examples=50)
@@ -153,16 +155,14 @@ def test_home_can_be_gone_on_from_at_every_instant_and_ends_as_away_is(
     ),
     aged=st.booleans(),
 )
-def test_a_log_that_is_cut_back_and_written_on_anyhow_arrives_as_it_is(
-    contents: list[list[tuple[int, bytes]]], aged: bool
-) -> None:
+def test_a_log_truncated_and_appended_to_arrives_unchanged(contents: list[list[tuple[int, bytes]]], aged: bool) -> None:
     ages = itertools.count(1_000_000_000)
-    with small_pieces() as scratch:
-        away, home = scratch / "away", scratch / "home"
-        away.mkdir()
-        log = away / "worker.log"
+    with small_chunks() as scratch:
+        node, driver = scratch / "node", scratch / "driver"
+        node.mkdir()
+        log = node / "worker.log"
         log.touch()
-        log_source, mirror = Sender(away), Receiver(home)
+        log_sender, receiver = Sender(node), Receiver(driver)
         for writes in contents:
             for keep, data in writes:
                 with log.open("r+b") as file:
@@ -172,17 +172,17 @@ def test_a_log_that_is_cut_back_and_written_on_anyhow_arrives_as_it_is(
             if aged:
                 seconds = next(ages)
                 os.utime(log, (seconds, seconds))
-            bring(log_source, mirror)
-            assert (home / "worker.log").read_bytes() == log.read_bytes()
+            synchronise(log_sender, receiver)
+            assert (driver / "worker.log").read_bytes() == log.read_bytes()
 
 
-def test_the_properties_would_notice_checkpoints_that_come_before_their_rows() -> None:
+def test_the_properties_detect_checkpoints_sent_before_their_rows() -> None:
     def no_rows(*_: object) -> Iterator[object]:
         yield from ()
         return True
 
-    with small_pieces() as scratch, mock.patch.object(Sender, "_send_table", no_rows):
-        story = Story(scratch, buffered=False, aged=True, storage=None)
-        story.work(60)
+    with small_chunks() as scratch, mock.patch.object(Sender, "_send_table", no_rows):
+        job = Simulation(scratch, buffered=False, aged=True, storage=None)
+        job.work(60)
         with pytest.raises(FileNotFoundError, match=r"progress\.csv"):
-            story.scan([0])
+            job.scan([0])

@@ -1,4 +1,4 @@
-"""What becomes of pieces where they arrive."""
+"""Applying chunks to a directory."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", ".."
 @pytest.mark.parametrize(
     "make", [part, lambda path: tail(path, 0, b"x"), RemovedFile, lambda path: StoredFile(path, "name", 1)]
 )
-def test_no_piece_leaves_the_directory(tmp_path: Path, path: str, make: Any) -> None:
+def test_no_chunk_leaves_the_directory(tmp_path: Path, path: str, make: Any) -> None:
     (tmp_path / "out").write_text("mine")
-    home = Receiver(tmp_path / "home")
-    with pytest.raises(FileSyncError, match="is no path inside a job directory"):
-        home.apply(make(path))
+    receiver = Receiver(tmp_path / "driver")
+    with pytest.raises(FileSyncError, match="is not a path inside a job directory"):
+        receiver.apply(make(path))
     assert (tmp_path / "out").read_text() == "mine"
 
 
 @pytest.mark.parametrize("path", ["link", "link/file", "folder/link/file"])
 @pytest.mark.parametrize("make", [part, lambda path: tail(path, 4, b"x"), RemovedFile])
-def test_no_piece_goes_over_a_link(tmp_path: Path, path: str, make: Any) -> None:
+def test_no_chunk_is_written_through_a_link(tmp_path: Path, path: str, make: Any) -> None:
     elsewhere = tmp_path / "elsewhere"
     write(elsewhere, {"file": "mine"})
-    home = Receiver(tmp_path / "home")
-    link = tmp_path / "home" / re.sub("link.*", "link", path)
+    receiver = Receiver(tmp_path / "driver")
+    link = tmp_path / "driver" / re.sub("link.*", "link", path)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere if path.endswith("file") else elsewhere / "file")
-    with pytest.raises(FileSyncError, match="is a link; nothing is written where it leads"):
-        home.apply(make(path))
+    with pytest.raises(FileSyncError, match="is a symbolic link"):
+        receiver.apply(make(path))
     assert tree(elsewhere) == {"file": b"mine"}
 
 
-def test_a_run_directory_may_itself_lie_behind_a_link(tmp_path: Path) -> None:
+def test_a_run_directory_may_itself_be_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "large").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "large")
     Receiver(tmp_path / "runs/job").apply(part("eval.json"))
     assert tree(tmp_path / "large") == {"job/eval.json": b"x"}
 
 
-def test_a_file_appears_when_it_is_whole_and_one_cut_short_is_cleared_away(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_whole_and_an_incomplete_one_is_removed(tmp_path: Path) -> None:
     write(tmp_path, {"model.zip": "before"})
-    home = Receiver(tmp_path)
-    home.apply(part("model.zip", b"aft", is_last=False))
+    receiver = Receiver(tmp_path)
+    receiver.apply(part("model.zip", b"aft", is_last=False))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
-    del home  # killed
+    del receiver  # killed
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".arriving.tmp"]
-    home = Receiver(tmp_path)
+    receiver = Receiver(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
-    with pytest.raises(FileSyncError, match=r"model.zip: its bytes from 3 on came, after None"):
-        home.apply(part("model.zip", b"er", offset=3))
+    with pytest.raises(FileSyncError, match=r"model.zip: received its bytes from 3 on, after None"):
+        receiver.apply(part("model.zip", b"er", offset=3))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
 
 
-def test_homes_of_several_sources_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_receivers_of_several_senders_do_not_disturb_each_other(tmp_path: Path) -> None:
     one, other = Receiver(tmp_path, name="-0"), Receiver(tmp_path, name="-1")
     one.apply(part("model.zip", b"wh", is_last=False))
     other.apply(part("attempts/0/rank-1.exit.json"))
@@ -82,45 +82,45 @@ def test_homes_of_several_sources_do_not_disturb_each_other(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("lost", "message"),
     [
-        (tail("progress.csv", 9, b"x"), "has 2 bytes, and came to grow from 9"),
-        (part("model.zip", b"x", offset=9), "its bytes from 9 on came, after"),
+        (tail("progress.csv", 9, b"x"), "has 2 bytes; .* begin at 9"),
+        (part("model.zip", b"x", offset=9), "received its bytes from 9 on, after"),
     ],
 )
-def test_a_piece_that_got_lost_is_noticed(tmp_path: Path, lost: Chunk, message: str) -> None:
+def test_a_chunk_that_got_lost_is_noticed(tmp_path: Path, lost: Chunk, message: str) -> None:
     write(tmp_path, {"progress.csv": "a\n"})
-    home = Receiver(tmp_path)
-    home.apply(part("model.zip", b"x", is_last=False))
+    receiver = Receiver(tmp_path)
+    receiver.apply(part("model.zip", b"x", is_last=False))
     with pytest.raises(FileSyncError, match=message):
-        home.apply(lost)
+        receiver.apply(lost)
 
 
-def test_emptied_folders_go_too(tmp_path: Path) -> None:
+def test_folders_that_become_empty_are_removed(tmp_path: Path) -> None:
     write(tmp_path, {"checkpoints/checkpoint-000000001024.pt": "last", ROWS_0: "rows"})
-    home = Receiver(tmp_path)
-    home.apply(RemovedFile(ROWS_0))
-    home.apply(RemovedFile(ROWS_0))
+    receiver = Receiver(tmp_path)
+    receiver.apply(RemovedFile(ROWS_0))
+    receiver.apply(RemovedFile(ROWS_0))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-000000001024.pt"]
 
 
-def test_a_full_disk_at_home_is_told_with_the_path_and_spoils_nothing(small_disk: Path) -> None:
+def test_a_full_disk_raises_with_the_path_and_damages_nothing(small_disk: Path) -> None:
     paths = JobPaths(small_disk / "job")
-    home = Receiver(paths.root)
-    home.apply(part("progress.csv", b"a\n"))
+    receiver = Receiver(paths.root)
+    receiver.apply(part("progress.csv", b"a\n"))
     for offset in range(0, 2 * MIB, MIB):
-        home.apply(part("model.zip", os.urandom(MIB), offset=offset, is_last=False))
-    with pytest.raises(OSError, match=re.escape(str(paths.model))) as told:
-        home.apply(part("model.zip", os.urandom(MIB), offset=2 * MIB))
-    assert told.value.errno == errno.ENOSPC
+        receiver.apply(part("model.zip", os.urandom(MIB), offset=offset, is_last=False))
+    with pytest.raises(OSError, match=re.escape(str(paths.model))) as raised:
+        receiver.apply(part("model.zip", os.urandom(MIB), offset=2 * MIB))
+    assert raised.value.errno == errno.ENOSPC
     assert tree(paths.root) == {"progress.csv": b"a\n"}
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(int(2.9 * MIB)))
     growth = tail("progress.csv", 2, b"1\n" * (MIB // 4))
-    with pytest.raises(OSError, match=re.escape(str(paths.progress_csv))) as told:
-        home.apply(growth)
-    assert told.value.errno == errno.ENOSPC
+    with pytest.raises(OSError, match=re.escape(str(paths.progress_csv))) as raised:
+        receiver.apply(growth)
+    assert raised.value.errno == errno.ENOSPC
     assert tree(paths.root) == {"progress.csv": b"a\n"}
     ballast.unlink()
-    home.apply(growth)
+    receiver.apply(growth)
     assert paths.progress_csv.stat().st_size == 2 + MIB // 2
-    home.close()
+    receiver.close()
     assert [path.name for path in paths.root.iterdir()] == ["progress.csv"]

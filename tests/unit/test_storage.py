@@ -1,4 +1,4 @@
-"""Whole files through a file system that both sides see."""
+"""Whole files through a file system that both sides reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from file_sync_helpers import bring, tree
+from file_sync_helpers import synchronise, tree
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.file_sync import (
@@ -29,19 +29,19 @@ LARGE = os.urandom(3 * 2**20 + 5)
 
 @pytest.fixture(params=["memory", "file"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    uri = f"memory://mirror-{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/storage"
+    uri = f"memory://file-sync-{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/storage"
     made = Storage(uri, "run-1")
     yield made
     made.clear()
 
 
-def lying(storage: Storage) -> list[str]:
-    filesystem, folder = storages._opened(storage.uri)
+def stored_names(storage: Storage) -> list[str]:
+    filesystem, folder = storages.open_uri(storage.uri)
     return [str(name) for name in filesystem.find(folder)]
 
 
-def away(tmp_path: Path) -> Path:
-    root = tmp_path / "away"
+def job_directory(tmp_path: Path) -> Path:
+    root = tmp_path / "node"
     (root / "checkpoints").mkdir(parents=True)
     (root / "checkpoints/checkpoint-000000000512.pt").write_bytes(LARGE)
     (root / "eval.json").write_text("{}")
@@ -50,36 +50,36 @@ def away(tmp_path: Path) -> Path:
 
 
 def test_large_whole_files_go_through_the_storage_and_leave_nothing_there(storage: Storage, tmp_path: Path) -> None:
-    root = away(tmp_path)
-    home = Receiver(tmp_path / "home", storage=pickle.loads(pickle.dumps(storage)))
+    root = job_directory(tmp_path)
+    receiver = Receiver(tmp_path / "driver", storage=pickle.loads(pickle.dumps(storage)))
     kinds = {}
-    for piece in Sender(root, storage=storage).scan():
-        kinds[piece.path] = type(piece)
-        if isinstance(piece, StoredFile):
-            assert len(lying(storage)) == 1
-        home.apply(piece)
+    for chunk in Sender(root, storage=storage).scan():
+        kinds[chunk.path] = type(chunk)
+        if isinstance(chunk, StoredFile):
+            assert len(stored_names(storage)) == 1
+        receiver.apply(chunk)
     assert kinds == {
         "progress.csv": FilePart,
         "eval.json": FilePart,
         "checkpoints/checkpoint-000000000512.pt": StoredFile,
     }
-    assert tree(tmp_path / "home") == tree(root)
-    assert lying(storage) == []
+    assert tree(tmp_path / "driver") == tree(root)
+    assert stored_names(storage) == []
 
 
-def test_what_goes_out_can_go_that_way_too(storage: Storage, tmp_path: Path) -> None:
-    root = away(tmp_path)
+def test_outgoing_files_can_use_the_storage_too(storage: Storage, tmp_path: Path) -> None:
+    root = job_directory(tmp_path)
     copy = Receiver(tmp_path / "copy", storage=storage)
-    for piece in outgoing_chunks(root, storage=storage):
-        copy.apply(piece)
+    for chunk in outgoing_chunks(root, storage=storage):
+        copy.apply(chunk)
     assert (tmp_path / "copy/checkpoints/checkpoint-000000000512.pt").read_bytes() == LARGE
-    assert lying(storage) == []
+    assert stored_names(storage) == []
 
 
 def test_a_file_that_changes_while_it_is_copied_is_not_taken(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = away(tmp_path)
+    root = job_directory(tmp_path)
     put = Storage.put
 
     def changed_meanwhile(self: Storage, file: io.BufferedReader) -> str:
@@ -89,67 +89,67 @@ def test_a_file_that_changes_while_it_is_copied_is_not_taken(
         return name
 
     monkeypatch.setattr(Storage, "put", changed_meanwhile)
-    source, home = Sender(root, storage=storage), Receiver(tmp_path / "home", storage=storage)
-    assert not any(isinstance(piece, StoredFile) for piece in bring(source, home))
-    assert source.is_behind
-    assert lying(storage) == []
+    sender, receiver = Sender(root, storage=storage), Receiver(tmp_path / "driver", storage=storage)
+    assert not any(isinstance(chunk, StoredFile) for chunk in synchronise(sender, receiver))
+    assert sender.is_incomplete
+    assert stored_names(storage) == []
     monkeypatch.undo()
-    bring(source, home)
-    assert tree(tmp_path / "home") == tree(root)
+    synchronise(sender, receiver)
+    assert tree(tmp_path / "driver") == tree(root)
 
 
-def test_what_was_left_on_its_way_is_cleared_away_and_no_neighbours(storage: Storage) -> None:
+def test_clear_removes_only_the_files_of_its_own_subfolder(storage: Storage) -> None:
     neighbour = Storage(storage.uri, "run-2")
     kept = neighbour.put(io.BytesIO(b"theirs"))
     storage.put(io.BytesIO(b"ours"))
     storage.clear()
     storage.clear()
-    assert [name.rpartition("/")[2] for name in lying(storage)] == [kept]
+    assert [name.rpartition("/")[2] for name in stored_names(storage)] == [kept]
     neighbour.clear()
 
 
-def test_a_storage_that_is_another_on_each_machine_is_told(tmp_path: Path) -> None:
+def test_a_storage_that_differs_between_machines_is_reported(tmp_path: Path) -> None:
     there, here = (Storage(f"file://{tmp_path}/{machine}", "run") for machine in ("there", "here"))
-    root = away(tmp_path)
-    home = Receiver(tmp_path / "home", storage=here)
-    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/here.* every machine must see the same place there"):
-        bring(Sender(root, storage=there), home)
-    assert "checkpoints/checkpoint-000000000512.pt" not in tree(tmp_path / "home")
+    root = job_directory(tmp_path)
+    receiver = Receiver(tmp_path / "driver", storage=here)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/here|every machine must see the same folder"):
+        synchronise(Sender(root, storage=there), receiver)
+    assert "checkpoints/checkpoint-000000000512.pt" not in tree(tmp_path / "driver")
 
 
 def test_a_file_of_another_size_is_refused(storage: Storage, tmp_path: Path) -> None:
-    home = Receiver(tmp_path / "home", storage=storage)
-    with pytest.raises(FileSyncError, match=r"model.zip: 4 bytes of it are in --storage .*, not 5"):
-        home.apply(StoredFile("model.zip", storage.put(io.BytesIO(b"four")), 5))
-    assert tree(tmp_path / "home") == {}
+    receiver = Receiver(tmp_path / "driver", storage=storage)
+    with pytest.raises(FileSyncError, match=r"model.zip: --storage .* has 4 bytes, not 5"):
+        receiver.apply(StoredFile("model.zip", storage.put(io.BytesIO(b"four")), 5))
+    assert tree(tmp_path / "driver") == {}
 
 
 def test_a_stored_file_needs_a_storage_here(tmp_path: Path) -> None:
-    with pytest.raises(FileSyncError, match="none was named here"):
+    with pytest.raises(FileSyncError, match="no storage is configured here"):
         Receiver(tmp_path).apply(StoredFile("model.zip", "name", 5))
 
 
 def test_a_storage_is_checked_by_writing_to_it(storage: Storage) -> None:
     storage.check()
-    assert lying(storage) == []
+    assert stored_names(storage) == []
 
 
-def test_a_storage_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
+def test_a_storage_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
     uri = f"file://{tmp_path}/file/folder"
     with pytest.raises(OSError, match=f"checking --storage {uri}: Not a directory"):
         Storage(uri, "run").check()
 
 
-def test_errors_of_the_file_systems_own_are_told_as_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = Storage("memory://mirror-errors", "run")
-    filesystem, _ = storages._opened(storage.uri)
+def test_exceptions_of_a_file_system_become_os_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage("memory://file-sync-errors", "run")
+    filesystem, _ = storages.open_uri(storage.uri)
 
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("token expired")
 
     monkeypatch.setattr(type(filesystem), "open", fail)
-    with pytest.raises(OSError, match="writing to --storage memory://mirror-errors: RuntimeError: token expired"):
+    with pytest.raises(OSError, match="writing to --storage memory://file-sync-errors: RuntimeError: token expired"):
         storage.put(io.BytesIO(b"x"))
 
 

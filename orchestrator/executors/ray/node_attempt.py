@@ -181,7 +181,7 @@ def _mirrored(assignment: Assignment, granted: CpuGrant, keeper: Any, job_dir: P
     last = yield from Attended(here, granted, keeper).batches(source.scan)
     for _ in range(LAST_SCANS):
         yield from _packed(source.scan())
-        if not source.is_behind:
+        if not source.is_incomplete:
             return last
     raise OrchestratorError("its files do not come to rest after its end")
 

@@ -1,17 +1,17 @@
-"""Job directories that travel: from the run directory (*home*) to a node (*away*), and back as they change there.
+"""File synchronisation between the run directory on the driver's machine and job directories on nodes.
 
 ::
 
-    home                                      away
-    outgoing_chunks(job_dir) ───── pieces ─────▶ Receiver(scratch).apply(piece)
-                                              source = Sender.of_copy(scratch); the worker starts
-    Receiver(job_dir).apply(piece) ◀─ pieces ──── source.scan(), again and again, and once after the worker's end
+    driver                                         node
+    outgoing_chunks(job_dir) ──── chunks ────▶ Receiver(scratch).apply(chunk)
+                                                   sender = Sender.of_copy(scratch); the worker starts
+    Receiver(job_dir).apply(chunk) ◀── chunks ──── sender.scan(), repeatedly, and once after the worker's end
 
-Pieces hold at most 1 MiB before compression, so that memory is bounded on both sides whatever the size of the files.
-All pieces are applied in the order in which they were made. After every one of them home is something that a
-worker can go on from: of its newest checkpoint it has the replay buffer and at least the rows of the tables.
-Nothing here knows how pieces are carried. Files of more than a few KiB can go through a file system
-(:class:`Storage`) instead; their pieces only say where they lie.
+A chunk holds at most 1 MiB before compression, so memory is bounded on both sides whatever the size of the files.
+Chunks are applied in the order in which they were made. After each of them a worker can resume from the driver's
+directory: it has the replay buffer of its newest checkpoint, and at least that checkpoint's rows of the tables.
+Nothing here knows how chunks are transmitted. Files of more than a few KiB can go through a shared file system
+(:class:`Storage`) instead; their chunks then hold only a name in it.
 """
 
 from orchestrator.executors.ray.file_sync.chunks import (

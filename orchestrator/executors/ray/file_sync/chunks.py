@@ -1,4 +1,4 @@
-"""What travels. Paths are relative to the job directory, with ``/`` between their parts."""
+"""The messages that synchronise files. Paths are relative to the job directory, with ``/`` as separator."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeAlias
 from orchestrator.core.errors import OrchestratorError
 
 CHUNK_BYTES = 2**20
-"""Of a file in one piece at most."""
+"""Most bytes of a file in one chunk, before compression."""
 COMPARED_BYTES = 4096
-"""How much of what was sent last must still stand there for a file to count as one that only grew."""
-PAYS_BELOW = 0.9
-"""Compressed to original size, where compression is worth the receiver's time."""
+"""A file counts as one that only grew if its last bytes sent, so many of them, are still in their place."""
+WORTHWHILE_RATIO = 0.9
+"""Compressed to original size, below which compression is worth the receiver's time."""
 
 
 class FileSyncError(OrchestratorError):
-    """Pieces do not fit what is there, or must not be applied: the attempt they belong to is to be given up."""
+    """Chunks do not fit the files there, or must not be applied. The attempt that they belong to is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,49 +25,49 @@ class Payload:
     """Bytes of a file, compressed where that pays."""
 
     content: bytes
-    is_packed: bool
+    is_compressed: bool
 
     @classmethod
-    def of(cls, raw: bytes, *, pack: bool) -> Payload:
-        packed = zlib.compress(raw, level=1) if pack else raw
-        return cls(packed, True) if len(packed) < PAYS_BELOW * len(raw) else cls(raw, False)
+    def of(cls, raw: bytes, *, compress: bool) -> Payload:
+        compressed = zlib.compress(raw, level=1) if compress else raw
+        return cls(compressed, True) if len(compressed) < WORTHWHILE_RATIO * len(raw) else cls(raw, False)
 
     def raw(self) -> bytes:
-        """:raises FileSyncError: they are not what was packed."""
-        if not self.is_packed:
+        """:raises FileSyncError: the compressed bytes are damaged."""
+        if not self.is_compressed:
             return self.content
-        unpacking = zlib.decompressobj()
+        decompressor = zlib.decompressobj()
         try:
-            raw = unpacking.decompress(self.content, CHUNK_BYTES)
+            raw = decompressor.decompress(self.content, CHUNK_BYTES)
         except zlib.error as error:
-            raise FileSyncError(f"a piece arrived damaged: {error}") from error
-        if not unpacking.eof:
-            raise FileSyncError(f"a piece arrived damaged: it ends early, or holds more than {CHUNK_BYTES} bytes")
+            raise FileSyncError(f"a chunk arrived damaged: {error}") from error
+        if not decompressor.eof:
+            raise FileSyncError(f"a chunk arrived damaged: it is cut short or holds more than {CHUNK_BYTES} bytes")
         return raw
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Bytes of a file that appears, or replaces the one before, when its last part has arrived."""
+    """Part of a file that appears, or replaces the previous one, when its last part has arrived."""
 
     path: str
     offset: int
-    data: Payload
+    payload: Payload
     is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Bytes that a file of ``offset`` bytes has grown by."""
+    """Bytes appended to a file of ``offset`` bytes."""
 
     path: str
     offset: int
-    data: Payload
+    payload: Payload
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that lies whole in the storage, under ``name``; who applies the piece removes it from there."""
+    """A whole file in the storage, under ``name``. Whoever applies the chunk removes the file from the storage."""
 
     path: str
     name: str
@@ -83,6 +83,6 @@ class RemovedFile:
 Chunk: TypeAlias = FilePart | Appended | StoredFile | RemovedFile
 
 
-def payload_bytes(piece: Chunk) -> int:
-    """What the piece weighs on its way, but for a few dozen bytes."""
-    return len(piece.data.content) if isinstance(piece, FilePart | Appended) else 0
+def payload_bytes(chunk: Chunk) -> int:
+    """Size of the chunk when transmitted, without a few dozen bytes of overhead."""
+    return len(chunk.payload.content) if isinstance(chunk, FilePart | Appended) else 0

@@ -1,4 +1,4 @@
-"""The receiving side: pieces become files."""
+"""The receiving side: chunks become files."""
 
 from __future__ import annotations
 
@@ -20,112 +20,110 @@ from orchestrator.executors.ray.file_sync.storage import Storage
 
 
 class Receiver:
-    """A job directory that pieces are applied to, those of one :class:`Sender` from its first.
+    """Applies the chunks of one :class:`Sender` to a job directory, beginning with the first.
 
-    Files appear whole, by rename. What is not whole yet is in one hidden file of the job directory; one that an
-    earlier Receiver left behind when it was killed is removed.
+    Files appear whole, by rename. An incomplete file is kept in one hidden file of the job directory; one left by an
+    earlier receiver that was killed is removed.
 
-    :param root: the job directory; it is made where it is missing.
-    :param storage: where files lie whose pieces only name them.
-    :param name: different for each of several Homes of one directory at the same time (ranks on several machines).
-    :param durable: whether whole files must survive a power cut, as in a run directory.
+    :param root: the job directory; created if missing.
+    :param storage: where the files of :class:`StoredFile` are.
+    :param name: different for each receiver that uses the directory at the same time (ranks on several machines).
+    :param durable: whether files must survive a power failure, as in a run directory.
 
-    Homes of different directories may be used from different threads.
+    Receivers of different directories may be used from different threads.
     """
 
     def __init__(self, root: Path, *, storage: Storage | None = None, name: str = "", durable: bool = True) -> None:
         self._root, self._storage, self._durable = root, storage, durable
         root.mkdir(parents=True, exist_ok=True)
-        self._beside = root / f".arriving{name}.tmp"
-        self._arrived: tuple[str, int] | None = None
-        """The file that is arriving, and how many bytes of it have."""
+        self._partial = root / f".arriving{name}.tmp"
+        self._received: tuple[str, int] | None = None
+        """Path of the incomplete file, and the number of its bytes received."""
         self.close()
 
     def close(self) -> None:
-        """Forget a file that has not arrived whole."""
-        self._arrived = None
-        self._beside.unlink(missing_ok=True)
+        """Discard an incomplete file."""
+        self._received = None
+        self._partial.unlink(missing_ok=True)
 
-    def apply(self, piece: Chunk) -> None:
-        """Do what ``piece`` says.
+    def apply(self, chunk: Chunk) -> None:
+        """Make the change that ``chunk`` describes.
 
-        :raises FileSyncError: it leaves the directory, leads over a link, or does not follow on what was applied so
-        far.
-        :raises OSError: as disk or storage answer, with the path: ``ENOSPC`` when the disk is full. A table is as it
-            was then, and a file as good as never begun.
+        :raises FileSyncError: its path leaves the directory or leads through a link, or it does not continue the
+            chunks applied before.
+        :raises OSError: an error of disk or storage, naming the path; ``ENOSPC`` for a full disk. A table is then
+            unchanged, and an incomplete file discarded.
         """
-        target = self._place(piece.path)
-        match piece:
+        target = self._target(chunk.path)
+        match chunk:
             case FilePart():
-                self._part(target, piece)
+                self._write_part(target, chunk)
             case Appended():
-                self._tail(target, piece)
+                self._append(target, chunk)
             case StoredFile():
-                self._stored(target, piece)
+                self._fetch_stored(target, chunk)
             case RemovedFile():
                 self._remove(target)
 
-    def _place(self, path: str) -> Path:
-        """Where ``path`` is. :raises FileSyncError: outside, or behind a link that may lead there."""
+    def _target(self, path: str) -> Path:
+        """``path`` below the root. :raises FileSyncError: it is outside, or behind a link, which may lead there."""
         parts = path.split("/")
         if "\0" in path or any(part in ("", ".", "..") for part in parts):
-            raise FileSyncError(f"{path!r} is no path inside a job directory")
+            raise FileSyncError(f"{path!r} is not a path inside a job directory")
         target = self._root
         for part in parts:
             target /= part
             if target.is_symlink():
                 raise FileSyncError(
-                    f"{target}: is a link; nothing is written where it leads. Put a folder in its place"
+                    f"{target}: is a symbolic link; files are not written through links. Replace it by a folder"
                 )
         return target
 
-    def _part(self, target: Path, piece: FilePart) -> None:
-        if piece.offset and self._arrived != (piece.path, piece.offset):
-            raise FileSyncError(f"{target}: its bytes from {piece.offset} on came, after {self._arrived}")
-        raw = piece.data.raw()
-        self._write(target, lambda file: file.write(raw), begin=piece.offset == 0, finish=piece.is_last)
-        self._arrived = None if piece.is_last else (piece.path, piece.offset + len(raw))
+    def _write_part(self, target: Path, part: FilePart) -> None:
+        if part.offset and self._received != (part.path, part.offset):
+            raise FileSyncError(f"{target}: received its bytes from {part.offset} on, after {self._received}")
+        raw = part.payload.raw()
+        self._write(target, lambda file: file.write(raw), begin=part.offset == 0, finish=part.is_last)
+        self._received = None if part.is_last else (part.path, part.offset + len(raw))
 
-    def _stored(self, target: Path, piece: StoredFile) -> None:
+    def _fetch_stored(self, target: Path, stored: StoredFile) -> None:
         storage = self._storage
         if storage is None:
-            raise FileSyncError(f"{target}: it lies in a storage, and none was named here")
+            raise FileSyncError(f"{target}: the file is in a storage, and no storage is configured here")
 
         def fetch(file: BinaryIO) -> None:
-            storage.fetch(piece.name, file)
-            if file.tell() != piece.size:
-                raise FileSyncError(
-                    f"{target}: {file.tell()} bytes of it are in --storage {storage.uri}, not {piece.size}"
-                )
+            storage.fetch(stored.name, file)
+            if file.tell() != stored.size:
+                raise FileSyncError(f"{target}: --storage {storage.uri} has {file.tell()} bytes, not {stored.size}")
 
         self._write(target, fetch, begin=True, finish=True)
-        with contextlib.suppress(OSError):  # it has arrived; what is left there goes with the run
-            storage.remove(piece.name)
+        with contextlib.suppress(OSError):  # the file has arrived; the run removes the rest of the storage at its end
+            storage.remove(stored.name)
 
     def _write(self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool) -> None:
-        """``write`` to the file that is arriving, which, with ``finish``, becomes ``target``."""
+        """``write`` to the incomplete file, which ``finish`` renames to ``target``."""
         try:
-            with _told(target):
-                with self._beside.open("wb" if begin else "ab") as file:
+            with _errors_name(target):
+                with self._partial.open("wb" if begin else "ab") as file:
                     write(file)
                     if finish and self._durable:
                         file.flush()
                         os.fsync(file.fileno())
                 if finish:
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    self._beside.replace(target)
+                    self._partial.replace(target)
                     if self._durable:
-                        _sync(target.parent)
+                        _sync_directory(target.parent)
         except BaseException:
             self.close()
             raise
 
-    def _tail(self, target: Path, piece: Appended) -> None:
-        raw = piece.data.raw()
-        with _told(target), target.open("r+b", buffering=0) as file:
+    def _append(self, target: Path, chunk: Appended) -> None:
+        raw = chunk.payload.raw()
+        with _errors_name(target), target.open("r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
-            if size != piece.offset:
-                raise FileSyncError(f"{target}: has {size} bytes, and came to grow from {piece.offset}")
+            if size != chunk.offset:
+                raise FileSyncError(f"{target}: has {size} bytes; the bytes to append begin at {chunk.offset}")
             try:
                 written = 0
                 while written < len(raw):
@@ -135,18 +133,18 @@ class Receiver:
                 raise
 
     def _remove(self, target: Path) -> None:
-        with _told(target):
+        with _errors_name(target):
             target.unlink(missing_ok=True)
         for folder in target.parents:
             if folder == self._root:
                 return
-            with contextlib.suppress(OSError):  # not empty, or not there
+            with contextlib.suppress(OSError):  # it is not empty, or missing
                 folder.rmdir()
 
 
 @contextlib.contextmanager
-def _told(target: Path) -> Iterator[None]:
-    """Errors name ``target``, unless they name a file already."""
+def _errors_name(target: Path) -> Iterator[None]:
+    """An OSError raised in the block names ``target``, unless it names a file already."""
     try:
         yield
     except OSError as error:
@@ -155,7 +153,7 @@ def _told(target: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(target)) from error
 
 
-def _sync(folder: Path) -> None:
+def _sync_directory(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The sending side: what has changed in a job directory, as pieces."""
+"""The sending side: the changes of a job directory, as chunks."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ from orchestrator.executors.ray.file_sync.patterns import FileKind, InputFiles, 
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 STORED_FROM_BYTES = 64 * 2**10
-"""Smaller files are not worth the way through a storage."""
+"""Smaller files are not worth the detour through a storage."""
 SETTLED_NS = 50_000_000
-"""A file changed so shortly before it was looked at may have changed again within the same tick of the file system's
-clock: that it looks the same next time says nothing."""
+"""A file modified less than this before it was read may change again within the same tick of the file system's clock:
+an unchanged modification time proves nothing then."""
 
 
 class SendResult(enum.Enum):
-    """What became of sending a file."""
+    """How sending a file ended."""
 
     SENT = enum.auto()
     VANISHED = enum.auto()
     CHANGED = enum.auto()
-    """While it was read. It is sent anew next time; what was sent of it has no effect."""
+    """It changed while it was read. The next scan sends it again; the parts sent have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FileState:
-    """A file as it was when it was looked at. Those that have been sent are remembered so."""
+    """A file when it was read. The sender remembers this of every file that it has sent."""
 
     inode: int
     size: int
     mtime_ns: int
     is_settled: bool
     end: bytes = b""
-    """Of tables and logs: the last bytes sent."""
+    """For tables and logs: the last bytes sent."""
 
     @classmethod
-    def at(cls, file: BinaryIO) -> _FileState:
+    def of(cls, file: BinaryIO) -> _FileState:
         now_ns = time.time_ns()
-        found = os.fstat(file.fileno())
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns, abs(now_ns - found.st_mtime_ns) > SETTLED_NS)
+        status = os.fstat(file.fileno())
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, abs(now_ns - status.st_mtime_ns) > SETTLED_NS)
 
-    def is_still(self, found: os.stat_result) -> bool:
-        return (self.inode, self.size, self.mtime_ns) == (found.st_ino, found.st_size, found.st_mtime_ns)
+    def is_unchanged(self, status: os.stat_result) -> bool:
+        return (self.inode, self.size, self.mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class Sender:
-    """A job directory away, whose changes go home. Between scans it remembers what was sent, never contents.
+    """Finds what has changed in a job directory since the last scan. It remembers file states, never contents.
 
-    Every piece that a scan yields must be applied; a scan may be given up between two of them.
+    Every chunk that a scan yields must be applied; a scan may be abandoned between two of them.
 
     :param root: the job directory.
     :param storage: where whole files go that are not small.
-    :param ranks: whose files go home, where others run elsewhere; None: all. What belongs to no rank by its name
-        is of rank 0.
-    :param choice: which files travel.
+    :param ranks: the ranks whose files are sent, if others run elsewhere; None: all. A file without a rank in its name
+        belongs to rank 0.
+    :param direction: which files are sent.
     """
 
     def __init__(
@@ -82,86 +82,86 @@ class Sender:
         *,
         storage: Storage | None = None,
         ranks: Collection[int] | None = None,
-        choice: type[ResultFiles | InputFiles] = ResultFiles,
+        direction: type[ResultFiles | InputFiles] = ResultFiles,
     ) -> None:
         self._root, self._storage = root, storage
-        self._choice = choice(None if ranks is None else frozenset(ranks))
+        self._patterns = direction(None if ranks is None else frozenset(ranks))
         self._sent: dict[str, _FileState] = {}
-        self.is_behind = False
-        """Whether the last scan had to leave something to the next, because files changed meanwhile."""
+        self.is_incomplete = False
+        """Whether files changed during the last scan, which left them to the next one."""
 
     @classmethod
     def of_copy(cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Sender:
-        """The source of a directory that holds what came from home, and nothing else yet.
+        """The sender of a directory that holds only files received from the driver: none of them is sent back.
 
-        To be made before the worker starts.
+        To be called before the worker starts.
         """
-        source = cls(root, storage=storage, ranks=ranks)
-        for path in patterns.listing(root, source._choice):
-            with _opened(root / path) as file:
-                look = dataclasses.replace(_FileState.at(file), is_settled=True)  # nobody writes meanwhile
-                if patterns.kind(path) is FileKind.TABLE:
-                    end = _read(file, max(0, look.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES)
-                    look = dataclasses.replace(look, end=end)
-            source._sent[path] = look
-        return source
+        sender = cls(root, storage=storage, ranks=ranks)
+        for path in patterns.list_files(root, sender._patterns):
+            with _open_regular(root / path) as file:
+                state = dataclasses.replace(_FileState.of(file), is_settled=True)  # nobody writes yet
+                if patterns.file_kind(path) is FileKind.TABLE:
+                    end = _read_at(file, max(0, state.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES)
+                    state = dataclasses.replace(state, end=end)
+            sender._sent[path] = state
+        return sender
 
     def scan(self) -> Iterator[Chunk]:
-        """What has changed since the last scan.
+        """The changes since the last scan.
 
-        Tables go before the checkpoints that need their rows, and rows of replay buffers too; an older checkpoint goes
-        away after a newer one has come; ``exit.json`` comes last of all. When nothing has changed, no file is opened.
+        Tables, and rows of replay buffers, come before the checkpoints that need them; an old checkpoint is removed
+        after a newer one has been sent; ``exit.json`` is last of all. If nothing has changed, no file is opened.
 
-        :raises OSError: as disk or storage answer; ``root`` is not there.
+        :raises OSError: an error of disk or storage, or ``root`` does not exist.
         """
-        self.is_behind = True
+        self.is_incomplete = True
         with contextlib.ExitStack() as stack:
             files, tables = self._snapshot(stack)
             gone = [path for path in self._sent if path not in files]
-            given_up = _given_up(gone, files)
-            yield from self._forget(given_up)
+            rejected = _rejected_checkpoints(gone, files)
+            yield from self._forget(rejected)
             for path, file in tables.items():
                 if not (yield from self._send_table(path, file)):
                     return
-        new: dict[FileKind, list[str]] = {one: [] for one in FileKind}
-        for path, found in files.items():
-            if self._is_new(path, found):
-                new[patterns.kind(path)].append(path)
-        for path in new[FileKind.ROWS]:  # one that has vanished was needed by no checkpoint that is still there
+        new: dict[FileKind, list[str]] = {kind: [] for kind in FileKind}
+        for path, status in files.items():
+            if self._may_have_changed(path, status):
+                new[patterns.file_kind(path)].append(path)
+        for path in new[FileKind.REPLAY]:  # no remaining checkpoint needs rows that have vanished
             if (yield from self._send_whole(path)) is SendResult.CHANGED:
                 return
         for path in sorted(new[FileKind.CHECKPOINT], reverse=True):
             if (yield from self._send_whole(path)) is not SendResult.SENT:
                 return
-        fates = []
+        results = []
         for path in new[FileKind.RESULT]:
-            fates.append((yield from self._send_whole(path)))
-        yield from self._forget(sorted(set(gone) - set(given_up), key=lambda path: (-patterns.kind(path), path)))
-        for path in new[FileKind.LAST_WORD]:
-            fates.append((yield from self._send_whole(path)))
-        self.is_behind = any(fate is not SendResult.SENT for fate in fates)
+            results.append((yield from self._send_whole(path)))
+        removed = set(gone) - set(rejected)
+        yield from self._forget(sorted(removed, key=lambda path: (-patterns.file_kind(path), path)))
+        for path in new[FileKind.EXIT_RECORD]:
+            results.append((yield from self._send_whole(path)))
+        self.is_incomplete = any(result is not SendResult.SENT for result in results)
 
     def _snapshot(self, stack: contextlib.ExitStack) -> tuple[Mapping[str, os.stat_result], Mapping[str, BinaryIO]]:
-        """The files as they are now, and those tables and logs opened that may have changed.
+        """The current files, and those tables and logs, opened, that may have changed.
 
-        All as of one instant as far as checkpoints are concerned: none came or went meanwhile.
+        Consistent as far as checkpoints are concerned: none appeared or vanished during the snapshot.
         """
         while True:
             tables: dict[str, BinaryIO] = {}
-            before = patterns.checkpoints(self._root)
-            files = patterns.listing(self._root, self._choice)
-            for path, found in files.items():
-                if patterns.kind(path) is FileKind.TABLE and self._is_new(path, found):
+            before = patterns.checkpoint_names(self._root)
+            files = patterns.list_files(self._root, self._patterns)
+            for path, status in files.items():
+                if patterns.file_kind(path) is FileKind.TABLE and self._may_have_changed(path, status):
                     with contextlib.suppress(FileNotFoundError):
-                        tables[path] = stack.enter_context(_opened(self._root / path))
-            if patterns.checkpoints(self._root) == before:
+                        tables[path] = stack.enter_context(_open_regular(self._root / path))
+            if patterns.checkpoint_names(self._root) == before:
                 return files, tables
             stack.close()
 
-    def _is_new(self, path: str, found: os.stat_result) -> bool:
-        """Whether the file may be another than the one that was sent."""
+    def _may_have_changed(self, path: str, status: os.stat_result) -> bool:
         sent = self._sent.get(path)
-        return sent is None or not (sent.is_settled and sent.is_still(found))
+        return sent is None or not (sent.is_settled and sent.is_unchanged(status))
 
     def _forget(self, paths: Collection[str]) -> Iterator[Chunk]:
         for path in paths:
@@ -169,112 +169,117 @@ class Sender:
             yield RemovedFile(path)
 
     def _send_table(self, path: str, file: BinaryIO) -> Generator[Chunk, None, bool]:
-        """What a table or log has grown by, or all of it. Returns False when it changed otherwise meanwhile."""
-        look, sent = _FileState.at(file), self._sent.get(path)
-        # A table that is cut back and written anew is another file; one that is cut in place has another end.
+        """Send the bytes appended to a table or log, or all of it. Returns False if it changed otherwise meanwhile."""
+        state, sent = _FileState.of(file), self._sent.get(path)
+        # A table that is cut back and rewritten is another file; one that is truncated in place has another end.
         grows = (
             sent is not None
-            and sent.inode == look.inode
-            and sent.size <= look.size
-            and _read(file, sent.size - len(sent.end), len(sent.end)) == sent.end
+            and sent.inode == state.inode
+            and sent.size <= state.size
+            and _read_at(file, sent.size - len(sent.end), len(sent.end)) == sent.end
         )
-        at, end = (sent.size, sent.end) if sent is not None and grows else (0, b"")
-        pack = True
+        offset, end = (sent.size, sent.end) if sent is not None and grows else (0, b"")
+        compress = True
         while True:
-            length = min(chunks.CHUNK_BYTES, look.size - at)
-            read = _read(file, at - len(end), len(end) + length)
+            length = min(chunks.CHUNK_BYTES, state.size - offset)
+            read = _read_at(file, offset - len(end), len(end) + length)
             if len(read) < len(end) + length or not read.startswith(end):
                 return False
-            data = Payload.of(read[len(end) :], pack=pack)
-            begins, at, pack, end = at, at + length, data.is_packed, read[-chunks.COMPARED_BYTES :]
-            is_last = at == look.size
+            payload = Payload.of(read[len(end) :], compress=compress)
+            start, offset, compress, end = (
+                offset,
+                offset + length,
+                payload.is_compressed,
+                read[-chunks.COMPARED_BYTES :],
+            )
+            is_last = offset == state.size
             if is_last or grows:
-                is_settled = look.is_settled and is_last
-                self._sent[path] = dataclasses.replace(look, size=at, is_settled=is_settled, end=end)
+                is_settled = state.is_settled and is_last
+                self._sent[path] = dataclasses.replace(state, size=offset, is_settled=is_settled, end=end)
             if not grows:
-                yield FilePart(path, begins, data, is_last)
+                yield FilePart(path, start, payload, is_last)
             elif length:
-                yield Appended(path, begins, data)
+                yield Appended(path, start, payload)
             if is_last:
                 return True
 
     def _send_whole(self, path: str) -> Generator[Chunk, None, SendResult]:
         try:
-            file = _opened(self._root / path)
+            file = _open_regular(self._root / path)
         except FileNotFoundError:
             return SendResult.VANISHED
         with file:
-            look = _FileState.at(file)
-            if self._storage is not None and look.size >= STORED_FROM_BYTES:
-                return (yield from self._send_stored(path, file, look, self._storage))
-            at, pack = 0, True
+            state = _FileState.of(file)
+            if self._storage is not None and state.size >= STORED_FROM_BYTES:
+                return (yield from self._send_stored(path, file, state, self._storage))
+            offset, compress = 0, True
             while True:
-                raw = _read(file, at, min(chunks.CHUNK_BYTES, look.size - at))
-                begins, at = at, at + len(raw)
-                is_last = at == look.size
-                if not (raw or is_last) or (is_last and not look.is_still(os.fstat(file.fileno()))):
+                raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
+                start, offset = offset, offset + len(raw)
+                is_last = offset == state.size
+                if not (raw or is_last) or (is_last and not state.is_unchanged(os.fstat(file.fileno()))):
                     return SendResult.CHANGED
-                data = Payload.of(raw, pack=pack)
-                pack = data.is_packed
+                payload = Payload.of(raw, compress=compress)
+                compress = payload.is_compressed
                 if is_last:
-                    self._sent[path] = look
-                yield FilePart(path, begins, data, is_last)
+                    self._sent[path] = state
+                yield FilePart(path, start, payload, is_last)
                 if is_last:
                     return SendResult.SENT
 
     def _send_stored(
-        self, path: str, file: BinaryIO, look: _FileState, storage: Storage
+        self, path: str, file: BinaryIO, state: _FileState, storage: Storage
     ) -> Generator[Chunk, None, SendResult]:
         name = storage.put(file)
-        if not look.is_still(os.fstat(file.fileno())):
+        if not state.is_unchanged(os.fstat(file.fileno())):
             storage.remove(name)
             return SendResult.CHANGED
-        self._sent[path] = look
-        yield StoredFile(path, name, look.size)
+        self._sent[path] = state
+        yield StoredFile(path, name, state.size)
         return SendResult.SENT
 
 
 def outgoing_chunks(
     root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None
 ) -> Iterator[Chunk]:
-    """What a worker needs of the job directory at home: spec, robot, checkpoints with their replay buffers, tables.
+    """The files of the driver's job directory that a worker needs: spec, robot, tables, checkpoints and replay buffers.
 
-    All checkpoints go, not the newest alone: a worker that finds that one damaged goes on from the one before.
+    All checkpoints are sent, not only the newest: a worker that finds it damaged resumes from the previous one.
 
-    :param ranks: those that will run there; each needs its own replay buffer only. None: all of them.
+    :param ranks: the ranks that will run there, each of which needs only its own replay buffer; None: all.
     :raises FileSyncError: a link is among the files, or they change meanwhile.
-    :raises OSError: as disk or storage answer; ``root`` is not there.
+    :raises OSError: an error of disk or storage, or ``root`` does not exist.
     """
-    source = Sender(root, storage=storage, ranks=ranks, choice=InputFiles)
-    yield from source.scan()
-    if source.is_behind:
-        raise FileSyncError(f"{root}: its files changed while they were sent; does another program write there?")
+    sender = Sender(root, storage=storage, ranks=ranks, direction=InputFiles)
+    yield from sender.scan()
+    if sender.is_incomplete:
+        raise FileSyncError(f"{root}: files changed while they were sent; does another program write there?")
 
 
-def _given_up(gone: Collection[str], files: Collection[str]) -> list[str]:
-    """Checkpoints that a worker did not go on from, having found them damaged: it went on from an older one, or anew.
+def _rejected_checkpoints(gone: Collection[str], files: Collection[str]) -> list[str]:
+    """Checkpoints that the worker removed as damaged: it resumed from an older one, or started anew.
 
-    Others are gone because there are newer ones: all that are left are.
+    Those older than all remaining ones were removed because newer ones exist.
     """
-    left = [path for path in files if patterns.kind(path) is FileKind.CHECKPOINT]
-    oldest = min(left, default="")
-    return [path for path in gone if patterns.kind(path) is FileKind.CHECKPOINT and path > oldest]
+    checkpoints = [path for path in files if patterns.file_kind(path) is FileKind.CHECKPOINT]
+    oldest = min(checkpoints, default="")
+    return [path for path in gone if patterns.file_kind(path) is FileKind.CHECKPOINT and path > oldest]
 
 
-def _opened(path: Path) -> BinaryIO:
-    """:raises FileNotFoundError: it is not there, or has become something other than a regular file."""
+def _open_regular(path: Path) -> BinaryIO:
+    """:raises FileNotFoundError: it is missing, or not a regular file (any more)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise FileNotFoundError(errno.ENOENT, "is a link", str(path)) from error
+            raise FileNotFoundError(errno.ENOENT, "is a symbolic link", str(path)) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path))
+        raise FileNotFoundError(errno.ENOENT, "is not a regular file", str(path))
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _read(file: BinaryIO, at: int, length: int) -> bytes:
-    """Up to ``length`` bytes from ``at``: fewer at the end of the file only."""
-    return os.pread(file.fileno(), length, at)
+def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:
+    """``length`` bytes from ``offset``; fewer at the end of the file only."""
+    return os.pread(file.fileno(), length, offset)

@@ -1,4 +1,4 @@
-"""Files that travel through a file system which both sides see (``--storage URI``), by way of fsspec."""
+"""Files exchanged through a file system that both sides reach (``--storage URI``), by fsspec."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.text import INSTALL_RAY
 
-CHUNK_BYTES = 2**20
+COPY_BYTES = 2**20
 EXAMPLES = "such as s3://bucket/folder or file:///mnt/shared/folder"
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A place for files on their way, each under a name that is used once.
+    """A folder for files in transit, each under a name that is used once.
 
-    :param uri: of a folder; it is made where it is missing.
-    :param below: name of a folder in it that belongs to one run directory, so that :meth:`clear` can take away what
-        earlier supervisors of it left there.
+    :param uri: of the folder; it is created if missing.
+    :param subfolder: name of a folder in it that belongs to one run directory, so that :meth:`clear` can remove what
+        earlier supervisors of that run directory left there.
 
-    Failures of whatever kind are raised as OSError, naming the URI.
+    Every failure is raised as an OSError that names the URI.
     """
 
     uri: str
-    below: str
+    subfolder: str
 
     def check(self) -> None:
         """Write, read and remove a file.
 
-        :raises UsageError: it is no URI, or a package is missing that such URIs need: which.
-        :raises OSError: it does not answer, or does not give back what was written.
+        :raises UsageError: not a URI, or a package is missing that this kind of URI needs.
+        :raises OSError: the storage does not answer, or does not return what was written.
         """
-        filesystem, folder = _opened(self.uri)
-        with self._told("checking"):
-            name, content = f"{folder}/{self.below}/{secrets.token_hex(16)}", secrets.token_bytes(16)
-            filesystem.makedirs(f"{folder}/{self.below}", exist_ok=True)
+        filesystem, folder = self._open()
+        with self._errors_name_uri("checking"):
+            name, content = f"{folder}/{secrets.token_hex(16)}", secrets.token_bytes(16)
+            filesystem.makedirs(folder, exist_ok=True)
             filesystem.pipe_file(name, content)
-            given = filesystem.cat_file(name)
+            returned = filesystem.cat_file(name)
             filesystem.rm_file(name)
-            if given != content:
-                raise OSError(errno.EIO, "it gives back other bytes than were written to it")
+            if returned != content:
+                raise OSError(errno.EIO, "it returns other bytes than were written")
 
-    def problem(self, mark: str) -> str | None:
-        """Why files cannot travel this way from here to where :meth:`put` has said ``mark``; None: they can."""
+    def problem(self, probe: str) -> str | None:
+        """Why files cannot be exchanged with the machine where :meth:`put` returned ``probe``; None: they can."""
         try:
             self.check()
-            self.fetch(mark, io.BytesIO())
+            self.fetch(probe, io.BytesIO())
         except (UsageError, OSError) as error:
             return str(error)
         return None
 
     def put(self, file: BinaryIO) -> str:
-        """Copy all of ``file`` there. Returns its name there."""
-        filesystem, folder = _opened(self.uri)
+        """Copy all of ``file`` to the storage. Returns its name there."""
+        filesystem, folder = self._open()
         name = secrets.token_hex(16)
-        with self._told("writing to"):
-            filesystem.makedirs(f"{folder}/{self.below}", exist_ok=True)
+        with self._errors_name_uri("writing to"):
+            filesystem.makedirs(folder, exist_ok=True)
             try:
-                with filesystem.open(f"{folder}/{self.below}/{name}", "wb") as there:
-                    shutil.copyfileobj(file, there, CHUNK_BYTES)
+                with filesystem.open(f"{folder}/{name}", "wb") as stored:
+                    shutil.copyfileobj(file, stored, COPY_BYTES)
             except BaseException:
                 with contextlib.suppress(OSError):
                     self.remove(name)
@@ -76,49 +76,58 @@ class Storage:
         return name
 
     def fetch(self, name: str, into: BinaryIO) -> None:
-        """Copy the file of that name to ``into``, whose own errors are raised as they are."""
-        filesystem, folder = _opened(self.uri)
-        with self._told("reading from"):
-            there = filesystem.open(f"{folder}/{self.below}/{name}", "rb")
-        with there:
+        """Copy the file of that name to ``into``, whose own errors are raised unchanged."""
+        filesystem, folder = self._open()
+        with self._errors_name_uri("reading from"):
+            stored = filesystem.open(f"{folder}/{name}", "rb")
+        with stored:
             while True:
-                with self._told("reading from"):
-                    chunk = there.read(CHUNK_BYTES)
-                if not chunk:
+                with self._errors_name_uri("reading from"):
+                    content = stored.read(COPY_BYTES)
+                if not content:
                     return
-                into.write(chunk)
+                into.write(content)
 
     def remove(self, name: str) -> None:
-        filesystem, folder = _opened(self.uri)
-        with self._told("removing from"), contextlib.suppress(FileNotFoundError):
-            filesystem.rm_file(f"{folder}/{self.below}/{name}")
+        filesystem, folder = self._open()
+        with self._errors_name_uri("removing from"), contextlib.suppress(FileNotFoundError):
+            filesystem.rm_file(f"{folder}/{name}")
 
     def clear(self) -> None:
-        """Remove everything below. To be called when nothing is on its way."""
-        filesystem, folder = _opened(self.uri)
-        with self._told("clearing"), contextlib.suppress(FileNotFoundError):
-            filesystem.rm(f"{folder}/{self.below}", recursive=True)
+        """Remove every file of the run directory. To be called when none is in transit."""
+        filesystem, folder = self._open()
+        with self._errors_name_uri("clearing"), contextlib.suppress(FileNotFoundError):
+            filesystem.rm(folder, recursive=True)
+
+    def _open(self) -> tuple[Any, str]:
+        """The file system, and the path of the subfolder in it."""
+        filesystem, folder = open_uri(self.uri)
+        return filesystem, f"{folder}/{self.subfolder}"
 
     @contextlib.contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _errors_name_uri(self, doing: str) -> Iterator[None]:
+        prefix = f"{doing} --storage {self.uri}"
         try:
             yield
         except FileNotFoundError as error:
-            text = f"{doing} --storage {self.uri}: a file is not there; every machine must see the same place there"
+            text = f"{prefix}: a file is missing; every machine must see the same folder under this URI"
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
-            text = f"{doing} --storage {self.uri}: {error.strerror or error}"
-            full = error.errno in DISK_FULL_ERRNOS  # not this machine's disk: that would be the end of it
-            raise OSError(errno.EIO if full else error.errno or errno.EIO, text) from error
-        except Exception as error:  # each file system has errors of its own
-            text = f"{doing} --storage {self.uri}: {type(error).__name__}: {error}"
-            raise OSError(errno.EIO, text) from error
+            is_full = error.errno in DISK_FULL_ERRNOS  # not this machine's disk, which would end the run
+            number = errno.EIO if is_full else error.errno or errno.EIO
+            raise OSError(number, f"{prefix}: {error.strerror or error}") from error
+        except Exception as error:  # each file system has exceptions of its own
+            raise OSError(errno.EIO, f"{prefix}: {type(error).__name__}: {error}") from error
 
 
 @functools.cache
-def _opened(uri: str) -> tuple[Any, str]:
-    """The file system of ``uri``, and the path there. :raises UsageError: with what is missing."""
-    if "://" not in uri:
+def open_uri(uri: str) -> tuple[Any, str]:
+    """The file system of ``uri``, and the path in it.
+
+    :raises UsageError: not a URI that fsspec knows, or a package is missing, which is named.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
         raise UsageError(f"--storage {uri}: expected auto, shared, stream or a URI {EXAMPLES}")
     try:
         core = importlib.import_module("fsspec.core")
@@ -127,7 +136,6 @@ def _opened(uri: str) -> tuple[Any, str]:
             f"--storage {uri}: a URI needs the package fsspec, which is not installed; it comes with the extra "
             f"`ray`: {INSTALL_RAY}"
         ) from error
-    scheme = uri.partition("://")[0]
     try:
         filesystem, folder = core.url_to_fs(uri)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A real worker trains away, its node is lost, and the training goes on from what had come home: the same bits."""
+"""A real worker trains on a node that is lost; it resumes elsewhere from the synchronised files, bit-identically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 import pytest
 import worker_helpers as worker
 from command_helpers import wait_until
-from file_sync_helpers import bring, tree
+from file_sync_helpers import synchronise, tree
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
@@ -34,63 +34,63 @@ class Stopping(gymnasium.Wrapper):
 def make(xml=None, seed=0, of=""):
     return Stopping(gymnasium.make(of))
 """
-"""Its own signal holds it in the middle of a rollout: it cannot be over before it is killed."""
+"""The worker stops itself in the middle of a rollout, so that it cannot end before it is killed."""
 STOP_AFTER = 1200
-"""env_steps of an attempt."""
+"""In env_steps of an attempt."""
 SPECS: dict[str, dict[str, Any]] = {
     "ppo": {"env_kwargs": {"of": "CartPole-v1"}, "total_timesteps": 4096, "checkpoint_every": 256, "normalize": True},
     "sac": {"algo": "sac", "env_kwargs": {"of": "Pendulum-v1"}, "total_timesteps": 4096, "checkpoint_every": 512},
 }
 
 
-def given(folder: Path, changes: dict[str, Any]) -> WorkerSpec:
+def write_spec(folder: Path, changes: dict[str, Any]) -> WorkerSpec:
     (folder / "stopping.py").write_text(STOPPING)
     whole = {"entry_point": "stopping:make", "search_path": str(folder), **changes}
     return worker.algorithm(**whole) if "algo" in whole else worker.spec(**whole)
 
 
-class Away:
-    """An attempt on another machine, whose files come home."""
+class RemoteTraining:
+    """An attempt in another directory, whose files are synchronised with the driver's."""
 
-    def __init__(self, home: JobPaths, root: Path, number: int) -> None:
+    def __init__(self, driver: JobPaths, root: Path, number: int) -> None:
         self._number, self._steps = number, 0
-        self.paths, self.home = JobPaths(root), home
+        self.paths, self.driver = JobPaths(root), driver
         copy = Receiver(root, durable=False)
-        for piece in outgoing_chunks(home.root):
-            copy.apply(piece)
-        self._source, self._to_home = Sender.of_copy(root), Receiver(home.root)
+        for chunk in outgoing_chunks(driver.root):
+            copy.apply(chunk)
+        self._sender, self._receiver = Sender.of_copy(root), Receiver(driver.root)
 
     def run_until_lost(self) -> None:
-        """Train until it stops itself and a checkpoint of it has come home; then all is lost at once."""
-        before = newest(self.home)
+        """Train until the worker stops itself and a new checkpoint has been received; then kill it."""
+        before = newest(self.driver)
         with worker.Worker(self.paths, self._number, STOP_AFTER=str(STOP_AFTER)) as process:
 
-            def is_to_be_lost() -> bool:
-                bring(self._source, self._to_home)
+            def can_be_lost() -> bool:
+                synchronise(self._sender, self._receiver)
                 has_stopped = psutil.Process(process.process.pid).status() == psutil.STATUS_STOPPED
-                return has_stopped and newest(self.home) > before
+                return has_stopped and newest(self.driver) > before
 
-            wait_until(is_to_be_lost, "it stops, and a checkpoint comes home")
+            wait_until(can_be_lost, "the worker to stop, and a checkpoint to be received")
             process.process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
 
     def run(self) -> int:
-        """Train to the end. Returns the exit code, once all is home."""
+        """Train to the end. Returns the exit code, once every file has been received."""
         with worker.Worker(self.paths, self._number) as process:
 
             def has_ended() -> bool:
-                bring(self._source, self._to_home)
+                synchronise(self._sender, self._receiver)
                 return process.process.poll() is not None
 
-            wait_until(has_ended, "its end")
-            bring(self._source, self._to_home)
-            assert not self._source.is_behind
-            self._to_home.close()
+            wait_until(has_ended, "the end of the worker")
+            synchronise(self._sender, self._receiver)
+            assert not self._sender.is_incomplete
+            self._receiver.close()
             return process.wait()
 
     @property
     def record(self) -> ExitRecord:
-        return ExitRecord.from_json(self.home.attempt(self._number).exit.read_text())
+        return ExitRecord.from_json(self.driver.attempt(self._number).exit.read_text())
 
 
 def newest(paths: JobPaths) -> int:
@@ -98,29 +98,29 @@ def newest(paths: JobPaths) -> int:
 
 
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS.keys())
-def test_a_training_whose_node_is_lost_goes_on_elsewhere_with_the_same_bits(
+def test_a_training_whose_node_is_lost_resumes_on_another_node_bit_identically(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    spec = given(tmp_path, changes)
+    spec = write_spec(tmp_path, changes)
     undisturbed, log = worker.run(worker.job(tmp_path / "undisturbed", spec))
     assert undisturbed.code == ExitCode.SUCCEEDED, log
-    home = worker.job(tmp_path / "home", spec)
+    driver = worker.job(tmp_path / "driver", spec)
 
-    Away(home, tmp_path / "first", 0).run_until_lost()
-    reached = newest(home)
+    RemoteTraining(driver, tmp_path / "first", 0).run_until_lost()
+    reached = newest(driver)
     assert 0 < reached < STOP_AFTER
-    Away(home, tmp_path / "second", 1).run_until_lost()
-    assert f"resumed at {reached} env_steps" in (home.attempt(1).worker_log).read_text()
-    then_reached = newest(home)
+    RemoteTraining(driver, tmp_path / "second", 1).run_until_lost()
+    assert f"resumed at {reached} env_steps" in (driver.attempt(1).worker_log).read_text()
+    then_reached = newest(driver)
     assert reached < then_reached < spec.total_timesteps
 
-    third = Away(home, tmp_path / "third", 2)
-    assert third.run() == ExitCode.SUCCEEDED, home.attempt(2).worker_log.read_text()
+    third = RemoteTraining(driver, tmp_path / "third", 2)
+    assert third.run() == ExitCode.SUCCEEDED, driver.attempt(2).worker_log.read_text()
     assert third.record.weights_sha256 == undisturbed.weights_sha256
     assert third.record.resumed_from == then_reached
-    assert worker.same_bits(worker.parameters(home.model), worker.parameters(tmp_path / "undisturbed/model.zip"))
-    iterations = [row["iteration"] for row in worker.rows(home.timings_csv)]
+    assert worker.same_bits(worker.parameters(driver.model), worker.parameters(tmp_path / "undisturbed/model.zip"))
+    iterations = [row["iteration"] for row in worker.rows(driver.timings_csv)]
     assert iterations == [row["iteration"] for row in worker.rows(tmp_path / "undisturbed/timings.csv")]
-    there, here = tree(third.paths.root), tree(home.root)
-    assert here.items() >= there.items()
-    assert {name for name in here if name not in there} == {f"attempts/{number}/worker.log" for number in (0, 1)}
+    on_node, at_driver = tree(third.paths.root), tree(driver.root)
+    assert at_driver.items() >= on_node.items()
+    assert {name for name in at_driver if name not in on_node} == {f"attempts/{number}/worker.log" for number in (0, 1)}
