@@ -313,7 +313,7 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             executor=executor,
             slots=slots,
             reporter=SilentReporter(),
-            last_word_expected=False,
+            exit_record_expected=False,
             now=executor.now if isinstance(executor, FakeExecutor) else time.monotonic,
         )
         if made is not None:

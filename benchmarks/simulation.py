@@ -184,10 +184,10 @@ def booked(parts: Parts) -> Iterator[None]:
     writing = summary.writing
     with contextlib.ExitStack() as patches:
         for kind, method, part in (
-            (JobTable, "take_up", "supervisor"),
+            (JobTable, "load", "supervisor"),
             (Supervisor, "_turn", "supervisor"),
             (Launcher, "_submit", "job directories"),
-            (Recorder, "last_word", "job directories"),
+            (Recorder, "exit_record", "job directories"),
         ):
             patches.enter_context(mock.patch.object(kind, method, parts.timed(part, getattr(kind, method))))
         stepped = mock.patch.object(summary, "writing", lambda *given: parts.stepped("summary files", writing(*given)))

@@ -295,7 +295,7 @@ def check(
 ) -> None:
     """Show which robots can be trained, how fast they run, and what is wrong with the others."""
     from orchestrator.experiment import robot_check
-    from orchestrator.experiment.signals import StopRequests
+    from orchestrator.supervisor.termination import StopRequests
     from orchestrator.terminal import check_view
 
     stops = StopRequests()

@@ -24,7 +24,6 @@ from orchestrator.experiment import preflight, run_directory, videos
 from orchestrator.experiment.backend import Backend, check_executor_name, open_backend
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
-from orchestrator.experiment.signals import StopRequests
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 from orchestrator.machine import provenance
@@ -34,6 +33,7 @@ from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.supervisor import Supervisor, exit_code
+from orchestrator.supervisor.termination import StopRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The attempts that run, what is summed over them, and when each has to be looked at.
+"""The attempts that run now, sums over them, and when each is next checked against its limits.
 
-Nothing here costs more because many run: what a turn of the loop needs of all of them is kept up to date by
-each event, and a look at the limits is a look at those whose moment has come.
+One turn of the supervisor's loop costs the same however many attempts run: every event updates the sums, and only
+attempts whose check is due are visited.
 """
 
 from __future__ import annotations
@@ -9,43 +9,88 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from orchestrator.core.job import AttemptOutcome, Job
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Handle
+from orchestrator.executors.base import Handle, Placed
+from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.events import Live
 
 MILLI = 1000
-"""Rates are summed as whole thousandths: what is taken away again leaves nothing behind, as floats would."""
+"""Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is removed again."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ActiveAttempt:
+    """One running attempt. Only :class:`ActiveAttempts` changes it. Times are monotonic seconds."""
+
+    job: Job
+    handle: Handle
+    slot: Slot
+    started: float
+    last_progress: float
+    progress: Progress | None = None
+    rss_mib: float = 0.0
+    max_rss_mib: float = 0.0
+    end_reason: AttemptOutcome | None = None
+    """Why the supervisor asked it to end; None while it has not."""
+    kill_at: float | None = None
+    """When it is killed if it has not left by then."""
+    is_placed: bool = True
+    """Whether it has come to run on its node. Until then no time limit applies."""
+    node: str | None = None
+    """The machine that it runs on, where there are several."""
+    check_at: float = math.inf
+
+    @property
+    def usage(self) -> retry_policy.Usage:
+        return retry_policy.Usage(
+            resources=self.job.resources,
+            started=self.started if self.is_placed else math.inf,
+            last_progress=self.last_progress if self.is_placed else math.inf,
+            rss_mib=self.rss_mib,
+        )
+
+    @property
+    def where(self) -> str:
+        """Its CPUs as ``"0,1"``, after the node's name where there are several machines."""
+        cpus = cpus_by_rank(self.slot.cpus, self.job.resources.ranks)
+        return cpus if self.node is None else f"{self.node} {cpus}"
+
+
+def cpus_by_rank(cpus: Sequence[int], ranks: int) -> str:
+    """``"0,1"``; with several ranks ``"0,1 | 2,3"``."""
+    each = len(cpus) // ranks
+    by_rank = [cpus[rank * each : (rank + 1) * each] for rank in range(ranks)]
+    return " | ".join(",".join(map(str, its_cpus)) for its_cpus in by_rank)
 
 
 @dataclass(slots=True, kw_only=True)
 class ActiveAttempts:
-    """At most one attempt a job."""
+    """Every running attempt, at most one per job."""
 
     promised_mib: int = 0
-    """What all of them may still claim of the memory that they asked for."""
+    """Memory that they have been granted and do not hold yet."""
     steps_to_go: int = 0
     _rate: int = 0
     _busy: int = 0
-    _of: dict[str, Live] = field(default_factory=dict)
-    """By job."""
-    _looks: list[tuple[float, int, Live]] = field(default_factory=list)
-    """A heap. An entry counts while its attempt runs and is to be looked at at that very moment."""
+    _by_job: dict[str, ActiveAttempt] = field(default_factory=dict)
+    _checks: list[tuple[float, int, ActiveAttempt]] = field(default_factory=list)
+    """A heap. An entry is valid while its attempt runs and its time equals the attempt's ``check_at``."""
     _ticket: Iterator[int] = field(default_factory=itertools.count)
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._by_job)
 
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._of.values())
+    def __iter__(self) -> Iterator[ActiveAttempt]:
+        return iter(self._by_job.values())
 
     @property
-    def all(self) -> Collection[Live]:
-        """Every one, in order of launch; not a copy."""
-        return self._of.values()
+    def all(self) -> Collection[ActiveAttempt]:
+        """Every attempt in order of launch; not a copy."""
+        return self._by_job.values()
 
     @property
     def env_steps_per_s(self) -> float:
@@ -55,55 +100,77 @@ class ActiveAttempts:
     def cores_busy(self) -> float:
         return self._busy / MILLI
 
-    def of(self, job_id: str) -> Live | None:
-        return self._of.get(job_id)
+    def of(self, job_id: str) -> ActiveAttempt | None:
+        return self._by_job.get(job_id)
 
-    def get(self, handle: Handle) -> Live | None:
-        """None for strangers, and for what is over."""
-        live = self._of.get(handle.job_id)
-        return live if live is not None and live.handle == handle else None
+    def get(self, handle: Handle) -> ActiveAttempt | None:
+        """None for an unknown handle and for an attempt that has ended."""
+        attempt = self._by_job.get(handle.job_id)
+        return attempt if attempt is not None and attempt.handle == handle else None
 
-    def add(self, live: Live) -> None:
-        self._of[live.job.job_id] = live
-        self._count(live, 1)
+    def add(self, attempt: ActiveAttempt) -> None:
+        self._by_job[attempt.job.job_id] = attempt
+        self._count(attempt, 1)
+        self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
-    def remove(self, live: Live) -> None:
-        del self._of[live.job.job_id]
-        self._count(live, -1)
+    def remove(self, attempt: ActiveAttempt) -> None:
+        del self._by_job[attempt.job.job_id]
+        self._count(attempt, -1)
 
-    def progressed(self, live: Live, progress: Progress, now: float) -> None:
-        self._count(live, -1)
-        live.progress, live.last_progress = progress, now
-        self._count(live, 1)
+    def placed(self, attempt: ActiveAttempt, event: Placed, now: float) -> None:
+        """Its time limits count from now: until now it may have waited for its node."""
+        attempt.is_placed, attempt.node, attempt.started, attempt.last_progress = True, event.node, now, now
+        attempt.slot = replace(attempt.slot, cpus=event.cpus, gpus=event.gpus)
+        self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
-    def sampled(self, live: Live, rss_mib: float) -> None:
-        self._count(live, -1)
-        live.rss_mib, live.max_rss_mib = rss_mib, max(live.max_rss_mib, rss_mib)
-        self._count(live, 1)
+    def progressed(self, attempt: ActiveAttempt, progress: Progress, now: float) -> None:
+        self._count(attempt, -1)
+        attempt.progress, attempt.last_progress = progress, now
+        self._count(attempt, 1)
 
-    def _count(self, live: Live, sign: int) -> None:
-        said = live.progress
-        steps = said.env_steps if said is not None else 0
-        self.promised_mib += sign * retry_policy.promised_mib(live.job.resources, live.rss_mib)
-        self.steps_to_go += sign * max(0, live.job.spec.total_timesteps - steps)
-        if said is not None:
-            self._rate += sign * round(MILLI * (said.env_steps_per_s or 0.0))
-            self._busy += sign * round(MILLI * (said.cpu_share or 0.0))
+    def sampled(self, attempt: ActiveAttempt, rss_mib: float, now: float) -> None:
+        self._count(attempt, -1)
+        attempt.rss_mib, attempt.max_rss_mib = rss_mib, max(attempt.max_rss_mib, rss_mib)
+        self._count(attempt, 1)
+        if rss_mib > attempt.job.resources.all_memory_mib:
+            self.check_at(attempt, now)
 
-    # -- when to look at whom
+    def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> float:
+        """Note why and until when ``attempt`` may leave. The first reason and the earliest deadline count.
 
-    def look_at(self, live: Live, when: float) -> None:
-        """See to it that ``live`` is :meth:`due` at ``when``, if not before."""
-        if when < live.look_at:
-            live.look_at = when
-            heapq.heappush(self._looks, (when, next(self._ticket), live))
+        Returns the deadline that applies.
+        """
+        attempt.end_reason = attempt.end_reason or reason
+        attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
+        self.check_at(attempt, attempt.kill_at)
+        return attempt.kill_at
 
-    def due(self, now: float) -> list[Live]:
-        """Those whose moment has come. Each is looked at no more, until :meth:`look_at` says so again."""
-        found = []
-        while self._looks and self._looks[0][0] <= now:
-            when, _, live = heapq.heappop(self._looks)
-            if live.look_at == when and self._of.get(live.job.job_id) is live:
-                live.look_at = math.inf
-                found.append(live)
-        return found
+    def replace_reason(self, attempt: ActiveAttempt, reason: AttemptOutcome) -> None:
+        attempt.end_reason = reason
+
+    def _count(self, attempt: ActiveAttempt, sign: int) -> None:
+        progress = attempt.progress
+        steps = progress.env_steps if progress is not None else 0
+        self.promised_mib += sign * retry_policy.promised_mib(attempt.job.resources, attempt.rss_mib)
+        self.steps_to_go += sign * max(0, attempt.job.spec.total_timesteps - steps)
+        if progress is not None:
+            self._rate += sign * round(MILLI * (progress.env_steps_per_s or 0.0))
+            self._busy += sign * round(MILLI * (progress.cpu_share or 0.0))
+
+    # -- checks against limits
+
+    def check_at(self, attempt: ActiveAttempt, when: float) -> None:
+        """Make ``attempt`` :meth:`due` at ``when`` at the latest."""
+        if when < attempt.check_at:
+            attempt.check_at = when
+            heapq.heappush(self._checks, (when, next(self._ticket), attempt))
+
+    def due(self, now: float) -> list[ActiveAttempt]:
+        """Attempts whose check is due. None of them is due again before the next :meth:`check_at`."""
+        attempts = []
+        while self._checks and self._checks[0][0] <= now:
+            when, _, attempt = heapq.heappop(self._checks)
+            if attempt.check_at == when and self._by_job.get(attempt.job.job_id) is attempt:
+                attempt.check_at = math.inf
+                attempts.append(attempt)
+        return attempts

@@ -1,8 +1,7 @@
-"""The jobs that wait, and which of them start when something becomes free.
+"""The waiting jobs, and in what order they are offered when room becomes free.
 
-No clock and no I/O. Jobs that ask for the same stand in one queue: when the first of them does not fit,
-none of them does. A look at all that wait therefore costs as much as there are different demands,
-however many jobs there are.
+No clock and no I/O. Jobs with equal demands share one queue: when its first job does not fit, none does. One pass
+therefore costs as much as there are different demands, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -10,40 +9,40 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.job import Resources
 
 PATIENCE = 16
-"""How often a job that does not fit may be overtaken before those that would take what it lacks wait too."""
+"""How often a job that does not fit may be overtaken before jobs that would take what it needs wait too."""
 
 LOOKAHEAD = 64
-"""How many different demands are tried in vain at a time."""
+"""How many jobs with different demands may be refused in one pass."""
 
-Lack: TypeAlias = Literal["cores", "gpus", "memory"]
+Shortage: TypeAlias = Literal["cores", "gpus", "memory"]
 """What a job that does not fit waits for."""
 
 Demand: TypeAlias = tuple[int, int, int]
-"""Cores, GPUs, MiB, over all ranks."""
+"""Cores, GPUs and MiB, summed over all ranks."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Entry:
     job_id: str
     demand: Demand
-    place: int
-    """Order among all that wait."""
+    position: int
+    """Order among all waiting jobs."""
     since: float
     overtaken: int = 0
 
 
 class JobQueue:
-    """Jobs in order of arrival; those whose back-off is over go first."""
+    """Waiting jobs in order of arrival; jobs whose back-off is over come first."""
 
     def __init__(self) -> None:
-        # Linked: a dict from whose front thousands were taken is searched for its first.
+        # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._queues: dict[Demand, deque[_Entry]] = {}
         self._delayed: list[tuple[float, int, _Entry]] = []
@@ -55,7 +54,7 @@ class JobQueue:
 
     @property
     def next_due(self) -> float | None:
-        """When the first back-off is over; None when nothing is held back."""
+        """When the first back-off is over; None when no job is held back."""
         while self._delayed and not self._waits(self._delayed[0][2]):
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None
@@ -65,67 +64,88 @@ class JobQueue:
         return self._entries[job_id].since
 
     def first(self, count: int) -> list[str]:
-        """The first ``count`` of all that wait, in order of arrival."""
+        """The first ``count`` waiting jobs in order of arrival."""
         return list(itertools.islice(self._entries, count))
 
     def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
-        """Wait from ``now`` on, and with ``not_before`` at least until then."""
+        """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given."""
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib
-        entry = _Entry(job_id=job_id, demand=demand, place=next(self._behind), since=now)
+        entry = _Entry(job_id=job_id, demand=demand, position=next(self._behind), since=now)
         self._entries[job_id] = entry
         if not_before is not None and not_before > now:
-            heapq.heappush(self._delayed, (not_before, entry.place, entry))
+            heapq.heappush(self._delayed, (not_before, entry.position, entry))
         else:
             self._queues.setdefault(demand, deque()).append(entry)
 
     def remove(self, job_id: str) -> None:
-        """``job_id`` no longer waits. Its place is cleared when the line gets there."""
+        """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
         self._entries.pop(job_id, None)
 
-    def start(self, now: float, try_start: Callable[[str], Lack | None], *, at_most: int) -> None:
-        """Offer ``try_start`` the jobs that are due, in order; those that started wait no longer.
-
-        ``try_start`` answers what the job lacks, or None when it started. A later job may overtake one that
-        does not fit, up to :data:`PATIENCE` times.
-        """
-        self._take_due(now)
-        heads = [(queue[0].place, demand) for demand, queue in self._queues.items()]
-        heapq.heapify(heads)
-        refused: list[tuple[_Entry, Lack]] = []
-        while heads and at_most and len(refused) < LOOKAHEAD:
-            demand = heapq.heappop(heads)[1]
-            queue = self._queues[demand]
-            entry = queue.popleft()
-            if self._waits(entry):
-                if any(_is_in_the_way(demand, lack) and one.overtaken >= PATIENCE for one, lack in refused):
-                    queue.appendleft(entry)
-                    continue
-                lack = try_start(entry.job_id)
-                if lack is not None:
-                    queue.appendleft(entry)
-                    refused.append((entry, lack))
-                    continue
-                at_most -= 1
-                if self._waits(entry):  # otherwise it waits anew already, having failed at once
-                    del self._entries[entry.job_id]
-                for one, lacks in refused:
-                    one.overtaken += _is_in_the_way(demand, lacks)
-            if queue:
-                heapq.heappush(heads, (queue[0].place, demand))
-        self._queues = {demand: queue for demand, queue in self._queues.items() if queue}
-
-    def _take_due(self, now: float) -> None:
+    def offers(self, now: float, *, at_most: int) -> Offers:
+        """One pass over the jobs that are due, in order, until ``at_most`` have been accepted."""
         due = []
-        while (first := self.next_due) is not None and first <= now:
+        while (when := self.next_due) is not None and when <= now:
             due.append(heapq.heappop(self._delayed)[2])
         for entry in reversed(due):
-            entry.place = next(self._ahead)
+            entry.position = next(self._ahead)
             self._queues.setdefault(entry.demand, deque()).appendleft(entry)
+        return Offers(self, at_most)
 
     def _waits(self, entry: _Entry) -> bool:
         return self._entries.get(entry.job_id) is entry
 
 
-def _is_in_the_way(demand: Demand, lack: Lack) -> bool:
-    """Whether a job of this demand takes what another lacks."""
-    return lack != "gpus" or demand[1] > 0
+@dataclass(slots=True)
+class Offers:
+    """One pass over a queue: iterates over job ids. A job that is not refused before the next one waits no longer.
+
+    A later job may overtake one that was refused, up to :data:`PATIENCE` times.
+    """
+
+    _queue: JobQueue
+    _left: int
+    _shortage: Shortage | None = None
+    _refused: list[tuple[_Entry, Shortage]] = field(default_factory=list)
+
+    def refuse(self, shortage: Shortage) -> None:
+        """There is no room for the job offered last; it goes on waiting."""
+        self._shortage = shortage
+
+    def __iter__(self) -> Iterator[str]:
+        queue = self._queue
+        heads = [(waiting[0].position, demand) for demand, waiting in queue._queues.items()]
+        heapq.heapify(heads)
+        while heads and self._left and len(self._refused) < LOOKAHEAD:
+            demand = heapq.heappop(heads)[1]
+            waiting = queue._queues[demand]
+            entry = waiting.popleft()
+            if queue._waits(entry):
+                if self._is_held_up(demand):
+                    waiting.appendleft(entry)
+                    continue
+                yield entry.job_id
+                if self._shortage is not None:
+                    waiting.appendleft(entry)
+                    self._refused.append((entry, self._shortage))
+                    self._shortage = None
+                    continue
+                self._accepted(entry)
+            if waiting:
+                heapq.heappush(heads, (waiting[0].position, demand))
+        queue._queues = {demand: waiting for demand, waiting in queue._queues.items() if waiting}
+
+    def _is_held_up(self, demand: Demand) -> bool:
+        """Whether a job that was overtaken often enough waits for what a job of this demand would take."""
+        return any(entry.overtaken >= PATIENCE and _takes(demand, shortage) for entry, shortage in self._refused)
+
+    def _accepted(self, entry: _Entry) -> None:
+        self._left -= 1
+        if self._queue._waits(entry):  # otherwise its launch failed at once, and it waits anew already
+            self._queue.remove(entry.job_id)
+        for other, shortage in self._refused:
+            other.overtaken += _takes(entry.demand, shortage)
+
+
+def _takes(demand: Demand, shortage: Shortage) -> bool:
+    """Whether a job of this demand takes what another one waits for."""
+    return shortage != "gpus" or demand[1] > 0

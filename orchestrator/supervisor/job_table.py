@@ -1,4 +1,4 @@
-"""Where every job of an experiment stands, which of them wait, and what is left to be trained."""
+"""The state of every job of an experiment, the queue of those that wait, and how many env_steps they have to go."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from orchestrator.supervisor.recorder import Recorder
 
 @dataclass(slots=True, kw_only=True)
 class JobTable:
-    """Every move of a job from state to state is made here, and recorded. Times are monotonic seconds."""
+    """Makes and records every move of a job from state to state. Times are monotonic seconds."""
 
     recorder: Recorder
     now: Callable[[], float]
     states: dict[str, State] = field(default_factory=dict, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
-    """Jobs, by the name of their state."""
-    waiting: JobQueue = field(default_factory=JobQueue, init=False)
+    """Jobs by the name of their state."""
+    queue: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
-    """env_steps that those which wait have still to do."""
+    """env_steps that the waiting jobs have to go."""
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
-    """As of the last end of an attempt."""
+    """As of the end of the last attempt."""
 
-    def take_up(self, rows: Iterable[JobRow]) -> None:
-        """In order of launch."""
+    def load(self, rows: Iterable[JobRow]) -> None:
+        """:param rows: in order of launch."""
         now = self.now()
         for row in rows:
             job_id = row.job.job_id
@@ -46,11 +46,11 @@ class JobTable:
         return self._jobs[job_id]
 
     def next_number(self, job_id: str) -> int:
-        """Of the job's next attempt, as far as the ledger knows."""
+        """The number of the job's next attempt, according to the ledger."""
         return self._attempts[job_id]
 
     def failures(self, job_id: str) -> int:
-        """Counted so far, of a job that is not over."""
+        """Failures counted so far, for a job that has not ended."""
         state = self.states[job_id]
         return state.failures if isinstance(state, Pending | Running) else 0
 
@@ -61,7 +61,7 @@ class JobTable:
         self.counts[new.name] += 1
         if isinstance(old, Pending):
             self.steps_waiting -= self._steps_to_go(job_id)
-            self.waiting.remove(job_id)
+            self.queue.remove(job_id)
         if isinstance(new, Pending):
             self._enqueue(job_id, new, self.now())
         self.recorder.moved(job_id, new)
@@ -71,12 +71,12 @@ class JobTable:
         self.move(attempt.job_id, Running(attempt=attempt, failures=self.failures(attempt.job_id)))
 
     def reached(self, job_id: str, env_steps: int) -> None:
-        """So far an attempt had come when it ended."""
+        """Note how far an attempt that has ended had come."""
         self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
 
     def _enqueue(self, job_id: str, state: Pending, now: float) -> None:
         self.steps_waiting += self._steps_to_go(job_id)
-        self.waiting.add(job_id, self._jobs[job_id].resources, now=now, not_before=state.not_before)
+        self.queue.add(job_id, self._jobs[job_id].resources, now=now, not_before=state.not_before)
 
     def _steps_to_go(self, job_id: str) -> int:
         return max(0, self._jobs[job_id].spec.total_timesteps - self._steps_done[job_id])

@@ -1,4 +1,4 @@
-"""What happens, written down: every fact to the ledger, one commit a turn, and ``summary.*`` made from it."""
+"""Writes every fact to the ledger, with one commit per turn of the loop, and ``summary.*`` from the ledger."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import Ledger, summary
-from orchestrator.supervisor.events import Live, Reporter
+from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.events import Reporter
 
 RECORD_EVERY_S = 1.0
 PROGRESS_SHARE = 0.05
-"""Of our time at most, for the progress of running jobs: a row each, however few figures are new in it."""
+"""At most this share of the supervisor's time goes into recording progress: one row per running job."""
 SUMMARY_SHARE = 0.005
-"""Of our time at most, for ``summary.*``: written whole each time, they grow with the number of jobs."""
+"""At most this share goes into ``summary.*``, which are written whole each time and grow with the number of jobs."""
 PAGE_ROWS = 1000
-"""Jobs that are added to ``summary.*`` in one turn: with a hundred thousand, events go on being heard meanwhile."""
+"""Jobs added to ``summary.*`` in one turn: the loop goes on handling events while a hundred thousand are written."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """:raises DiskFullError: from every method that writes."""
+    """Every method that writes raises :class:`DiskFullError` when the disk is full."""
 
     paths: RunPaths
     ledger: Ledger
     reporter: Reporter
     _is_behind: bool = field(default=True, init=False)
-    """Whether ``summary.*`` lack something that the ledger has."""
-    _unrecorded: dict[str, Live] = field(default_factory=dict, init=False)
-    """By job: those whose latest progress the ledger does not have."""
+    """Whether ``summary.*`` are older than the ledger."""
+    _unrecorded: dict[str, ActiveAttempt] = field(default_factory=dict, init=False)
+    """Attempts whose latest progress is not in the ledger yet, by job."""
     _next_progress: float = field(default=0.0, init=False)
     _next_summary: float = field(default=0.0, init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
-    """``summary.*`` in the making."""
+    """``summary.*`` being written, page by page."""
     _writing_s: float = field(default=0.0, init=False)
-    """How long that has taken so far."""
+    """Time that has taken so far."""
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
@@ -50,39 +51,48 @@ class Recorder:
     def placed(self, attempt: Attempt) -> None:
         self.ledger.place_attempt(attempt)
 
-    def progressed(self, live: Live) -> None:
-        self._unrecorded[live.handle.job_id] = live
+    def progressed(self, attempt: ActiveAttempt) -> None:
+        self._unrecorded[attempt.handle.job_id] = attempt
 
     def ended(
-        self, live: Live, returncode: int | None, ending: AttemptOutcome, record: ExitRecord | None, *, wall_s: float
+        self,
+        attempt: ActiveAttempt,
+        returncode: int | None,
+        outcome: AttemptOutcome,
+        record: ExitRecord | None,
+        *,
+        wall_s: float,
     ) -> None:
-        if self._unrecorded.pop(live.handle.job_id, None) is not None:
-            self._record_progress([live])  # also of one that ended within the second
+        if self._unrecorded.pop(attempt.handle.job_id, None) is not None:
+            self._record_progress([attempt])
         self.ledger.end_attempt(
-            live.job.job_id,
-            live.handle.number,
+            attempt.job.job_id,
+            attempt.handle.number,
             ended_at=time.time(),
             wall_s=wall_s,
             returncode=returncode,
-            ending=ending,
-            max_rss_mib=live.max_rss_mib or None,
+            ending=outcome,
+            max_rss_mib=attempt.max_rss_mib or None,
             record=record,
         )
 
-    def last_word(self, handle: Handle, rank: int = 0) -> ExitRecord | None:
-        """What rank ``rank`` left as ``exit.json``; None where it left none that can be read."""
+    def exit_record(self, handle: Handle, rank: int = 0) -> ExitRecord | None:
+        """The ``exit.json`` of ``rank``; None where there is none that can be read."""
         path = self.paths.job(handle.job_id).attempt(handle.number).exit_of(rank)
         try:
             return ExitRecord.from_json(path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            text = f"{path}: not readable ({error}); going by the exit code"
+            text = f"{path}: cannot be read ({error}); the exit code of the process is used instead"
             self.reporter.event("warning", text, job_id=handle.job_id)
             return None
 
-    def turn_ends(self, now: float, *, final: bool = False) -> None:
-        """Commit; progress once a second or as often as its cost allows, and so ``summary.*``; both at the end."""
+    def end_turn(self, now: float, *, final: bool = False) -> None:
+        """Commit; record progress and write ``summary.*`` once a second, or as often as their cost allows.
+
+        :param final: write both now, whole.
+        """
         begun = time.monotonic()
         is_due = bool(self._unrecorded) and (now >= self._next_progress or final)
         if is_due:
@@ -97,12 +107,11 @@ class Recorder:
             self._is_behind, self._writing_s = False, 0.0
             self._writing = summary.writing(self.paths, self.ledger.summaries(page_rows=PAGE_ROWS))
         while self._writing is not None:
-            self._write_on(now)
+            self._write_page(now)
             if not final:
                 return
 
-    def _write_on(self, now: float) -> None:
-        """One page more of ``summary.*``."""
+    def _write_page(self, now: float) -> None:
         assert self._writing is not None
         begun = time.monotonic()
         try:
@@ -115,12 +124,12 @@ class Recorder:
             self._writing = None
             self._next_summary = now + max(RECORD_EVERY_S, self._writing_s / SUMMARY_SHARE)
 
-    def _record_progress(self, those: Iterable[Live]) -> None:
-        figures = []
-        for live in those:
-            said = live.progress
-            if said is not None and said.phase != "starting":
-                figures.append((live.job.job_id, said.env_steps, said.ep_rew_mean, said.env_steps_per_s, said.learner))
-        if figures:
-            self.ledger.set_progress(figures)
+    def _record_progress(self, attempts: Iterable[ActiveAttempt]) -> None:
+        rows = [
+            (attempt.job.job_id, last.env_steps, last.ep_rew_mean, last.env_steps_per_s, last.learner)
+            for attempt in attempts
+            if (last := attempt.progress) is not None and last.phase != "starting"
+        ]
+        if rows:
+            self.ledger.set_progress(rows)
             self._is_behind = True

@@ -1,7 +1,6 @@
-"""Pure decisions: in what order, who may start, what an end means, when to try again.
+"""Pure decisions: launch order, limits, what the end of an attempt means, and when to retry.
 
-No I/O and no clock: everything comes in as values, everything goes out as values, and the tests
-are tables of cases.
+No I/O and no clock: everything comes in as values and goes out as values.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from orchestrator.core.messages import ExitRecord
 RETRYABLE = frozenset(
     {Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH}
 )
-"""Ends that another attempt may not meet; they count against ``max_retries``."""
+"""Causes that another attempt may be spared; they count against ``max_retries``."""
 
 MOST_LOSSES = 10
-"""Lost nodes are not the job's fault and are not counted, but for those after so many: it may be what ends them."""
+"""A lost node is not the job's fault and is not counted. After this many it is: the job may be what ends its nodes."""
 
 RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL})
-"""Ends that are nobody's fault; the job waits for the next supervisor and nothing is counted."""
+"""Causes that are not the job's fault: it waits for the next supervisor, and nothing is counted."""
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 60.0
@@ -44,7 +43,7 @@ def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed
 
 def backoff_s(failures: int) -> float:
     """Seconds to wait after the ``failures``-th failure: 1, 2, 4 … 60."""
-    doublings = min(max(failures - 1, 0), 10)  # whoever allows a thousand retries would overflow a float
+    doublings = min(max(failures - 1, 0), 10)  # a thousand retries would overflow a float
     return min(BACKOFF_FIRST_S * 2.0**doublings, BACKOFF_LIMIT_S)
 
 
@@ -58,32 +57,32 @@ def judge(
     rank: int | None = None,
     lost: str | None = None,
 ) -> AttemptOutcome:
-    """What an exit means.
+    """What the end of an attempt means.
 
-    :param returncode: as in :mod:`subprocess`; None where it could not be had (node lost).
-    :param record: the worker's own last word, when it had time for one.
-    :param asked: why we ended it ourselves, if we did.
-    :param silent: whether it should have left a record and did not: then exit code 0 is not its own.
-    :param rank: of several, the one that ``returncode`` and ``record`` are of; None: there was but one.
-    :param lost: why no exit code can be had, where that is known: whatever the record says, another attempt may do.
+    :param returncode: as in :mod:`subprocess`; None where it is not known (node lost).
+    :param record: the worker's ``exit.json``; None where it left none.
+    :param asked: why the supervisor asked it to end; None where it did not.
+    :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
+    :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
+    :param lost: why the exit code is not known, where that is known; another attempt may succeed, whatever the record.
     """
     if returncode is None and record is not None and lost is None:
-        returncode = record.code  # nobody saw it end, but it had its say
+        returncode = record.code
     if returncode == ExitCode.SUCCEEDED and not silent:
         return AttemptOutcome(cause=None)
-    said = record.message if record is not None else ""
+    reason = record.message if record is not None else ""
     who, whose = ("", "") if rank is None else (f"rank {rank} ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
-        return AttemptOutcome(cause=Cause.DISK_FULL, message=said or "no space left on the disk of the run directory")
+        return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
     if asked is not None:
         return asked
     if returncode is None:
         return AttemptOutcome(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:
-        return AttemptOutcome(cause=Cause.DIVERGED, message=whose + (said or "values became non-finite"))
+        return AttemptOutcome(cause=Cause.DIVERGED, message=whose + (reason or "values became non-finite"))
     if returncode == ExitCode.RANK_LOST:
-        return AttemptOutcome(cause=Cause.RANK_LOST, message=said or f"{who}lost the other ranks")
-    # The next two are not ours, or there would be no end to trying again: they count as a signal does.
+        return AttemptOutcome(cause=Cause.RANK_LOST, message=reason or f"{who}lost the other ranks")
+    # The supervisor did not ask for the next two. They count as a signal does, or retries would never end.
     if returncode == ExitCode.INTERRUPTED:
         return AttemptOutcome(cause=Cause.SIGNAL, message=f"{who}left at a signal that somebody else sent")
     if returncode == ExitCode.ORPHANED:
@@ -97,7 +96,7 @@ def judge(
         text = "ended with exit code 0 before the training was done: something in its environment leaves the process"
         return AttemptOutcome(cause=Cause.ERROR, message=text)
     log = f"rank-{rank}.log" if rank else "worker.log"
-    return AttemptOutcome(cause=Cause.ERROR, message=whose + (said or f"exit code {returncode}; see its {log}"))
+    return AttemptOutcome(cause=Cause.ERROR, message=whose + (reason or f"exit code {returncode}; see its {log}"))
 
 
 def _signal_name(number: int) -> str:
@@ -107,14 +106,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def next_state(ending: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
-    """Where a running job goes when its attempt has ended.
+def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
+    """The state of a running job when its attempt has ended.
 
     :param failures: counted failures before this one.
     :param now: monotonic seconds, for the back-off.
-    :param losses: attempts of the job that were lost with their node, this one included.
+    :param losses: attempts of the job that were lost with their node, including this one.
     """
-    match ending.cause:
+    match outcome.cause:
         case None:
             return Succeeded()
         case Cause.CANCELLED:
@@ -126,14 +125,14 @@ def next_state(ending: AttemptOutcome, *, failures: int, max_retries: int, now: 
         case cause if cause in RETRYABLE and failures < max_retries:
             return Pending(failures=failures + 1, not_before=now + backoff_s(failures + 1))
         case cause if cause in RETRYABLE and max_retries > 0:
-            return Failed(cause=cause, message=f"{ending.message} (attempt {failures + 1} of {max_retries + 1})")
+            return Failed(cause=cause, message=f"{outcome.message} (attempt {failures + 1} of {max_retries + 1})")
         case cause:
-            return Failed(cause=cause, message=ending.message)
+            return Failed(cause=cause, message=outcome.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """A running attempt, as the police sees it. Times are monotonic seconds."""
+class Usage:
+    """What a running attempt has used of its limits. Times are monotonic seconds."""
 
     resources: Resources
     started: float
@@ -142,45 +141,45 @@ class Watched:
     """Of all ranks together."""
 
 
-def overstepped(watched: Watched, now: float) -> AttemptOutcome | None:
-    """The limit an attempt has passed, or None.
+def exceeded_limit(usage: Usage, now: float) -> AttemptOutcome | None:
+    """The limit that an attempt has exceeded, or None.
 
-    Ranks share what they may take: rank 0, which gathers checkpoints and evaluates, holds more than the others.
+    Ranks share the memory limit: rank 0, which gathers checkpoints and evaluates, holds more than the others.
     """
-    limits = watched.resources
-    if watched.rss_mib > limits.all_memory_mib:
+    limits = usage.resources
+    if usage.rss_mib > limits.all_memory_mib:
         limit = f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
         return AttemptOutcome(
             cause=Cause.MEMORY,
-            message=f"memory limit {limit} MiB, reached {watched.rss_mib:.0f} MiB; raise resources.memory",
+            message=f"memory limit {limit} MiB, reached {usage.rss_mib:.0f} MiB; raise resources.memory",
         )
-    if now - watched.started > limits.timeout_s:
+    if now - usage.started > limits.timeout_s:
         return AttemptOutcome(
             cause=Cause.TIMEOUT,
-            message=f"timeout {limits.timeout_s:g} s, reached {now - watched.started:.0f} s; raise resources.timeout",
+            message=f"timeout {limits.timeout_s:g} s, reached {now - usage.started:.0f} s; raise resources.timeout",
         )
-    if now - watched.last_progress > limits.stall_timeout_s:
+    if now - usage.last_progress > limits.stall_timeout_s:
         return AttemptOutcome(
             cause=Cause.STALLED,
-            message=f"no progress for {now - watched.last_progress:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)",
+            message=f"no progress for {now - usage.last_progress:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)",
         )
     return None
 
 
-def next_look(watched: Watched) -> float:
-    """The moment before which time alone brings it past no limit: when to ask :func:`overstepped`."""
-    limits = watched.resources
-    return min(watched.started + limits.timeout_s, watched.last_progress + limits.stall_timeout_s)
+def next_limit_at(usage: Usage) -> float:
+    """The first moment at which time alone may exceed a limit: when to call :func:`exceeded_limit`."""
+    limits = usage.resources
+    return min(usage.started + limits.timeout_s, usage.last_progress + limits.stall_timeout_s)
 
 
 def promised_mib(resources: Resources, rss_mib: float) -> int:
-    """What a running attempt may still claim of the memory that it asked for."""
+    """Memory that a running attempt was granted and does not hold yet."""
     return max(0, resources.all_memory_mib - int(rss_mib))
 
 
 def memory_admits(wanted_mib: int, available_mib: int, promised_mib: int) -> bool:
-    """Whether a job that may grow to ``wanted_mib`` may start beside others now.
+    """Whether a job that may grow to ``wanted_mib`` may start beside others, whose promised memory is set aside.
 
-    What these may still claim is set aside. (With nothing running it may always start: waiting would not make room.)
+    Not asked for the only job: waiting would not make room.
     """
     return available_mib - promised_mib >= wanted_mib

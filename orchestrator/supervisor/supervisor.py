@@ -1,281 +1,341 @@
-"""The supervisor: one process, one thread, one loop — obey, reap, police, launch, record.
+"""The supervisor: one process, one thread, and one loop that reaps, records, decides and launches.
 
-Executor, clock, slots and reporter are given to it. Decisions come from :mod:`orchestrator.supervisor.retry_policy` and
-:mod:`orchestrator.supervisor.job_queue`, moves between states go through :mod:`orchestrator.supervisor.job_table`,
-launches through
-:mod:`orchestrator.supervisor.launcher`, ends before the training is done through
-:mod:`orchestrator.supervisor.termination`; facts go to the ledger.
+Decisions are made in :mod:`~orchestrator.supervisor.retry_policy` and :mod:`~orchestrator.supervisor.job_queue`, moves
+between states in :mod:`~orchestrator.supervisor.job_table`; the parts return values, and only the loop acts on them.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.errors import DiskFullError
-from orchestrator.core.job import TERMINAL, Cancelled, Cause, Pending, Running, State, Succeeded
+from orchestrator.core.job import (
+    TERMINAL,
+    Attempt,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+)
+from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
 from orchestrator.supervisor import events, job_directory, retry_policy
-from orchestrator.supervisor.active_attempts import ActiveAttempts
-from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, View
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
-from orchestrator.supervisor.launcher import Launcher
+from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, NoRoom
 from orchestrator.supervisor.recorder import Recorder
-from orchestrator.supervisor.termination import IDLE_S, Leaving
+from orchestrator.supervisor.termination import IDLE_S, Termination
 
 VIEWED = 5
-"""Of the jobs that are over, and of those that wait, so many are part of the view."""
+"""How many of the jobs that ended last, and of those that wait, are part of the view."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Supervisor:
-    """Brings every job to a terminal state, or stops when asked, leaving all of it resumable.
-
-    ``rows`` are in order of launch. :meth:`run` returns the states.
-    """
+    """Brings every job to a terminal state, or stops when asked and leaves all of it resumable."""
 
     paths: RunPaths
     rows: Sequence[JobRow]
+    """In order of launch."""
     ledger: Ledger
     executor: Executor
     slots: Slots
     reporter: Reporter
     grace_s: float = 30.0
-    """How long workers that were asked to leave may take, all together."""
-    last_word_expected: bool = True
-    """Whether a worker that ended well has left an ``exit.json``; False for other programs in its place."""
+    """How long all workers together may take to leave when they are asked to."""
+    exit_record_expected: bool = True
+    """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
-    _live: ActiveAttempts = field(default_factory=ActiveAttempts, init=False)
+    _active: ActiveAttempts = field(default_factory=ActiveAttempts, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
-    """Kept over an error, so that no end is lost and waited for in vain."""
-    _ended: deque[tuple[Live, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
+    """Kept when handling one of them fails: an exit that is lost would be awaited for ever."""
+    _ended: deque[tuple[ActiveAttempt, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _started: float = field(default=0.0, init=False)
+    _waits_for_node: bool = field(default=False, init=False)
+    """Whether nothing runs because no node has room, and the user has been told."""
     _recorder: Recorder = field(init=False)
-    _roster: JobTable = field(init=False)
-    _leaving: Leaving = field(init=False)
-    _launching: Launcher = field(init=False)
+    _jobs: JobTable = field(init=False)
+    _termination: Termination = field(init=False)
+    _launcher: Launcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
         self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter)
-        self._roster = JobTable(recorder=self._recorder, now=self.now)
-        self._leaving = Leaving(
-            running=self._live, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
+        self._jobs = JobTable(recorder=self._recorder, now=self.now)
+        self._termination = Termination(
+            active=self._active, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
         )
-        self._launching = Launcher(
-            paths=self.paths,
-            roster=self._roster,
-            running=self._live,
-            recorder=self._recorder,
-            executor=self.executor,
-            slots=self.slots,
-            reporter=self.reporter,
-            now=self.now,
-            available_memory_mib=self.available_memory_mib,
-            failed=self._exited,
+        self._launcher = Launcher(
+            paths=self.paths, active=self._active, executor=self.executor, slots=self.slots, now=self.now
         )
 
     def run(self) -> dict[str, State]:
-        """The loop. Returns each job's state; those still PENDING wait for the next supervisor.
+        """Supervise until no work is left. Returns each job's state; PENDING jobs wait for the next supervisor.
 
-        Whatever it ends with, no worker is left, and the ledger holds a past from which a next
-        supervisor goes on.
+        However it ends, no worker is left, and the ledger holds what the next supervisor needs.
 
         :raises DiskFullError: when the run directory's disk is full; everything has stopped, resumable.
         """
         self._started = self.now()
         try:
-            self._roster.take_up(self.rows)
+            self._jobs.load(self.rows)
             while self._is_work_left():
                 self._turn()
-            self._recorder.turn_ends(self.now(), final=True)
+            self._recorder.end_turn(self.now(), final=True)
         except DiskFullError as error:
             self._drain(error)
         finally:
             self.executor.close()
-        if self._leaving.disk_full is not None:
-            raise self._leaving.disk_full
-        return self._roster.states
+        if self._termination.disk_full is not None:
+            raise self._termination.disk_full
+        return self._jobs.states
+
+    def _turn(self) -> None:
+        self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
+        self._handle_requests()  # before exits are judged: an exit that a stop has caused is no failure
+        while self._unhandled:
+            self._handle(self._unhandled.popleft())
+        self._termination.enforce_limits()
+        if self._may_launch:
+            self._launch_waiting()
+        self._recorder.end_turn(self.now())
+        self.reporter.tick(self._view)
 
     def request_stop(self, reason: str) -> None:
-        """Safe in a signal handler. The first call lets workers checkpoint and leave, the second kills."""
-        self._leaving.request_stop(reason)
+        """Safe in a signal handler. The first call lets workers checkpoint and leave, the second kills them."""
+        self._termination.request_stop(reason)
 
     @property
     def counts(self) -> Counter[str]:
-        """Jobs, by the name of their state."""
-        return self._roster.counts
+        """Jobs by the name of their state."""
+        return self._jobs.counts
 
     @property
     def interrupted(self) -> bool:
         """Whether a stop left jobs to be resumed."""
-        return self._leaving.stage > 0 and self.counts["PENDING"] + self.counts["RUNNING"] > 0
-
-    def _is_work_left(self) -> bool:
-        if self._live or self._may_launch:
-            return True
-        self._obey()  # what was asked for at the last moment, or it would be found by the next supervisor
-        return self._may_launch
+        return self._termination.stage > 0 and self.counts["PENDING"] + self.counts["RUNNING"] > 0
 
     @property
     def _may_launch(self) -> bool:
-        return bool(self._roster.waiting) and not self._leaving.stage
+        return bool(self._jobs.queue) and not self._termination.stage
 
-    def _turn(self) -> None:
-        self._unhandled.extend(self.executor.poll(self._patience_s()))
-        self._obey()  # before ends are judged: one that a stop has brought about is no failure
-        while self._unhandled:
-            self._handle(self._unhandled.popleft())
-        self._leaving.police()
-        if self._may_launch:
-            self._launching.launch_what_fits()
-        self._recorder.turn_ends(self.now())
-        self.reporter.tick(self._view)
+    def _is_work_left(self) -> bool:
+        if self._active or self._may_launch:
+            return True
+        self._handle_requests()  # a retry that came at the last moment
+        return self._may_launch
 
-    def _patience_s(self) -> float:
+    def _poll_timeout_s(self) -> float:
         if not self._may_launch:
             return IDLE_S
-        due = self._roster.waiting.next_due
+        due = self._jobs.queue.next_due
         if due is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        return IDLE_S if self._live or self.slots.grows else 0.0
+        return IDLE_S if self._active or self.slots.grows else 0.0
 
-    # -- reap
+    # -- events of the executor
 
     def _handle(self, event: Event) -> None:
-        live = self._live.get(event.handle)
-        if live is None:
+        attempt = self._active.get(event.handle)
+        if attempt is None:
             return
         match event:
             case Placed():
-                self._placed(live, event)
+                self._placed(attempt, event)
             case Progressed(progress=progress):
-                self._live.progressed(live, progress, self.now())
-                self._recorder.progressed(live)
+                self._active.progressed(attempt, progress, self.now())
+                self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):
-                self._live.sampled(live, rss_mib)
-                if rss_mib > live.job.resources.all_memory_mib:
-                    self._live.look_at(live, self.now())
+                self._active.sampled(attempt, rss_mib, self.now())
             case Exited():
-                self._exited(live, event)
+                self._exited(attempt, event)
 
-    def _placed(self, live: Live, event: Placed) -> None:
-        """Only now its time begins: it may have waited for its node's attention."""
-        now = self.now()
-        live.is_placed, live.node, live.started, live.last_progress = True, event.node, now, now
-        live.slot = replace(live.slot, cpus=event.cpus, gpus=event.gpus)
-        self._live.look_at(live, retry_policy.next_look(live.watched()))
-        state = self._roster.states[live.job.job_id]
+    def _placed(self, attempt: ActiveAttempt, event: Placed) -> None:
+        self._active.placed(attempt, event, self.now())
+        state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
-        attempt = replace(
-            state.attempt,
-            node=event.node,
-            cpus=event.cpus,
-            gpus=event.gpus,
-            pid=event.pid,
-            pid_start=event.pid_start,
-            started_at=time.time(),
+        self._recorder.placed(
+            replace(
+                state.attempt,
+                node=event.node,
+                cpus=event.cpus,
+                gpus=event.gpus,
+                pid=event.pid,
+                pid_start=event.pid_start,
+                started_at=time.time(),
+            )
         )
-        self._recorder.placed(attempt)
-        self._tell(events.told_launch(live, event.pid))
+        events.report_launch(self.reporter, attempt, event.pid)
 
-    def _exited(self, live: Live, end: Exited) -> None:
-        self._live.remove(live)
-        self.slots.release(live.slot)
-        now = self.now()
-        job_id = live.job.job_id
-        record = self._recorder.last_word(live.handle, end.rank or 0)
-        ending = retry_policy.judge(
-            end.returncode,
+    def _exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
+        record = self._recorder.exit_record(attempt.handle, exited.rank or 0)
+        outcome = retry_policy.judge(
+            exited.returncode,
             record,
-            asked=live.asked,
-            oom_killed=end.oom_killed,
-            silent=record is None and self.last_word_expected,
-            rank=end.rank,
-            lost=end.lost,
+            asked=attempt.end_reason,
+            oom_killed=exited.oom_killed,
+            silent=record is None and self.exit_record_expected,
+            rank=exited.rank,
+            lost=exited.lost,
         )
-        self._recorder.ended(live, end.returncode, ending, record, wall_s=now - live.started)
-        if live.progress is not None:
-            self._roster.reached(job_id, live.progress.env_steps)
-        failures = self._roster.failures(job_id)
-        losses = self.ledger.losses(job_id) if ending.cause is Cause.NODE_LOST else 0
-        new = retry_policy.next_state(
-            ending, failures=failures, max_retries=live.job.max_retries, now=now, losses=losses
+        self._end(attempt, outcome, exited.returncode, record)
+
+    def _end(
+        self,
+        attempt: ActiveAttempt,
+        outcome: AttemptOutcome,
+        returncode: int | None = None,
+        record: ExitRecord | None = None,
+    ) -> None:
+        """Record that ``attempt`` is over, and move its job."""
+        self._active.remove(attempt)
+        self.slots.release(attempt.slot)
+        now = self.now()
+        job = attempt.job
+        self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
+        if attempt.progress is not None:
+            self._jobs.reached(job.job_id, attempt.progress.env_steps)
+        state = retry_policy.next_state(
+            outcome,
+            failures=self._jobs.failures(job.job_id),
+            max_retries=job.max_retries,
+            now=now,
+            losses=self.ledger.losses(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
         )
-        self._roster.move(job_id, new)
-        if isinstance(new, Succeeded):
-            job_directory.tidy(self.paths.job(job_id), live.job.resources.ranks)
-        if new.name in TERMINAL:
-            self._ended.append((live, new))
-        self._tell(events.told_end(live, ending, new, record, now))
-        if ending.cause is Cause.DISK_FULL:
-            self._leaving.stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
+        self._jobs.move(job.job_id, state)
+        if isinstance(state, Succeeded):
+            job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.resources.ranks)
+        if state.name in TERMINAL:
+            self._ended.append((attempt, state))
+        events.report_end(self.reporter, attempt, outcome, state, record, now)
+        if outcome.cause is Cause.DISK_FULL:
+            self._termination.stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
 
-    def _tell(self, told: tuple[str, str, events.Facts]) -> None:
-        kind, message, facts = told
-        self.reporter.event(kind, message, **facts)
+    # -- requests of signals and other processes
 
-    # -- obey: signals and requests
-
-    def _obey(self) -> None:
+    def _handle_requests(self) -> None:
         for request in self.ledger.take_requests():
             if request.verb == "stop":
                 self.request_stop("`stop` was asked for")
-            elif request.job_id in self._roster.states:
-                self._obey_for(request.verb, request.job_id)
-        self._leaving.heed_stops()
+            elif request.job_id in self._jobs.states:
+                self._handle_job_request(request.verb, request.job_id)
+        self._termination.apply_stops()
 
-    def _obey_for(self, verb: str, job_id: str) -> None:
-        state = self._roster.states[job_id]
+    def _handle_job_request(self, verb: str, job_id: str) -> None:
+        state = self._jobs.states[job_id]
         if verb == "retry" and state.name in ("FAILED", "CANCELLED"):
-            self._roster.move(job_id, Pending())
-            self.reporter.event("retrying", f"{job_id} is tried again, as asked", job_id=job_id)
+            self._jobs.move(job_id, Pending())
+            self.reporter.event("retrying", f"{job_id} is tried again because `retry` was asked for", job_id=job_id)
         elif verb == "cancel" and isinstance(state, Pending):
-            self._roster.move(job_id, Cancelled())
+            self._jobs.move(job_id, Cancelled())
             self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
         elif verb == "cancel" and isinstance(state, Running):
-            live = self._live.of(job_id)
-            assert live is not None
-            self._leaving.cancel(live)
+            attempt = self._active.of(job_id)
+            assert attempt is not None
+            self._termination.cancel(attempt)
+
+    # -- launch
+
+    def _launch_waiting(self) -> None:
+        """Launch the waiting jobs that there is room for, in the queue's order."""
+        if len(self._active) >= self.slots.lanes:
+            return
+        available_memory_mib = functools.cache(self.available_memory_mib)  # measured once a turn, if at all
+        offers = self._jobs.queue.offers(self.now(), at_most=self.slots.lanes)
+        for job_id in offers:
+            job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
+            match self._launcher.launch(job, self._jobs.next_number(job_id), available_memory_mib):
+                case NoRoom(shortage=shortage):
+                    if self._may_fit_later(job):
+                        offers.refuse(shortage)
+                    else:
+                        self._fail_unlaunched(job)
+                case Launched(attempt=attempt):
+                    self._started_attempt(attempt, queue_s)
+                    if attempt.is_placed:
+                        events.report_launch(self.reporter, attempt, attempt.handle.pid)
+                case LaunchFailed(attempt=attempt, outcome=outcome):
+                    self._started_attempt(attempt, queue_s)
+                    self._end(attempt, outcome)
+
+    def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
+        self._active.add(attempt)  # before the ledger, which may find the disk full: whatever runs must be ended
+        self._waits_for_node = False
+        row = Attempt(
+            job_id=attempt.job.job_id,
+            number=attempt.handle.number,
+            cpus=attempt.slot.cpus,
+            gpus=attempt.slot.gpus,
+            pid=attempt.handle.pid,
+            pid_start=attempt.handle.pid_start,
+            started_at=time.time(),
+        )
+        self._jobs.launched(row)
+        self._recorder.launched(row, queue_s=queue_s)
+
+    def _may_fit_later(self, job: Job) -> bool:
+        """False for a job that an idle machine has no room for, where no further one may join."""
+        if self._active:
+            return True
+        if self.slots.grows and not self._waits_for_node:
+            self._waits_for_node = True
+            text = f"{job.job_id} and jobs like it wait for a node with room: {_demand(job)}"
+            self.reporter.event("waiting", f"{text}, {job.resources.all_memory_mib} MiB", job_id=job.job_id)
+        return self.slots.grows
+
+    def _fail_unlaunched(self, job: Job) -> None:
+        reason = f"asks for {_demand(job)}, which this machine can never give; see `doctor`"
+        self._jobs.move(job.job_id, Failed(cause=Cause.LAUNCH, message=reason))
+        self.reporter.event("failed", f"{job.job_id} failed: {reason}", job_id=job.job_id, reason=reason)
 
     # -- disk full
 
     def _drain(self, error: DiskFullError) -> None:
-        """Our own writes found no space: everything leaves, without the ledger. The next start sorts it out."""
-        self._leaving.stop_for_full_disk(error)
+        """The ledger found no space: end all workers without it. The next start settles what the ledger lacks."""
+        self._termination.stop_for_full_disk(error)
         while True:
             for event in self._unhandled:
-                live = self._live.get(event.handle)
-                if live is not None and isinstance(event, Exited):
-                    self._live.remove(live)
+                attempt = self._active.get(event.handle)
+                if attempt is not None and isinstance(event, Exited):
+                    self._active.remove(attempt)
             self._unhandled.clear()
-            self._leaving.heed_stops()
-            self._leaving.police()
-            if not self._live:
+            self._termination.apply_stops()
+            self._termination.enforce_limits()
+            if not self._active:
                 return
             self._unhandled.extend(self.executor.poll(IDLE_S))
-
-    # -- show
 
     def _view(self) -> View:
         return View(
             elapsed_s=self.now() - self._started,
             counts=self.counts,
-            live=self._live.all,
+            active=self._active.all,
             ended=list(self._ended),
-            next_up=[self._roster.job(job_id) for job_id in self._roster.waiting.first(VIEWED)],
-            steps_to_go=self._live.steps_to_go + self._roster.steps_waiting,
-            env_steps_per_s=self._live.env_steps_per_s,
-            cores_busy=self._live.cores_busy,
+            next_up=[self._jobs.job(job_id) for job_id in self._jobs.queue.first(VIEWED)],
+            steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
+            env_steps_per_s=self._active.env_steps_per_s,
+            cores_busy=self._active.cores_busy,
         )
+
+
+def _demand(job: Job) -> str:
+    return f"{job.resources.all_cores} cores and {job.resources.all_gpus} GPUs"
 
 
 def exit_code(states: dict[str, State], *, interrupted: bool) -> int:

@@ -1,91 +1,151 @@
-"""Attempts that end before their training is done: all when a stop is asked for, one when it is cancelled or too much.
+"""Ends attempts before their training is done: all of them on a stop, one when it is cancelled or exceeds a limit.
 
-Each may checkpoint and leave until a deadline; then it is killed.
+An attempt may checkpoint and leave until a deadline; then it is killed. Stops are asked for by signals, by the `stop`
+command, and by a full disk; every message about them is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import AttemptOutcome, Cause
+from orchestrator.core.text import count
 from orchestrator.executors.base import Executor
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.active_attempts import ActiveAttempts
-from orchestrator.supervisor.events import Live, Reporter
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.events import Reporter
 
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """Counts signals that ask for a stop, and delivers them to a supervisor once there is one.
+
+    During start-up the first signal takes effect at the next :meth:`check`, where nothing is half done; the second
+    one at once.
+    """
+
+    count: int = 0
+    _delivered: int = 0
+    _reason: str = ""
+    _receiver: Callable[[str], None] | None = None
+
+    def handle_signal(self, number: int, _frame: object) -> None:
+        if number == signal.SIGHUP and self.count:
+            return  # a closing terminal sends it more than once; that is no second request
+        self._reason = signal.Signals(number).name
+        self.count += 1
+        if self._receiver is not None:
+            self._deliver(self._receiver)
+        elif self.count > 1:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """:raises KeyboardInterrupt: when a stop was asked for; nothing has been launched."""
+        if self.count:
+            raise KeyboardInterrupt
+
+    def deliver_to(self, receiver: Callable[[str], None]) -> None:
+        """Call ``receiver`` for every signal from now on, and for those that came before."""
+        self._receiver = receiver
+        while self._delivered < self.count:  # a signal may arrive at any moment, also at this one
+            self._deliver(receiver)
+
+    def _deliver(self, receiver: Callable[[str], None]) -> None:
+        self._delivered += 1
+        receiver(self._reason)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signals within the block. Does nothing outside of the main thread, where Python forbids it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # An ignored signal stays ignored (nohup); None is a handler that Python cannot put back.
+        handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        before = {number: signal.signal(number, self.handle_signal) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @dataclass(slots=True, kw_only=True)
-class Leaving:
-    """Times are monotonic seconds."""
+class Termination:
+    """Asks attempts to end and kills those that do not. Times are monotonic seconds."""
 
-    running: ActiveAttempts
+    active: ActiveAttempts
     executor: Executor
     reporter: Reporter
     grace_s: float
-    """How long workers that were asked to leave may take, all together."""
+    """How long all workers together may take to leave."""
     now: Callable[[], float]
-    stops_asked: int = field(default=0, init=False)
+    stops_requested: int = field(default=0, init=False)
     stage: int = field(default=0, init=False)
-    """0: going on; 1: workers may checkpoint and leave; 2: they are killed."""
+    """0: no stop; 1: workers may checkpoint and leave; 2: they are killed."""
     disk_full: DiskFullError | None = field(default=None, init=False)
     _reason: str = field(default="", init=False)
 
     def request_stop(self, reason: str) -> None:
-        """Of everything. Safe in a signal handler; :meth:`heed_stops` does it."""
-        self.stops_asked += 1
+        """Ask for a stop of everything. Safe in a signal handler; :meth:`apply_stops` acts on it."""
+        self.stops_requested += 1
         self._reason = reason
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
         if self.disk_full is None:
-            text = f"{error}; every job stopped at its last whole checkpoint. Make room and give the same command again"
-            self.disk_full = DiskFullError(text)
-        if not self.stops_asked:
+            advice = "every job stopped at its last whole checkpoint. Free some space and run the same command again"
+            self.disk_full = DiskFullError(f"{error}; {advice}")
+        if not self.stops_requested:
             self.request_stop("the disk is full")
 
-    def heed_stops(self) -> None:
-        """The first stop lets workers checkpoint and leave, the second kills."""
-        if self.stops_asked <= self.stage or self.stage == 2:
+    def apply_stops(self) -> None:
+        """The first stop lets workers checkpoint and leave, the second one kills them."""
+        if self.stops_requested <= self.stage or self.stage == 2:
             return
-        self.stage = min(self.stops_asked, 2)
-        patience = self.grace_s if self.stage == 1 else 0.0
+        self.stage = min(self.stops_requested, 2)
+        grace_s = self.grace_s if self.stage == 1 else 0.0
+        message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
-            text = f"stopping ({self._reason}): workers checkpoint and leave within {patience:.0f} s"
-            self.reporter.event("stopping", text + "; once more kills them", running=len(self.running))
-        else:
-            text = f"killing {len(self.running)} workers ({self._reason})"
-            self.reporter.event("stopping", text, running=len(self.running))
-        deadline = self.now() + patience
-        for live in self.running:
-            self._ask(live, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline)
+            message = (
+                f"stopping ({self._reason}): workers checkpoint and leave within {grace_s:.0f} s."
+                " Press Ctrl-C again to kill them."
+            )
+        self.reporter.event("stopping", message, running=len(self.active))
+        deadline = self.now() + grace_s
+        for attempt in self.active:
+            self._ask_to_end(attempt, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline)
 
-    def cancel(self, live: Live) -> None:
-        """For good."""
-        if live.asked is not None and live.asked.cause is Cause.INTERRUPTED:
-            live.asked = None  # it leaves already, but is not to be resumed
-        self._ask(live, AttemptOutcome(cause=Cause.CANCELLED, message="cancelled"), self.now() + self.grace_s)
+    def cancel(self, attempt: ActiveAttempt) -> None:
+        """End ``attempt``; its job will not be resumed, even if it was leaving for a stop already."""
+        outcome = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
+        if attempt.end_reason is not None and attempt.end_reason.cause is Cause.INTERRUPTED:
+            self.active.replace_reason(attempt, outcome)
+        self._ask_to_end(attempt, outcome, self.now() + self.grace_s)
 
-    def police(self) -> None:
-        """Limits and deadlines. Those are looked at whose moment has come: not all of them, however many run."""
+    def enforce_limits(self) -> None:
+        """Check the attempts that are due against their limits and deadlines."""
         now = self.now()
-        for live in self.running.due(now):
-            if live.kill_at is None:
-                ending = retry_policy.overstepped(live.watched(), now)
-                if ending is not None:
-                    # Only one that is late may still checkpoint; one too big or hung is ended at once.
-                    patience = self.grace_s if ending.cause is Cause.TIMEOUT else 0.0
-                    self._ask(live, ending, now + patience)
-            elif now >= live.kill_at:
-                self.executor.cancel(live.handle, kill=True)
-            next_look = retry_policy.next_look(live.watched()) if live.kill_at is None else live.kill_at
-            self.running.look_at(live, max(next_look, now + IDLE_S))
+        for attempt in self.active.due(now):
+            if attempt.kill_at is None:
+                exceeded = retry_policy.exceeded_limit(attempt.usage, now)
+                if exceeded is not None:
+                    # An attempt that is only late may checkpoint; one that is hung or too large is killed at once.
+                    grace_s = self.grace_s if exceeded.cause is Cause.TIMEOUT else 0.0
+                    self._ask_to_end(attempt, exceeded, now + grace_s)
+            elif now >= attempt.kill_at:
+                self.executor.cancel(attempt.handle, kill=True)
+            next_check = retry_policy.next_limit_at(attempt.usage) if attempt.kill_at is None else attempt.kill_at
+            self.active.check_at(attempt, max(next_check, now + IDLE_S))
 
-    def _ask(self, live: Live, why: AttemptOutcome, deadline: float) -> None:
-        live.asked = live.asked or why
-        live.kill_at = min(deadline, live.kill_at) if live.kill_at is not None else deadline
-        self.running.look_at(live, live.kill_at)
-        self.executor.cancel(live.handle, kill=live.kill_at <= self.now())
+    def _ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> None:
+        kill_at = self.active.ask_to_end(attempt, reason, deadline)
+        self.executor.cancel(attempt.handle, kill=kill_at <= self.now())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number
-from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, SilentReporter, View
+from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
 from orchestrator.terminal.tables import STATE_STYLE, Column, table
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def live_view(view: View, width: int, height: int) -> Group:
     from rich.text import Text
 
     room = max(1, height - 6)
-    live = list(itertools.islice(view.live, room))
+    live = list(itertools.islice(view.active, room))
     room -= len(live)
     after = view.next_up[: room // 2]
     before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
@@ -137,8 +138,8 @@ def live_view(view: View, width: int, height: int) -> Group:
     lines += [_running(one) for one in live]
     lines += [Line(job_id=job.job_id, state="pending", style="dim") for job in after]
     parts: list[RenderableType] = [Text(), _totals(view), _table(lines, width)]
-    if len(live) < len(view.live):
-        parts.append(Text(f"… and {len(view.live) - len(live)} more running", style="dim"))
+    if len(live) < len(view.active):
+        parts.append(Text(f"… and {len(view.active) - len(live)} more running", style="dim"))
     return Group(*parts)
 
 
@@ -179,12 +180,12 @@ class Line:
     cpus: str = ""
 
 
-def _running(one: Live) -> Line:
+def _running(one: ActiveAttempt) -> Line:
     said, total = one.progress or Progress(phase="starting"), one.job.spec.total_timesteps
     rate = said.env_steps_per_s
     return Line(
         job_id=one.job.job_id,
-        state="leaving" if one.asked is not None else said.phase,
+        state="leaving" if one.end_reason is not None else said.phase,
         style="cyan",
         share=said.env_steps / total,
         env_steps_per_s=rate,
@@ -197,7 +198,7 @@ def _running(one: Live) -> Line:
     )
 
 
-def _over(one: Live, state: str) -> Line:
+def _over(one: ActiveAttempt, state: str) -> Line:
     line = _running(one)
     return Line(
         job_id=line.job_id,

@@ -25,12 +25,12 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.experiment.signals import StopRequests
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
+from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify import verification_runs
 from orchestrator.verify.cases import Selection, Subject, neighbour_of, of_job_file, of_run_dir, subject_job
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed

@@ -15,8 +15,8 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, session
-from orchestrator.experiment.signals import StopRequests
 from orchestrator.ledger import Ledger
+from orchestrator.supervisor.termination import StopRequests
 
 MOST = 12
 """Jobs that are verified where none are named."""

@@ -16,11 +16,11 @@ from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment.signals import StopRequests
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify.cases import Subject
 
 LOOK_EVERY_S = 0.005

@@ -25,7 +25,8 @@ from orchestrator.executors.base import Handle
 from orchestrator.jobfile import json_schema
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.slots import Slot
-from orchestrator.supervisor.events import Live, View
+from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.events import View
 from orchestrator.terminal import live_table, tables
 
 RUN_OPTIONS = (
@@ -505,15 +506,15 @@ def test_table_fits_the_terminal_and_keeps_the_returns(width: int) -> None:
 def test_live_table_shows_what_is_over_and_what_is_next_where_there_is_room(height: int, others: list[str]) -> None:
     from rich.console import Console
 
-    def live(name: str) -> Live:
+    def attempt(name: str) -> ActiveAttempt:
         handle, slot = Handle(name, 0), Slot(index=0, cpus=(0,), gpus=())
-        return Live(job=make_job(name), handle=handle, slot=slot, started=0.0, last_progress=0.0)
+        return ActiveAttempt(job=make_job(name), handle=handle, slot=slot, started=0.0, last_progress=0.0)
 
     view = View(
         elapsed_s=1.0,
         counts=Counter(SUCCEEDED=1, FAILED=1, RUNNING=2, PENDING=1),
-        live=[live("live0"), live("live1")],
-        ended=[(live("over0"), Failed(cause=Cause.ERROR, message="")), (live("over1"), Succeeded())],
+        active=[attempt("live0"), attempt("live1")],
+        ended=[(attempt("over0"), Failed(cause=Cause.ERROR, message="")), (attempt("over1"), Succeeded())],
         next_up=[make_job("next0")],
         steps_to_go=0,
         cores_busy=1.6,

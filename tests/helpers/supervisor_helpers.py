@@ -124,7 +124,7 @@ class Experiment:
             self.ledger = Ledger.create(self.paths.ledger)
             self.ledger.put_jobs((index, job, None) for index, job in enumerate(self.jobs))
             self.ledger.commit()
-        settings = {"last_word_expected": False} | settings
+        settings = {"exit_record_expected": False} | settings
         if executor is None:
             settings = {"now": self.fake.now, "available_memory_mib": lambda: 1 << 20} | settings
         self.supervisor = Supervisor(

@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Told]:
         executor = LocalExecutor(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
-        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, last_word_expected=True)
+        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
         experiment.run()
         (row,) = json.loads((tmp_path / "summary.json").read_text())
         return row, experiment.told

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
-from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, JobQueue, Lack
+from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, JobQueue, Shortage
 
 
 class Room:
@@ -25,7 +25,7 @@ class Room:
         self.demands[job_id] = cores, gpus
         self.line.add(job_id, make_job(cores=cores, gpus=gpus).resources, **{"now": 0.0} | when)
 
-    def try_start(self, job_id: str) -> Lack | None:
+    def try_start(self, job_id: str) -> Shortage | None:
         self.asked.append(job_id)
         cores, gpus = self.demands[job_id]
         if cores > self.cores:
@@ -44,7 +44,11 @@ class Room:
 
     def start(self, now: float = 0.0, at_most: int = 1000) -> list[str]:
         before = len(self.started)
-        self.line.start(now, self.try_start, at_most=at_most)
+        offers = self.line.offers(now, at_most=at_most)
+        for job_id in offers:
+            shortage = self.try_start(job_id)
+            if shortage is not None:
+                offers.refuse(shortage)
         return self.started[before:]
 
 
@@ -146,11 +150,9 @@ def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
     line = JobQueue()
     line.add("a", make_job().resources, now=0.0)
 
-    def fail(job_id: str) -> None:
+    for job_id in line.offers(0.0, at_most=10):
         line.remove(job_id)
         line.add(job_id, make_job().resources, now=0.0, not_before=1.0)
-
-    line.start(0.0, fail, at_most=10)
     assert len(line) == 1
     assert line.next_due == 1.0
 

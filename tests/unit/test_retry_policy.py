@@ -11,7 +11,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.retry_policy import Watched
+from orchestrator.supervisor.retry_policy import Usage
 
 STOP = AttemptOutcome(cause=Cause.INTERRUPTED, message="SIGINT")
 LATE = AttemptOutcome(cause=Cause.TIMEOUT, message="late")
@@ -23,7 +23,7 @@ def record(code: int, message: str = "") -> ExitRecord:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "said", "asked", "oom_killed", "cause", "message"),
+    ("returncode", "record_left", "asked", "oom_killed", "cause", "message"),
     [
         (0, None, None, False, None, ""),
         (0, record(0), STOP, False, None, ""),  # it was done before it heard of the stop
@@ -59,19 +59,19 @@ def record(code: int, message: str = "") -> ExitRecord:
 )
 def test_what_an_exit_means(
     returncode: int | None,
-    said: ExitRecord | None,
+    record_left: ExitRecord | None,
     asked: AttemptOutcome | None,
     oom_killed: bool,
     cause: Cause | None,
     message: str,
 ) -> None:
-    assert retry_policy.judge(returncode, said, asked=asked, oom_killed=oom_killed) == AttemptOutcome(
+    assert retry_policy.judge(returncode, record_left, asked=asked, oom_killed=oom_killed) == AttemptOutcome(
         cause=cause, message=message
     )
 
 
 @pytest.mark.parametrize(
-    ("rank", "returncode", "said", "message"),
+    ("rank", "returncode", "record_left", "message"),
     [
         (2, -9, None, "rank 2 was killed by SIGKILL"),
         (0, -11, None, "rank 0 was killed by SIGSEGV"),
@@ -86,9 +86,9 @@ def test_what_an_exit_means(
     ],
 )
 def test_of_several_ranks_the_one_that_ended_is_named(
-    rank: int, returncode: int, said: ExitRecord | None, message: str
+    rank: int, returncode: int, record_left: ExitRecord | None, message: str
 ) -> None:
-    assert retry_policy.judge(returncode, said, asked=None, oom_killed=False, rank=rank).message == message
+    assert retry_policy.judge(returncode, record_left, asked=None, oom_killed=False, rank=rank).message == message
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_of_several_ranks_the_one_that_ended_is_named(
 def test_where_a_job_goes_when_its_attempt_has_ended(
     cause: Cause | None, failures: int, max_retries: int, new: State
 ) -> None:
-    ending = AttemptOutcome(cause=cause, message="why")
-    assert retry_policy.next_state(ending, failures=failures, max_retries=max_retries, now=100.0) == new
+    outcome = AttemptOutcome(cause=cause, message="why")
+    assert retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=100.0) == new
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_where_a_job_goes_when_its_attempt_has_ended(
 def test_a_lost_node_is_not_counted_against_the_job_unless_it_loses_too_many(
     losses: int, max_retries: int, new: State
 ) -> None:
-    ending = AttemptOutcome(cause=Cause.NODE_LOST, message="why")
-    assert retry_policy.next_state(ending, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
+    outcome = AttemptOutcome(cause=Cause.NODE_LOST, message="why")
+    assert retry_policy.next_state(outcome, failures=0, max_retries=max_retries, now=100.0, losses=losses) == new
 
 
 @given(st.sampled_from([None, *Cause]), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
@@ -158,43 +158,43 @@ def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
     assert retry_policy.backoff_s(failures) == seconds
 
 
-def watched(**changes: float) -> Watched:
+def usage(**changes: float) -> Usage:
     values = {"started": 0.0, "last_progress": 0.0, "rss_mib": 0.0} | changes
-    return Watched(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
+    return Usage(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
 
 
 @pytest.mark.parametrize(
     ("attempt", "now", "cause", "words"),
     [
-        (watched(), 10.0, None, ()),
-        (watched(rss_mib=100.0), 1.0, None, ()),
-        (watched(rss_mib=150.4), 1.0, Cause.MEMORY, ("100 MiB", "150 MiB", "resources.memory")),
-        (watched(last_progress=50.0), 50.0, None, ()),
-        (watched(last_progress=50.0), 51.0, Cause.TIMEOUT, ("50 s", "51 s", "resources.timeout")),
-        (watched(last_progress=20.0), 31.0, Cause.STALLED, ("11 s", "10 s")),
-        (watched(rss_mib=200.0), 99.0, Cause.MEMORY, ()),
+        (usage(), 10.0, None, ()),
+        (usage(rss_mib=100.0), 1.0, None, ()),
+        (usage(rss_mib=150.4), 1.0, Cause.MEMORY, ("100 MiB", "150 MiB", "resources.memory")),
+        (usage(last_progress=50.0), 50.0, None, ()),
+        (usage(last_progress=50.0), 51.0, Cause.TIMEOUT, ("50 s", "51 s", "resources.timeout")),
+        (usage(last_progress=20.0), 31.0, Cause.STALLED, ("11 s", "10 s")),
+        (usage(rss_mib=200.0), 99.0, Cause.MEMORY, ()),
     ],
 )
 def test_a_limit_that_is_passed_is_named_with_what_was_reached(
-    attempt: Watched, now: float, cause: Cause | None, words: tuple[str, ...]
+    attempt: Usage, now: float, cause: Cause | None, words: tuple[str, ...]
 ) -> None:
-    ending = retry_policy.overstepped(attempt, now)
-    assert (ending.cause if ending else None) == cause
-    assert all(word in ending.message for word in words if ending)
+    outcome = retry_policy.exceeded_limit(attempt, now)
+    assert (outcome.cause if outcome else None) == cause
+    assert all(word in outcome.message for word in words if outcome)
 
 
 def test_ranks_share_the_memory_of_all() -> None:
     resources = make_job(memory_mib=100, ranks=3).resources
-    assert retry_policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
-    ending = retry_policy.overstepped(Watched(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
-    assert ending is not None
-    assert ending.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
+    assert retry_policy.exceeded_limit(Usage(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
+    outcome = retry_policy.exceeded_limit(Usage(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
+    assert outcome is not None
+    assert outcome.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
 
 
 def test_the_next_look_is_at_the_first_limit_that_time_alone_can_bring() -> None:
-    assert retry_policy.next_look(watched()) == 10.0
-    assert retry_policy.next_look(watched(last_progress=35.0)) == 45.0
-    assert retry_policy.next_look(watched(last_progress=45.0)) == 50.0
+    assert retry_policy.next_limit_at(usage()) == 10.0
+    assert retry_policy.next_limit_at(usage(last_progress=35.0)) == 45.0
+    assert retry_policy.next_limit_at(usage(last_progress=45.0)) == 50.0
 
 
 def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:

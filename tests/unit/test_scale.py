@@ -29,8 +29,8 @@ from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
-from orchestrator.supervisor.active_attempts import ActiveAttempts
-from orchestrator.supervisor.events import Live, SilentReporter, View
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.terminal import live_table
 from orchestrator.terminal.live_table import LiveReporter
@@ -119,19 +119,19 @@ def test_a_turn_costs_the_same_however_many_jobs_run_and_wait(tmp_path: Path) ->
     assert few == many > 0
 
 
-def live(job_id: str) -> Live:
+def make_attempt(job_id: str) -> ActiveAttempt:
     handle = Handle(job_id, 0)
-    return Live(job=make_job(job_id), handle=handle, slot=Slot(index=0), started=0.0, last_progress=0.0)
+    return ActiveAttempt(job=make_job(job_id), handle=handle, slot=Slot(index=0), started=0.0, last_progress=0.0)
 
 
 def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
     running = ActiveAttempts()
-    ones = [live(f"j{number}") for number in range(100)]
+    ones = [make_attempt(f"j{number}") for number in range(100)]
     for one in ones:
         running.add(one)
     for number, one in enumerate(ones):
         running.progressed(one, Progress(phase="training", env_steps=number, env_steps_per_s=0.1, cpu_share=0.3), 1.0)
-        running.sampled(one, 40.0 + number)
+        running.sampled(one, 40.0 + number, 1.0)
     assert running.steps_to_go == sum(1000 - number for number in range(100))
     assert running.promised_mib == sum(60 - number for number in range(60))
     assert (running.env_steps_per_s, running.cores_busy) == (10.0, 30.0)
@@ -142,28 +142,28 @@ def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
 
 def test_each_is_looked_at_when_its_moment_has_come_and_not_before() -> None:
     running = ActiveAttempts()
-    first, second, gone = live("first"), live("second"), live("gone")
+    first, second, gone = make_attempt("first"), make_attempt("second"), make_attempt("gone")
     for one, when in ((first, 10.0), (second, 20.0), (gone, 5.0)):
         running.add(one)
-        running.look_at(one, when)
+        running.check_at(one, when)
     running.remove(gone)
     assert running.due(9.9) == []
     assert running.due(10.0) == [first]
     assert running.due(10.0) == []  # not again, unless somebody says so
-    running.look_at(second, 15.0)
-    running.look_at(second, 30.0)  # the earlier look stands
+    running.check_at(second, 15.0)
+    running.check_at(second, 30.0)  # the earlier look stands
     assert running.due(15.0) == [second]
     assert running.due(99.0) == []
 
 
 def test_the_next_attempt_of_a_job_does_not_inherit_the_looks_of_the_last() -> None:
     running = ActiveAttempts()
-    last, then = live("j"), live("j")
+    last, then = make_attempt("j"), make_attempt("j")
     running.add(last)
-    running.look_at(last, 1.0)
+    running.check_at(last, 1.0)
     running.remove(last)
     running.add(then)
-    running.look_at(then, 2.0)
+    running.check_at(then, 2.0)
     assert running.due(1.0) == []
     assert running.due(2.0) == [then]
 
@@ -195,9 +195,9 @@ def of_35_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> recorder.Reco
 def test_the_summary_of_many_jobs_is_written_a_page_a_turn(of_35_jobs: recorder.Recorder) -> None:
     one, paths = of_35_jobs, of_35_jobs.paths
     for turn in range(3):
-        one.turn_ends(float(turn))
+        one.end_turn(float(turn))
         assert not paths.summary_json.exists()
-    one.turn_ends(3.0)
+    one.end_turn(3.0)
     written = json.loads(paths.summary_json.read_text())
     assert [row["job_id"] for row in written] == [f"j{place:02}" for place in range(35)]
     assert len(paths.summary_csv.read_text().splitlines()) == 36
@@ -206,9 +206,9 @@ def test_the_summary_of_many_jobs_is_written_a_page_a_turn(of_35_jobs: recorder.
 
 def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.Recorder) -> None:
     one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
-    one.turn_ends(0.0)
+    one.end_turn(0.0)
     ledger.set_progress([("j00", 77, None, None, None)])  # of a page that is written already
-    one.turn_ends(0.1, final=True)
+    one.end_turn(0.1, final=True)
     assert json.loads(paths.summary_json.read_text()) == json.loads(json.dumps(ledger.summary()))
     assert json.loads(paths.summary_json.read_text())[0]["env_steps"] == 77
     assert not list(paths.root.glob(".summary*"))
@@ -245,7 +245,7 @@ def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.Mon
     view = View(
         elapsed_s=1.0,
         counts=Counter(RUNNING=1),
-        live=[live("only")],
+        active=[make_attempt("only")],
         ended=[],
         next_up=[],
         steps_to_go=1,

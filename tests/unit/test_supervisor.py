@@ -301,7 +301,7 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
 
     def each_turn(view: View) -> None:
-        if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._leaving.stops_asked]:
+        if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._termination.stops_requested]:
             experiment.supervisor.request_stop("SIGINT")
 
     experiment.told.each_turn = each_turn
@@ -310,7 +310,7 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
 
 
 def test_an_exit_code_of_zero_without_a_last_word_is_no_success(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")], last_word_expected=True)
+    experiment = Experiment(tmp_path, [make_job("a")], exit_record_expected=True)
     assert experiment.run() == {"a": "FAILED"}
     assert "before the training was done" in experiment.told.messages()
 
@@ -326,7 +326,7 @@ def test_a_stop_is_obeyed_while_all_jobs_are_held_back(tmp_path: Path) -> None:
     killed = Behaviour(after_s=0.1, returncode=-9)
     experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], fates({"k": killed}))
     experiment.told.each_turn = once(
-        lambda view: view.elapsed_s > 200 and not view.live, lambda: experiment.supervisor.request_stop("SIGINT")
+        lambda view: view.elapsed_s > 200 and not view.active, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert experiment.run() == {"k": "PENDING"}
     assert experiment.fake.time_s < 261
@@ -349,7 +349,7 @@ def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(t
 def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.told.each_turn = once(
-        lambda view: not view.live and view.elapsed_s > 0, lambda: experiment.supervisor.request_stop("SIGINT")
+        lambda view: not view.active and view.elapsed_s > 0, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert not experiment.supervisor.interrupted
@@ -379,7 +379,7 @@ def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
 
     def each_turn(view: View) -> None:
-        if view.elapsed_s > 1 and not experiment.supervisor._leaving.stops_asked:
+        if view.elapsed_s > 1 and not experiment.supervisor._termination.stops_requested:
             experiment.supervisor.request_stop("SIGINT")
             ask(tmp_path, ("cancel", "j0000"))
 
@@ -507,7 +507,7 @@ def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over
 def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
     class Impatient(FakeExecutor):
         def poll(self, timeout_s: float) -> Sequence[Event]:
-            if self.time_s > 20 and experiment.supervisor._leaving.stops_asked < 2:
+            if self.time_s > 20 and experiment.supervisor._termination.stops_requested < 2:
                 experiment.supervisor.request_stop("SIGINT")
             return FakeExecutor.poll(self, timeout_s)
 
@@ -651,7 +651,7 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
         tmp_path, jobs, lambda launch: Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress)
     )
     views: list[tuple[int, float, int]] = []
-    experiment.told.each_turn = lambda view: views.append((view.steps_to_go, view.env_steps_per_s, len(view.live)))
+    experiment.told.each_turn = lambda view: views.append((view.steps_to_go, view.env_steps_per_s, len(view.active)))
     experiment.run()
     assert (3 * 1000 + 2 * 600, 20.0, 2) in views
     assert views[-1] == (0, 0.0, 0)
@@ -673,7 +673,7 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
     experiment.run()
     experiment.ledger.close()
     again = Experiment(tmp_path, [])
-    again.supervisor._roster.take_up(again.supervisor.rows)
+    again.supervisor._jobs.load(again.supervisor.rows)
     assert set(map(str, waiting)) == {"(600, ['k'])"}
     assert again.supervisor._view().steps_to_go == 600
 
@@ -682,7 +682,9 @@ def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
     table = {"j0000": Behaviour(returncode=1)}
     experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], fates(table), cpus=1)
     seen: list[list[tuple[str, str]]] = []
-    experiment.told.each_turn = lambda view: seen.append([(live.job.job_id, state.name) for live, state in view.ended])
+    experiment.told.each_turn = lambda view: seen.append(
+        [(attempt.job.job_id, state.name) for attempt, state in view.ended]
+    )
     experiment.run()
     assert [("j0000", "FAILED")] in seen
     assert seen[-1] == [(name, "SUCCEEDED") for name in names(9)[-5:]]
@@ -735,7 +737,7 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
     profile = cProfile.Profile()
 
     def each_turn(view: View) -> None:
-        ends = len(experiment.fake.launches) - len(view.live)
+        ends = len(experiment.fake.launches) - len(view.active)
         if ends >= 150:
             profile.disable()
             experiment.supervisor.request_stop("enough")
