@@ -98,7 +98,7 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
 
 def over_gymnasium(repeats: int) -> list[Line]:
     """Our environment against ``DummyVecEnv`` as Stable-Baselines3's ``make_vec_env`` makes it."""
-    from orchestrator.worker.tasks.presets import PRESETS
+    from orchestrator.core.task_names import PRESETS
 
     lines = []
     for name in (preset.removeprefix("gymnasium:") for preset in PRESETS):

@@ -24,9 +24,8 @@ from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import in_place_order, quoted, suggestion
-from orchestrator.jobfile.value_types import TASKS
 
-__all__ = ["TASKS", "Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
+__all__ = ["Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.errors import Problem
+from orchestrator.core.task_names import PRESETS
 from orchestrator.core.worker_spec import fast_refused, unfit_for_fast
 from orchestrator.jobfile.algorithm_keys import check_algorithm
 from orchestrator.jobfile.distributed_keys import check_ranks
 from orchestrator.jobfile.hyperparameters import Ppo
 from orchestrator.jobfile.layers import Layer
-from orchestrator.jobfile.value_types import PRESETS
 
 FAMILY = ("task", "env", "entry_point")
 """Of these a job has one: the most specific layer that sets any decides."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from orchestrator.core.task_names import AUTO, PRESETS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.units import parse_duration, parse_size
@@ -18,22 +19,6 @@ MOST = 10**12
 
 
 SHORTEST_STALL_S = 3
-
-TASKS = ("balance", "forward", "reach", "stand", "track")
-"""Built-in tasks; each has its file in ``orchestrator/worker/tasks``."""
-AUTO = "auto"
-"""The built-in task that suits the robot's structure; chosen before launch."""
-PRESETS = (
-    "gymnasium:Ant-v5",
-    "gymnasium:HalfCheetah-v5",
-    "gymnasium:Hopper-v5",
-    "gymnasium:Humanoid-v5",
-    "gymnasium:InvertedDoublePendulum-v5",
-    "gymnasium:InvertedPendulum-v5",
-    "gymnasium:Swimmer-v5",
-    "gymnasium:Walker2d-v5",
-)
-"""Gymnasium's own environments over the batched environment, in ``orchestrator/worker/tasks/presets``."""
 
 
 class ExpectedError(ValueError):

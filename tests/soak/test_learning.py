@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_helpers import REPOSITORY, command, environment
 
-from orchestrator.worker.tasks import TASKS
+from orchestrator.core.task_names import TASKS
 
 JOBS = REPOSITORY / "jobs" / "tasks"
 FILES = sorted(JOBS.glob("*.toml"))

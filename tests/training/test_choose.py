@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.tasks import AUTO, TASKS, choose, make_task
+from orchestrator.worker.tasks import AUTO, choose, find_task, make_task
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 GYMNASIUM = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
@@ -52,14 +52,14 @@ def test_auto_picks_for_every_robot_of_ours_and_the_task_fits(path: Path) -> Non
     task, reason = choose(model)
     assert task == OURS.get(path.stem, "forward")
     assert "root '" in reason or "base" in reason
-    assert type(make_task(AUTO, model)) is TASKS[task]
+    assert type(make_task(AUTO, model)) is find_task(task)
 
 
 @pytest.mark.parametrize(("robot", "expected"), THEIRS.items())
 def test_auto_picks_for_the_robots_of_gymnasium(robot: str, expected: str) -> None:
     model = load_model(GYMNASIUM / f"{robot}.xml")
     assert choose(model)[0] == expected
-    assert type(make_task(AUTO, model)) is TASKS[expected]
+    assert type(make_task(AUTO, model)) is find_task(expected)
 
 
 def test_the_reason_names_what_was_seen() -> None:
@@ -104,7 +104,7 @@ def test_what_fits_nothing_is_told_what_there_is_and_what_to_do() -> None:
 
 def test_auto_goes_wherever_a_task_goes() -> None:
     env = MujocoVecEnv(MJCF / "quadruped.xml", AUTO, n_envs=2, seed=0, task_options={"ctrl_cost_weight": 0.5})
-    assert type(env.simulation.task) is TASKS["forward"]
+    assert type(env.simulation.task) is find_task("forward")
     assert env.simulation.task.options.ctrl_cost_weight == 0.5
     with pytest.raises(ValueError, match='unknown option "min_heigth" of task "forward"; did you mean "min_height"'):
         make_task(AUTO, load_model(MJCF / "quadruped.xml"), {"min_heigth": 0.5})

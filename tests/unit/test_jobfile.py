@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.task_names import PRESETS, TASKS
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import Experiment, from_mapping, json_schema, load, parse_override, safe_name
 from orchestrator.jobfile.job_names import matrix_suffix
 from orchestrator.jobfile.units import parse_duration, parse_size
-from orchestrator.jobfile.value_types import PRESETS, TASKS
 
 ROOT = Path(__file__).parents[2]
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
@@ -146,12 +146,6 @@ def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
     assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
     assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
     assert job.max_retries == 2
-
-
-def test_the_tasks_of_the_job_file_are_those_of_the_worker() -> None:
-    from orchestrator.worker import tasks
-
-    assert set(TASKS) == set(tasks.TASKS)
 
 
 @pytest.mark.parametrize("task", ["auto", "reach", "gymnasium:Ant-v5", "my_tasks:Jump", "lab.tasks:Track", "my:Track"])

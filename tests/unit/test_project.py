@@ -10,8 +10,9 @@ import jsonschema
 import pytest
 
 from orchestrator.cli import app
+from orchestrator.core.task_names import TASKS
 from orchestrator.jobfile import json_schema, load
-from orchestrator.worker.tasks import TASKS
+from orchestrator.worker.tasks import find_task
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB_FILES = sorted((ROOT / "jobs").glob("*.toml"))
@@ -56,7 +57,7 @@ def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task
         if line.startswith("| `"):
             option, tasks, default, _ = (cell.strip() for cell in line.strip("|").split("|"))
             rows[option.strip("`")] = (tasks, default)
-    for field in dataclasses.fields(TASKS[task].Options):
+    for field in dataclasses.fields(find_task(task).Options):
         tasks, default = rows[field.name]
         assert f"`{task}`" in tasks or tasks in ("all", "all but `balance`"), field.name
         if isinstance(field.default, float):

@@ -1,4 +1,4 @@
-"""Tasks by name. A new built-in one is a file with a subclass of :class:`Task` and a line in ``TASKS``."""
+"""Tasks by name. A new built-in one is a module here and an entry in ``orchestrator/core/task_names.py``."""
 
 from __future__ import annotations
 
@@ -8,27 +8,12 @@ from typing import Any
 
 import mujoco
 
+from orchestrator.core.task_names import AUTO, TASKS
 from orchestrator.worker.runtime import outcome, user_env
-from orchestrator.worker.tasks.balance import Balance
-from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, read_options
+from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, load_built_in, read_options
 from orchestrator.worker.tasks.choose import choose
-from orchestrator.worker.tasks.forward import Forward
-from orchestrator.worker.tasks.reach import Reach
-from orchestrator.worker.tasks.stand import Stand
-from orchestrator.worker.tasks.track import Track
 
-__all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
-
-AUTO = "auto"
-"""The task that :func:`choose` chooses."""
-
-TASKS: Mapping[str, type[Task]] = {
-    "balance": Balance,
-    "forward": Forward,
-    "reach": Reach,
-    "stand": Stand,
-    "track": Track,
-}
+__all__ = ["AUTO", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
 
 
 def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None) -> Task:
@@ -59,7 +44,8 @@ def find_task(name: str) -> type[Task]:
     :raises ValueError: there is none of this name, or it is no :class:`Task`.
     """
     if name in TASKS:
-        return TASKS[name]
+        built_in: type[Task] = load_built_in(TASKS[name])
+        return built_in
     family, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -173,6 +174,12 @@ Options = TypeVar("Options", bound=EpisodeOptions)
 
 Range = tuple[float, float]
 """As an option: a list of two numbers in the job file; ``inf`` may be one of them."""
+
+
+def load_built_in(path: str) -> Any:
+    """The class of a built-in task: ``path`` is a value of :data:`orchestrator.core.task_names.TASKS`."""
+    module, _, kind = path.partition(":")
+    return getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
 
 
 def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> Options:

@@ -10,30 +10,18 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.core.task_names import PRESETS
+from orchestrator.worker.tasks.base import load_built_in
 from orchestrator.worker.tasks.presets.base import Preset
-from orchestrator.worker.tasks.presets.floating import Ant, Humanoid
-from orchestrator.worker.tasks.presets.pendulums import InvertedDoublePendulum, InvertedPendulum
-from orchestrator.worker.tasks.presets.planar import HalfCheetah, Hopper, Swimmer, Walker2d
-
-PRESETS: Mapping[str, type[Preset]] = {
-    "gymnasium:Ant-v5": Ant,
-    "gymnasium:HalfCheetah-v5": HalfCheetah,
-    "gymnasium:Hopper-v5": Hopper,
-    "gymnasium:Humanoid-v5": Humanoid,
-    "gymnasium:InvertedDoublePendulum-v5": InvertedDoublePendulum,
-    "gymnasium:InvertedPendulum-v5": InvertedPendulum,
-    "gymnasium:Swimmer-v5": Swimmer,
-    "gymnasium:Walker2d-v5": Walker2d,
-}
 
 
 def find(name: str) -> type[Preset]:
     """:raises ValueError: there is no preset of this name; the message lists them."""
     if name in PRESETS:
-        return PRESETS[name]
+        preset: type[Preset] = load_built_in(PRESETS[name])
+        return preset
     near = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     raise ValueError(f'unknown task "{name}"; {hint}of gymnasium\'s own there is: {", ".join(PRESETS)}')

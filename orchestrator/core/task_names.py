@@ -1,0 +1,29 @@
+"""The built-in tasks: a new one is a module in ``orchestrator/worker/tasks`` and an entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+AUTO = "auto"
+"""The built-in task that suits the robot's structure; chosen before launch."""
+
+TASKS: Mapping[str, str] = {
+    "balance": "balance:Balance",
+    "forward": "forward:Forward",
+    "reach": "reach:Reach",
+    "stand": "stand:Stand",
+    "track": "track:Track",
+}
+"""Name in a job file → module and class below ``orchestrator.worker.tasks``, imported when the task is asked for."""
+
+PRESETS: Mapping[str, str] = {
+    "gymnasium:Ant-v5": "presets.floating:Ant",
+    "gymnasium:HalfCheetah-v5": "presets.planar:HalfCheetah",
+    "gymnasium:Hopper-v5": "presets.planar:Hopper",
+    "gymnasium:Humanoid-v5": "presets.floating:Humanoid",
+    "gymnasium:InvertedDoublePendulum-v5": "presets.pendulums:InvertedDoublePendulum",
+    "gymnasium:InvertedPendulum-v5": "presets.pendulums:InvertedPendulum",
+    "gymnasium:Swimmer-v5": "presets.planar:Swimmer",
+    "gymnasium:Walker2d-v5": "presets.planar:Walker2d",
+}
+"""Gymnasium's own environments as tasks over the batched simulation; as above."""
