@@ -1,7 +1,7 @@
-"""Pictures of trained policies, made by child processes: one for ``play``, all that are missing after a run.
+"""Videos of trained policies, made by child processes: one for ``play``, all that are missing after a run.
 
-They are made when nothing is trained any more, as they would take the cores from it. Whatever goes wrong with one
-is told and changes nothing else; the same `run` command makes what is missing later.
+They are made when all training is over, because rendering would take cores from it. A failure is a warning and
+changes nothing else; running the same `run` command again makes the missing videos.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settin
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.text import count
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
 TIME_LIMIT_S = 900.0
-"""For the pictures of one job after a run."""
-LOOK_EVERY_S = 0.1
+"""Limit for the video of one job after a run."""
+POLL_INTERVAL_S = 0.1
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
-"""Mesa's, when it draws beside others: in the process's own thread."""
+"""Mesa's setting for rendering in the process's own thread, beside other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to play, and how."""
+    """Which policy to play, and how."""
 
     checkpoint: str | None = None
     """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished policy."""
     interactive: bool = False
-    """In a window, where there is a display; else as video and film strip."""
+    """In a window if there is a display, otherwise as video and film strip."""
     seconds: float | None = None
     episodes: int | None = None
     seed: int = 0
@@ -50,17 +51,17 @@ class Request:
     """Folder for video and film strip; None for the job's own."""
 
     def arguments(self) -> list[str]:
-        """As :mod:`orchestrator.worker.rendering.play` takes them."""
+        """The command line arguments of :mod:`orchestrator.worker.rendering.play`."""
         flags = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
-        named = ("checkpoint", "seconds", "episodes", "seed", "output")
-        return flags + [f"--{name}={getattr(self, name)}" for name in named if getattr(self, name) is not None]
+        valued = ("checkpoint", "seconds", "episodes", "seed", "output")
+        return flags + [f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None]
 
 
 def play(job: JobPaths, request: Request) -> None:
-    """Play the policy of ``job``; what is done is printed.
+    """Play the policy of ``job``; the child prints the files it writes.
 
     :raises UsageError: there is nothing to play yet, or no such checkpoint.
-    :raises OrchestratorError: it could not be played.
+    :raises OrchestratorError: playing failed.
     """
     with Player(job, request, quiet=False) as player:
         player.wait()
@@ -79,11 +80,11 @@ def make_missing(
     reporter: Reporter,
     stopped: Callable[[], bool],
 ) -> None:
-    """Video and film strip of every job that has succeeded and asks for them, unless they are there already.
+    """Make video and film strip of every job that has succeeded and has ``video = true``, unless they exist already.
 
-    As many at once as ``slots`` has room for, each on one CPU of its own.
+    As many at once as ``slots`` has room for, each on its own CPU.
 
-    :param stopped: asked again and again; True ends everything at once.
+    :param stopped: polled; True ends all children at once.
     """
     due = [
         job.job_id
@@ -92,13 +93,13 @@ def make_missing(
     ]
     if not due:
         return
-    reporter.event("pictures", f"making {_videos(len(due))}", jobs=due)
+    reporter.event("pictures", f"making {count(len(due), 'video')}", jobs=due)
     with contextlib.ExitStack() as stack:
         _make(deque(due), paths, slots, reporter, stopped, stack)
 
 
 def is_due(job: JobPaths) -> bool:
-    """Whether pictures are missing, or older than the policy."""
+    """Whether video or film strip are missing, or older than the policy."""
     try:
         trained = job.model.stat().st_mtime_ns
     except OSError:
@@ -107,10 +108,6 @@ def is_due(job: JobPaths) -> bool:
         return min(path.stat().st_mtime_ns for path in (job.video, job.preview)) < trained
     except OSError:
         return True
-
-
-def _videos(count: int) -> str:
-    return f"{count} {'videos' if count > 1 else 'video'}"
 
 
 def _make(
@@ -124,8 +121,8 @@ def _make(
     running: dict[str, tuple[Player, Slot]] = {}
     while waiting or running:
         if stopped():
-            left = len(waiting) + len(running)
-            text = f"stopped; {_videos(left)} not made, which the same `run` command does"
+            missing = count(len(waiting) + len(running), "video")
+            text = f"stopped; {missing} not made: run the same command again to make them"
             reporter.event("warning", text, jobs=[*running, *waiting])
             return
         while waiting and (slot := slots.acquire(1)) is not None:
@@ -150,14 +147,14 @@ def _make(
                 why = f"took more than {TIME_LIMIT_S:.0f} s" if late else message
                 reporter.event("warning", f"{job_id}: no video: {why}", job_id=job_id)
         if running:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 class Player:
-    """One child that plays a policy, in a session of its own. It does not outlive us, nor its block.
+    """A child process that plays a policy, in its own session. It ends with this process and with the ``with`` block.
 
-    :param quiet: its output goes nowhere; else to ours. Its errors are kept for :meth:`end` in either case.
-    :param cpus: what it is bound to; None: nothing.
+    :param quiet: discard its output instead of passing it on. Errors are kept for :meth:`end` in either case.
+    :param cpus: the CPUs it is bound to; None for all.
     """
 
     def __init__(self, job: JobPaths, request: Request, *, quiet: bool, cpus: tuple[int, ...] | None = None) -> None:
@@ -199,7 +196,7 @@ class Player:
         return time.monotonic() - self._started
 
     def wait(self) -> None:
-        """Wait for its end; it is left to be reaped."""
+        """Wait until it has ended, without reaping it."""
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
 
@@ -207,7 +204,7 @@ class Player:
         return has_ended(self._popen.pid)
 
     def end(self) -> tuple[int, str]:
-        """Kill what is left of it. Returns exit code and last line of its errors; may be called again."""
+        """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""
         code = end_group(self._popen)
         self._channel.close()
         if self._errors.closed:
@@ -215,5 +212,5 @@ class Player:
         with self._errors:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        return code, lines[-1] if lines and code > 0 else how
+        ending = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        return code, lines[-1] if lines and code > 0 else ending

@@ -41,7 +41,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import videos
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
-from orchestrator.worker.rendering import film, rendering, scenes
+from orchestrator.worker.rendering import offscreen, scenes, trained_policy, video_encoding
 from orchestrator.worker.rendering import play as worker_play
 
 COARSE = {"frame_skip": 100}
@@ -58,8 +58,8 @@ def opengl() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", ""))
         try:
-            rendering.choose_gl()
-        except rendering.CannotRender as error:
+            offscreen.choose_gl()
+        except offscreen.CannotRender as error:
             pytest.skip(str(error))
 
 
@@ -86,7 +86,7 @@ def size(png: Path) -> tuple[int, int]:
         return image.size
 
 
-STRIP = (film.STRIP_FRAMES * (320 + 4) - 4, film.STRIP_HEIGHT)
+STRIP = (video_encoding.STRIP_FRAMES * (320 + 4) - 4, video_encoding.STRIP_HEIGHT)
 
 
 # -- the play command
@@ -138,7 +138,7 @@ def test_the_same_seed_shows_the_same_episodes_and_another_one_others(finished_o
         for _ in range(2):
             scene.venv.reset()
             pose = scene.content()
-            assert isinstance(pose, rendering.Pose)
+            assert isinstance(pose, offscreen.Pose)
             states.append(pose.state.tobytes())
         return states
 
@@ -154,10 +154,10 @@ def pixels(video: Path) -> bytes:
     ("arguments", "expected"),
     [
         (("nobody",), "nobody: no such job; there is: "),
-        (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; there is: 384, 512"),
+        (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512"),
         (
             ("hopper", "--checkpoint", "gone.pt"),
-            "--checkpoint gone.pt: no such file; expected one, latest, or env_steps",
+            "--checkpoint gone.pt: no such file; expected a file, latest or the env_steps",
         ),
         (("hopper", "--seconds", "0"), "--seconds"),
     ],
@@ -171,14 +171,14 @@ def test_what_cannot_be_played_is_told(finished_once: Experiment, arguments: tup
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "choose_gl", lambda: "none")
+    monkeypatch.setattr(offscreen, "choose_gl", lambda: "none")
     hopper, balancer = (job_dir(finished_once, f"{name}-s0") for name in ("hopper", "balancer"))
     for file, why in (
-        (balancer.checkpoints / "checkpoint-000000000512.pt", "is not of this job: its network has other shapes"),
-        (finished_once.jobs, "is damaged or no checkpoint"),
+        (balancer.checkpoints / "checkpoint-000000000512.pt", "belongs to another job: its network has other shapes"),
+        (finished_once.jobs, "is damaged or not a checkpoint"),
     ):
         asked = worker_play._parser().parse_args([str(hopper.root), f"--checkpoint={file}"])
-        with pytest.raises(worker_play.Unplayable, match=f"{re.escape(str(file))} {why}"):
+        with pytest.raises(trained_policy.Unplayable, match=f"{re.escape(str(file))} {why}"):
             worker_play.play(asked)
 
 
@@ -187,12 +187,12 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
     file = job.checkpoints / "checkpoint-000000000384.pt"
     content = file.read_bytes()
     for asked in ("384", str(file)):
-        chosen = worker_play._read_checkpoint(job, asked)
+        chosen = trained_policy.read_checkpoint(job, asked)
         assert chosen is not None
         assert (chosen.content, chosen.label) == (content, "384")
     shutil.rmtree(job.checkpoints)
-    with pytest.raises(worker_play.Unplayable, match="hopper-s0 has no checkpoint; there is: none so far"):
-        worker_play._read_checkpoint(job, "latest")
+    with pytest.raises(trained_policy.Unplayable, match=r"hopper-s0 has no checkpoint; .*none so far"):
+        trained_policy.read_checkpoint(job, "latest")
 
 
 def test_ctrl_c_ends_the_player_before_the_command(finished_once: Experiment) -> None:
@@ -211,7 +211,8 @@ def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Exper
     job_dir(finished, "hopper-s0").model.unlink()
     done = play(finished, "hopper")
     assert done.returncode == 2
-    assert "hopper-s0 has no model.zip, which a job has once it has succeeded; --checkpoint latest plays" in done.stderr
+    assert "hopper-s0 has no model.zip" in done.stderr
+    assert "--checkpoint latest" in done.stderr
     assert "env_steps: 384, 512" in done.stderr
 
 
@@ -221,21 +222,21 @@ def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Exper
 def test_without_opengl_play_says_what_to_do_and_nothing_else_breaks(finished: Experiment) -> None:
     done = play(finished, "hopper", MUJOCO_GL="off")
     assert done.returncode == 1
-    assert "MUJOCO_GL asks for what does not work here (off: " in done.stderr
+    assert "MUJOCO_GL does not work here (off: " in done.stderr
     assert give("status", finished.run_dir, cwd=finished.cwd, MUJOCO_GL="off").returncode == 0
 
 
 def test_every_library_that_was_tried_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "")
-    monkeypatch.setattr(rendering, "_GL_LIBRARIES", ("off", "nonsense"))
-    with pytest.raises(rendering.CannotRender) as caught:
-        rendering.choose_gl()
+    monkeypatch.setattr(offscreen, "_GL_LIBRARIES", ("off", "nonsense"))
+    with pytest.raises(offscreen.CannotRender) as caught:
+        offscreen.choose_gl()
     for expected in (
         "off: AttributeError",
         "nonsense: RuntimeError",
         "libegl1",
         "libosmesa6",
-        "Training does not need",
+        "Training",
     ):
         assert expected in str(caught.value)
 
@@ -244,7 +245,7 @@ def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(fin
     done = play(finished, "hopper", DISPLAY=":4711", MUJOCO_GL="off")
     assert "display :4711 cannot be used" in done.stdout
     assert "writing video and film strip instead" in done.stdout
-    assert "no pictures can be drawn" in done.stderr  # so it went on to them
+    assert "cannot render pictures" in done.stderr  # so it went on to them
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb, a display without a screen")
@@ -341,7 +342,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
         job = job_dir(experiment, job_id)
         shown, rate = frames(job.video)
         assert len(shown) / rate == pytest.approx(10.0, abs=1 / float(rate))
-        assert size(job.preview)[1] == film.STRIP_HEIGHT
+        assert size(job.preview)[1] == video_encoding.STRIP_HEIGHT
         assert not list(job.root.glob(".*"))  # nothing half written
 
 
@@ -350,7 +351,7 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
 ) -> None:
     experiment, events = filmed
     [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]
-    assert "odd:make cannot draw itself" in warning["message"]
+    assert "odd:make cannot render itself" in warning["message"]
     assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
     assert not job_dir(experiment, "swimmer-s0").preview.exists()
 
@@ -519,7 +520,7 @@ def test_a_goal_is_drawn_where_the_task_has_a_place_for_it(looks: dict[str, dict
 
 def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
     for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
-        stride, rate = film.stride_and_rate(period_s)
+        stride, rate = video_encoding.stride_and_rate(period_s)
         assert stride * period_s * rate == pytest.approx(1.0, rel=1e-3)
         assert rate <= 45
         assert rate >= 20 or stride == 1
@@ -528,10 +529,10 @@ def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None
 def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
     blank = np.zeros((48, 64, 3), np.uint8)
     episodes = [0] * 3 + [1] * 20 + [2] * 5
-    shown = film.strip_indices([rendering.Frame(episode, 0.0, blank) for episode in episodes])
-    assert (shown[0], shown[-1], len(shown)) == (3, 22, film.STRIP_FRAMES)
-    assert film.strip_indices([rendering.Frame(0, 0.0, blank)]) == [0]
-    png = film.film_strip([(0.0, blank), (1.5, blank)])
+    shown = video_encoding.strip_indices([offscreen.Frame(episode, 0.0, blank) for episode in episodes])
+    assert (shown[0], shown[-1], len(shown)) == (3, 22, video_encoding.STRIP_FRAMES)
+    assert video_encoding.strip_indices([offscreen.Frame(0, 0.0, blank)]) == [0]
+    png = video_encoding.film_strip([(0.0, blank), (1.5, blank)])
     with Image.open(io.BytesIO(png)) as image:
-        assert image.size == (2 * 320 + 4, film.STRIP_HEIGHT)
+        assert image.size == (2 * 320 + 4, video_encoding.STRIP_HEIGHT)
         assert np.ptp(np.asarray(image)) == 255  # the times are written on it

@@ -19,9 +19,9 @@ def look(xml: Path) -> dict[str, Any]:
     import mujoco
     import numpy as np
 
-    from orchestrator.worker.rendering import camera, rendering, scenes
+    from orchestrator.worker.rendering import camera, offscreen, scenes
 
-    model = rendering.dressed(xml)
+    model = offscreen.add_scenery(xml)
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
@@ -29,28 +29,28 @@ def look(xml: Path) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     for number in range(MOMENTS):
         mujoco.mj_forward(model, data)
-        frames.append(rendering.Frame(0, data.time, rendering.Pose(scenes.state_of(model, data))))
+        frames.append(offscreen.Frame(0, data.time, offscreen.Pose(scenes.state_of(model, data))))
         while data.time < (number + 1) * EVERY_S:
             data.ctrl[:] = rng.uniform(*model.actuator_ctrlrange.T)
             mujoco.mj_step(model, data)
     robot = camera.robot_geoms(model)
     geom = int(mujoco.mjtObj.mjOBJ_GEOM)
     found = []
-    with rendering.Stage(model) as stage:
-        ours = stage.cameras(frames)[0].fixedcamid < 0
-        for _ in stage.draw(frames):
-            stage.renderer.enable_segmentation_rendering()
-            kinds = stage.renderer.render()
-            stage.renderer.disable_segmentation_rendering()
+    with offscreen.PoseRenderer(model) as renderer:
+        ours = renderer.cameras(frames)[0].fixedcamid < 0
+        for _ in renderer.render(frames):
+            renderer.renderer.enable_segmentation_rendering()
+            kinds = renderer.renderer.render()
+            renderer.renderer.disable_segmentation_rendering()
             mask = (kinds[:, :, 1] == geom) & np.isin(kinds[:, :, 0], robot)
             border = mask[0].any() or mask[-1].any() or mask[:, 0].any() or mask[:, -1].any()
             found.append({"share": float(mask.mean()), "touches_border": bool(border)})
-        bare = next(stage.draw(frames[:1]))
+        bare = next(renderer.render(frames[:1]))
         mujoco.mj_setState(model, data, frames[0].content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(model, data)
         top = camera.corners(model, data, robot).max(axis=0)
-        goal = rendering.Frame(0, 0.0, rendering.Pose(frames[0].content.state, tuple(top + 0.1)))
-        marked = next(stage.draw([goal]))
+        goal = offscreen.Frame(0, 0.0, offscreen.Pose(frames[0].content.state, tuple(top + 0.1)))
+        marked = next(renderer.render([goal]))
     return {"own_camera": not ours, "moments": found, "green": [greens(bare), greens(marked)]}
 
 
@@ -61,9 +61,9 @@ def greens(picture: Any) -> int:
 
 
 if __name__ == "__main__":
-    from orchestrator.worker.rendering import rendering
+    from orchestrator.worker.rendering import offscreen
 
-    rendering.choose_gl()
-    rendering.WIDTH, rendering.HEIGHT = 320, 240
+    offscreen.choose_gl()
+    offscreen.WIDTH, offscreen.HEIGHT = 320, 240
     for argument in sys.argv[1:]:
         print(json.dumps(look(Path(argument))), flush=True)

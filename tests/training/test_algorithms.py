@@ -27,7 +27,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.rendering import play
+from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.outcome import Diverged
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard
@@ -161,14 +161,14 @@ def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
 def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths) -> None:
     spec = dataclasses.replace(spec_of(trained), n_envs=1)
     finished = seen(spec, trained, None)
-    assert finished == seen(spec, trained, play._read_checkpoint(trained, play.LATEST))
+    assert finished == seen(spec, trained, trained_policy.read_checkpoint(trained, trained_policy.LATEST))
     assert len(set(finished)) > 5
 
 
-def seen(spec: WorkerSpec, paths: JobPaths, checkpoint: play.Checkpoint | None) -> list[bytes]:
+def seen(spec: WorkerSpec, paths: JobPaths, checkpoint: trained_policy.Checkpoint | None) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
     venv = env_factory.make(spec, paths.root, n_envs=1, seed=5)
-    act = play._policy(spec, paths, venv, checkpoint, deterministic=True)
+    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True)
     venv.seed(5)
     observation, _ = act(None)
     found = []

@@ -19,8 +19,9 @@ from bundle_helpers import (
 )
 from model_helpers import differences
 
-from orchestrator.worker.robots import bundle
-from orchestrator.worker.robots.bundle import BundleError, collect
+from orchestrator.worker.robots import file_collector
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.file_collector import BundleError
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
@@ -72,7 +73,7 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
     lay_out(tmp_path, {"main.xml": text, "p/a.xml": f"<mujoco>\n\n{MESH.format('a.obj')}</mujoco>"})
     message = problem_of(tmp_path / "main.xml")
     assert message.startswith(f"{tmp_path}/p/a.xml, line 3: <mesh> names 'a.obj': no such file in ")
-    assert message.endswith(f"{tmp_path}/d, {tmp_path}, {tmp_path}/p")
+    assert f"{tmp_path}/d, {tmp_path}, {tmp_path}/p;" in message
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
         ('<mesh file="/no/x.stl"/>', lambda path: None, "names '/no/x.stl': no such file in"),
         ('<include file="/no/x.xml"/>', lambda path: None, "/no/x.xml: no such file"),
         ('<mesh file="x.xml"/>', os.mkfifo, "x.xml: is not a regular file"),
-        ('<texture file="x.xml"/>', os.mkdir, "x.xml: is a folder, expected a file"),
+        ('<texture file="x.xml"/>', os.mkdir, "x.xml: is a folder, expected"),
         (
             '<include file="x.xml"/>',
             lambda path: path.write_bytes(b"\0\1"),
@@ -92,7 +93,7 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
         (
             '<hfield file="x.xml"/>',
             lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 2**40),
-            "bytes, and",
+            "1_099_511_627_776 bytes, expected at most 1_073_741_824",
         ),
         ('<include file="main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
         ('<model file="./main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
@@ -110,10 +111,10 @@ def test_what_cannot_be_taken_along_is_one_message_with_its_line(
 
 
 def test_two_files_that_would_share_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "ELSEWHERE", "d")
+    monkeypatch.setattr(file_collector, "ELSEWHERE", "d")
     text = '<mujoco><compiler meshdir="m"/><asset><mesh file="@/x/a.obj"/><mesh file="d/0/a.obj"/></asset></mujoco>'
     lay_out(tmp_path, {"r/main.xml": text, "x/a.obj": "mesh", "r/m/d/0/a.obj": "mesh"})
-    assert re.search(r"a\.obj: would lie where .*a\.obj lies in a copy", problem_of(tmp_path / "r/main.xml"))
+    assert re.search(r"a\.obj: would have the path of .*a\.obj in a copy", problem_of(tmp_path / "r/main.xml"))
 
 
 @pytest.mark.parametrize("junk", [b"<a", b"<!--", b'<a b="', b"<?", b"<mujoco>", b"<a x='y'>", bytes(range(1, 256))])

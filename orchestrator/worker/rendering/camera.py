@@ -1,7 +1,7 @@
-"""Where the camera stands, worked out from the motion it is to show: the robot is in every frame, never cut off.
+"""Camera placement, computed from the whole motion so that every frame shows the whole robot.
 
-The poses are known before the first one is drawn. So the camera need not guess: it is placed as near as
-the largest excursion allows, and where it follows the robot, it does so without lagging behind.
+All poses are known before the first one is rendered. So the camera stands as near as the largest excursion allows,
+and a camera that follows the robot does so without delay.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MARGIN = 0.1
-"""Of the picture that our own camera leaves free on every side."""
+"""Share of the picture that a computed camera leaves free on every side."""
 OWN_MARGIN = 0.02
-"""Likewise what a model's own camera must leave."""
+"""Share of the picture that a camera of the model must leave free on every side."""
 SMALLEST = 0.2
-"""Of the picture's height or width that a robot takes at least on average, or its model's camera is not used."""
+"""Least mean share of the picture's height or width that the robot must take in a camera of the model."""
 STILL = 1.5
-"""A camera that stands still may be this many times as far away as one that follows; else ours follows."""
+"""The computed camera stands still if that needs at most this many times the distance of one that follows."""
 SMOOTH_S, SMOOTH_HEIGHT_S = 0.5, 1.0
-"""Time over which the followed path is averaged."""
+"""Seconds over which the followed path is averaged, horizontally and vertically."""
 AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
-"""Degrees: nearly from the side, slightly from above; more so for what lies flat."""
+"""Degrees: nearly from the side and slightly from above; from farther above for flat scenes."""
 FLAT = 0.15
-"""Height per width of the space used, below which a robot is looked at from above."""
+"""Ratio of height to width of the occupied space below which the camera looks from above."""
 
 WINDOW_DISTANCE = 2.5
-"""Of the robot's diagonals, a window's camera begins at."""
+"""First distance of a window's camera, in diagonals of the robot."""
 
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
 _FOLLOWING = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
@@ -41,24 +41,24 @@ _UNBOUNDED = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One picture to come: where the robot is."""
+    """Where the robot is in one picture."""
 
     episode: int
     time_s: float
     """Since the start of its episode."""
     corners: Floats
-    """``(n, 3)``, of the boxes around the robot's parts and whatever else is to be seen, in world coordinates."""
+    """``(n, 3)`` corners of the boxes around everything that must be visible, in world coordinates."""
     camera_positions: Floats
-    """``(ncam, 3)``, of the model's own cameras."""
+    """``(ncam, 3)`` positions of the model's cameras."""
     camera_axes: Floats
-    """``(ncam, 3, 3)``, columns: right, up, back."""
+    """``(ncam, 3, 3)`` orientations of the model's cameras; columns: right, up, back."""
 
 
 def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Numbers of the geoms that are the robot: of trees with joints other than a free one, bases included.
+    """Numbers of the geoms that belong to the robot: those of trees with joints other than a free one.
 
-    Things that are merely thrown or pushed are left out, as they may fly anywhere, unless nothing else moves. What a
-    bolted robot stands on is part of it, where it is no larger than the robot.
+    Free objects are left out, as they may fly anywhere, unless nothing else moves. The base of a robot that is bolted
+    to the world is included where it is no larger than the robot.
     """
     articulated, moving = set(), set()
     for joint in range(model.njnt):
@@ -70,14 +70,14 @@ def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     mine = np.isin(model.body_rootid[model.geom_bodyid], list(roots)) & (model.geom_bodyid > 0)
     bounded = ~np.isin(model.geom_type, [int(kind) for kind in _UNBOUNDED])
     visible = model.geom_rgba[:, 3] > 0
-    for wanted in (mine & bounded & visible, mine & bounded, bounded):
-        if wanted.any():
-            return np.flatnonzero(wanted | (_pedestal(model, wanted) & bounded & visible))
+    for geoms in (mine & bounded & visible, mine & bounded, bounded):
+        if geoms.any():
+            return np.flatnonzero(geoms | (_pedestal(model, geoms) & bounded & visible))
     return np.arange(model.ngeom)
 
 
 def _pedestal(model: mujoco.MjModel, robot: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which geoms of the world itself belong to a robot that is bolted to it."""
+    """``(ngeom,)`` which geoms of the world itself are the base of a robot that is bolted to it."""
     roots = np.unique(model.body_rootid[model.geom_bodyid[robot]])
     travels = np.isin(model.jnt_bodyid, roots) & (model.jnt_type != int(mujoco.mjtJoint.mjJNT_HINGE))
     if travels.any():
@@ -91,7 +91,7 @@ def _pedestal(model: mujoco.MjModel, robot: NDArray[np.bool_]) -> NDArray[np.boo
 
 
 def corners(model: mujoco.MjModel, data: mujoco.MjData, geoms: NDArray[np.intp]) -> Floats:
-    """``(8 len(geoms), 3)``: corners of the boxes around ``geoms``, in world coordinates."""
+    """``(8 len(geoms), 3)`` corners of the boxes around ``geoms``, in world coordinates."""
     boxes = model.geom_aabb[geoms]
     local = boxes[:, None, :3] + _SIGNS * boxes[:, None, 3:]
     turned = np.einsum("gij,gkj->gki", data.geom_xmat[geoms].reshape(-1, 3, 3), local)
@@ -99,7 +99,7 @@ def corners(model: mujoco.MjModel, data: mujoco.MjData, geoms: NDArray[np.intp])
 
 
 def choose(model: mujoco.MjModel, moments: Sequence[Moment], aspect: float) -> list[mujoco.MjvCamera]:
-    """A camera for each of ``moments``: the model's own where one shows all of it, ours otherwise.
+    """A camera for each of ``moments``: one of the model's if it shows the whole motion, otherwise a computed one.
 
     :param aspect: width of the picture divided by its height.
     """
@@ -114,9 +114,9 @@ def choose(model: mujoco.MjModel, moments: Sequence[Moment], aspect: float) -> l
 
 
 def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
-    """Let a window's camera follow the robot, near enough to see it; the user moves it from there.
+    """Let a window's camera follow the robot at a near distance, which the user may change.
 
-    :param model: as it is drawn.
+    :param model: the rendered one; the reach of its shadows is changed.
     """
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -129,16 +129,16 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
 
 
 def _shows_all(model: mujoco.MjModel, cam: int, moments: Sequence[Moment], aspect: float) -> bool:
-    """Whether the model's camera has the whole robot in every picture, upright and large enough to be seen."""
+    """Whether a camera of the model has the whole robot in every picture, upright and large enough."""
     if model.cam_sensorsize[cam].any() or int(model.cam_projection[cam]) != int(
         mujoco.mjtProjection.mjPROJ_PERSPECTIVE
     ):
-        return False  # with optics of its own
+        return False  # it has special optics
     half = math.tan(math.radians(model.cam_fovy[cam]) / 2)
     sizes = []
     for moment in moments:
         axes = moment.camera_axes[cam]
-        if axes[2, 1] < abs(axes[2, 0]):  # the world's vertical is not the picture's
+        if axes[2, 1] < abs(axes[2, 0]):  # the picture is not upright
             return False
         seen = (moment.corners - moment.camera_positions[cam]) @ axes
         depth = -seen[:, 2]
@@ -152,7 +152,7 @@ def _shows_all(model: mujoco.MjModel, cam: int, moments: Sequence[Moment], aspec
 
 
 def _own(moments: Sequence[Moment], half: float, aspect: float) -> list[mujoco.MjvCamera]:
-    """Standing still where that is near enough, else following.
+    """Computed cameras: standing still where that is near enough, else following the robot.
 
     :param half: tangent of half the vertical angle of view.
     """
@@ -163,10 +163,12 @@ def _own(moments: Sequence[Moment], half: float, aspect: float) -> list[mujoco.M
     middle = (everything.min(axis=0) + everything.max(axis=0)) / 2
     path = _smooth_path(moments)
     still = _distance([everything - middle], elevation, half, aspect)
-    following = _distance([one - at for one, at in zip(points, path, strict=True)], elevation, half, aspect)
+    following = _distance(
+        [corners_ - centre for corners_, centre in zip(points, path, strict=True)], elevation, half, aspect
+    )
     if still <= STILL * following:
         return [_free(middle, still, elevation)] * len(moments)
-    return [_free(at, following, elevation) for at in path]
+    return [_free(centre, following, elevation) for centre in path]
 
 
 def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera:
@@ -178,21 +180,22 @@ def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera
 
 
 def _smooth_path(moments: Sequence[Moment]) -> Floats:
-    """``(len(moments), 3)``: the robot's middle, averaged to both sides within each episode, so without delay."""
-    middles = np.array([(one.corners.min(axis=0) + one.corners.max(axis=0)) / 2 for one in moments])
-    times, episodes = np.array([one.time_s for one in moments]), np.array([one.episode for one in moments])
+    """``(len(moments), 3)`` the robot's centre, averaged symmetrically in time within its episode, so without delay."""
+    middles = np.array([(moment.corners.min(axis=0) + moment.corners.max(axis=0)) / 2 for moment in moments])
+    times = np.array([moment.time_s for moment in moments])
+    episodes = np.array([moment.episode for moment in moments])
     path = np.empty_like(middles)
     for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
         same = episodes == episode
         for axes, window_s in ((slice(0, 2), SMOOTH_S), (slice(2, 3), SMOOTH_HEIGHT_S)):
-            # As far to one side as there is to the other, or the ends of the path would be pulled inwards.
+            # A symmetric window, or the ends of the path would be pulled inwards.
             reach = min(window_s / 2, time_s - times[same].min(), times[same].max() - time_s)
             path[index, axes] = middles[same & (np.abs(times - time_s) <= reach + 1e-9)][:, axes].mean(axis=0)
     return path
 
 
 def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: float) -> float:
-    """The smallest distance from which all points (relative to what is looked at) are in the picture."""
+    """The smallest distance from which all points are in the picture; they are relative to the point looked at."""
     azimuth, tilt = math.radians(AZIMUTH), math.radians(elevation)
     forward = np.array([math.cos(tilt) * math.cos(azimuth), math.cos(tilt) * math.sin(azimuth), math.sin(tilt)])
     right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])

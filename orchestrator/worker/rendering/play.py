@@ -1,9 +1,9 @@
-"""``python -m orchestrator.worker.rendering.play JOB_DIR …``: a trained policy at work, in a window or as video and
-film strip.
+"""``python -m orchestrator.worker.rendering.play JOB_DIR …``: show a trained policy in a window, or write a video and
+a film strip.
 
-Everything comes from the job's directory: spec, robot, policy. One line on standard output for each thing
-done; where it cannot be done the last line of standard error says why, and the exit code is 2 for what the
-user can mend in the command, else 1.
+Everything is read from the job's directory: spec, robot and policy. Every file written is a line on standard output.
+On failure the last line of standard error says why; the exit code is 2 for what another command line would avoid,
+otherwise 1.
 """
 
 from __future__ import annotations
@@ -17,32 +17,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
-from orchestrator.worker.rendering import film, rendering, scenes
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.rendering import offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
+from orchestrator.worker.rendering.trained_policy import Unplayable, load_policy, read_checkpoint
 from orchestrator.worker.runtime import lifeline, outcome
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecEnv
-
-    from orchestrator.worker.training.algorithms import Model
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
-LONGEST_S = 600.0
-"""Where only episodes are counted: some never end."""
-LATEST = "latest"
-"""As ``--checkpoint``: the one with the most env_steps."""
-_FOR_POLICY = ("use_sde", "sde_sample_freq", "action_noise")
-"""The hyperparameters that policy and exploration are built from."""
-
-
-class Unplayable(Exception):
-    """The user can mend it in the command, or wait; the message says how."""
+MAX_S = 600.0
+"""Limit for ``--episodes`` alone: some episodes never end."""
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -51,18 +39,18 @@ def main(arguments: list[str]) -> NoReturn:
     code, message = 0, ""
     try:
         play(_parser().parse_args(arguments))
-    except (Unplayable, rendering.CannotRender) as error:
+    except (Unplayable, offscreen.CannotRender) as error:
         code, message = (2 if isinstance(error, Unplayable) else 1), str(error)
     except OSError as error:
         code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
-    except Exception as error:  # of robot, policy or the user's environment: a message, no traceback
+    except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
         code, message = 1, outcome.describe(error)
     if message:
         print(" ".join(message.split()), file=sys.stderr)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)  # the interpreter's own way out would wait for threads of the user's and of the window
+    os._exit(code)  # a normal exit would wait for the threads of the user's code and of the window
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,178 +66,59 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def play(asked: argparse.Namespace) -> None:
-    """Read the job, then show it in a window or write its pictures."""
-    paths = JobPaths(asked.job_dir)
+def play(options: argparse.Namespace) -> None:
+    """Read the job, then show it in a window or write video and film strip."""
+    paths = JobPaths(options.job_dir)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
-    trained = _read_checkpoint(paths, asked.checkpoint)
-    in_window = asked.interactive and _has_display()
+    trained = read_checkpoint(paths, options.checkpoint)
+    in_window = options.interactive and _has_display()
     if not in_window:
-        rendering.choose_gl()
-    import stable_baselines3  # noqa: F401  # before the user's folder comes first: its random.py is not for us
+        offscreen.choose_gl()
+    import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
-    scene = scenes.open_scene(spec, paths, asked.seed)
+    scene = scenes.open_scene(spec, paths, options.seed)
     if in_window and scene.model is None:
-        print("this environment draws itself: video and film strip are written instead of a window")
-        rendering.choose_gl()
+        print("this environment renders itself and cannot be shown in a window: writing video and film strip instead")
+        offscreen.choose_gl()
         in_window = False
-    act = _policy(spec, paths, scene.venv, trained, deterministic=not asked.stochastic)
+    act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
     if in_window:
-        _show(scene, act, asked)
+        _show(scene, act, options)
     else:
-        _write(scene, act, asked, paths, label="" if trained is None else f"-{trained.label}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A file, read at once: while the job is trained older ones are removed."""
-
-    path: Path
-    content: bytes
-
-    @property
-    def label(self) -> str:
-        """``checkpoint-000000051200.pt`` → ``51200``; other names as they are."""
-        name = self.path.stem.removeprefix("checkpoint-")
-        return str(int(name)) if name.isdecimal() else name
-
-
-def _read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
-    """What to play, None for the finished policy.
-
-    :raises Unplayable: there is none, with what there is.
-    """
-    steps = {int(path.stem.rpartition("-")[2]): path for path in sorted(paths.checkpoints.glob("checkpoint-*.pt"))}
-    there = ", ".join(map(str, steps)) or "none so far"
-    if asked is None:
-        if not paths.model.exists():
-            raise Unplayable(
-                f"{paths.root.name} has no model.zip, which a job has once it has succeeded; --checkpoint {LATEST} "
-                f"plays the latest of its checkpoints (env_steps: {there})"
-            )
-        return None
-    if asked == LATEST or asked.isdecimal():
-        wanted = max(steps, default=-1) if asked == LATEST else int(asked)
-        if wanted not in steps:
-            at = f" at {wanted} env_steps" if steps else ""
-            raise Unplayable(f"{paths.root.name} has no checkpoint{at}; there is: {there}")
-        path = steps[wanted]
-    else:
-        path = Path(asked)
-    try:
-        return Checkpoint(path, path.read_bytes())
-    except (FileNotFoundError, IsADirectoryError):
-        raise Unplayable(
-            f"--checkpoint {asked}: no such file; expected one, {LATEST}, or env_steps of this job: {there}"
-        ) from None
+        _write(scene, act, options, paths, label="" if trained is None else f"-{trained.label}")
 
 
 def _has_display() -> bool:
-    """Whether a window can be opened; says so where not."""
+    """Whether a window can be opened; prints the reason where not."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         print("no display here (DISPLAY and WAYLAND_DISPLAY are not set): writing video and film strip instead")
         return False
     import glfw
 
-    with warnings.catch_warnings(record=True) as said:  # GLFW's errors come as warnings
+    with warnings.catch_warnings(record=True) as messages:  # GLFW's errors come as warnings
         warnings.simplefilter("always")
         if glfw.init():
             glfw.terminate()
             return True
     name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
-    why = f" ({said[-1].message})" if said else ""
+    why = f" ({messages[-1].message})" if messages else ""
     print(f"display {name} cannot be used{why}: writing video and film strip instead")
     return False
 
 
-def _policy(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
-) -> Callable[[Any], tuple[Any, bool]]:
-    """What takes an observation (None: begin), acts on it, and gives the next one and whether an episode has ended."""
-    from orchestrator.worker.training import algorithms
-
-    statistics: dict[str, Any] | None = None
-    if trained is None:
-        kind = algorithms.CLASSES[spec.algo]
-        model: Model = kind.load(paths.model, device="cpu", custom_objects=_small_buffer(spec))
-    else:
-        model, statistics = _from_checkpoint(spec, venv, trained)
-    wrapped: Any = model._wrap_env(_normalized(spec, paths, venv, trained, statistics))
-
-    def act(observation: Any) -> tuple[Any, bool]:
-        if observation is None:
-            return wrapped.reset(), False
-        actions, _ = model.predict(observation, deterministic=deterministic)
-        if not deterministic:
-            actions = algorithms.with_noise(model, actions)
-        observation, _, dones, _ = wrapped.step(actions)
-        return observation, bool(dones[0])
-
-    return act
-
-
-def _small_buffer(spec: WorkerSpec) -> dict[str, Any]:
-    """Hyperparameters that keep a model which only plays from making room for gigabytes of experience."""
-    return {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
-
-
-def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[Model, dict[str, Any] | None]:
-    """The policy of a checkpoint, and its normalisation's statistics.
-
-    :raises Unplayable: the file is damaged or of another robot.
-    """
-    from orchestrator.worker.training import checkpoint, learners
-
-    try:
-        state = checkpoint.load(trained.content)
-    except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-        raise Unplayable(f"{trained.path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
-    few = {name: value for name, value in spec.hyperparameters.items() if name in _FOR_POLICY} | _small_buffer(spec)
-    model = learners.build(dataclasses.replace(spec, hyperparameters=few), venv).model
-    try:
-        model.policy.load_state_dict(state["policy"])
-    except (RuntimeError, KeyError):
-        raise Unplayable(
-            f"{trained.path} is not of this job: its network has other shapes than {spec.job_id}'s"
-        ) from None
-    return model, state["normalization"]
-
-
-def _normalized(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, statistics: dict[str, Any] | None
-) -> VecEnv:
-    """``venv`` with observations as the policy saw them in training."""
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    from orchestrator.worker.envs import env_factory
-
-    if not spec.normalize:
-        return venv
-    if trained is None:
-        if not paths.vecnormalize.exists():
-            raise Unplayable(f"{paths.vecnormalize} is missing: the policy means nothing without its normalisation")
-        wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
-    else:
-        wrapped = env_factory.normalized(spec, venv)
-        if statistics and "obs_rms" in statistics:
-            wrapped.obs_rms = statistics["obs_rms"]
-    wrapped.training = wrapped.norm_reward = False
-    return wrapped
-
-
 def _frames(
-    scene: Scene, act: Callable[[Any], tuple[Any, bool]], stride: int, asked: argparse.Namespace
-) -> Iterator[rendering.Frame]:
-    """Every ``stride``-th control step until the time or the episodes asked for are over."""
-    limit_s = asked.seconds or (LONGEST_S if asked.episodes else DEFAULT_S)
+    scene: Scene, act: Callable[[Any], tuple[Any, bool]], stride: int, options: argparse.Namespace
+) -> Iterator[offscreen.Frame]:
+    """Every ``stride``-th control step, up to the requested time or number of episodes."""
+    limit_s = options.seconds or (MAX_S if options.episodes else DEFAULT_S)
     observation, _ = act(None)
     episode = step = total = 0
-    while total * scene.period_s < limit_s - 1e-9 and episode < (asked.episodes or float("inf")):
+    while total * scene.period_s < limit_s - 1e-9 and episode < (options.episodes or float("inf")):
         if total % stride == 0:
-            yield rendering.Frame(episode, step * scene.period_s, scene.content())
+            yield offscreen.Frame(episode, step * scene.period_s, scene.content())
         observation, done = act(observation)
         total, step = total + 1, step + 1
         if done:
@@ -257,48 +126,48 @@ def _frames(
 
 
 def _write(
-    scene: Scene, act: Callable[[Any], tuple[Any, bool]], asked: argparse.Namespace, paths: JobPaths, *, label: str
+    scene: Scene, act: Callable[[Any], tuple[Any, bool]], options: argparse.Namespace, paths: JobPaths, *, label: str
 ) -> None:
-    stride, rate = film.stride_and_rate(scene.period_s)
-    frames = list(_frames(scene, act, stride, asked))
-    strip = dict.fromkeys(film.strip_indices(frames))
-    kept: list[tuple[float, rendering.Picture]] = []
+    stride, rate = video_encoding.stride_and_rate(scene.period_s)
+    frames = list(_frames(scene, act, stride, options))
+    strip = set(video_encoding.strip_indices(frames))
+    strip_pictures: list[tuple[float, offscreen.Picture]] = []
 
-    def kept_for_strip() -> Iterator[rendering.Picture]:
+    def keeping_strip() -> Iterator[offscreen.Picture]:
         for index, picture in enumerate(_pictures(scene, frames)):
             if index in strip:
-                kept.append((frames[index].time_s, picture))
+                strip_pictures.append((frames[index].time_s, picture))
             yield picture
 
-    video = film.encode(kept_for_strip(), rate)
-    folder = asked.output or paths.root
+    video = video_encoding.encode(keeping_strip(), rate)
+    folder = options.output or paths.root
     folder.mkdir(parents=True, exist_ok=True)
-    for path, content in ((paths.preview, film.film_strip(kept)), (paths.video, video)):
+    for path, content in ((paths.preview, video_encoding.film_strip(strip_pictures)), (paths.video, video)):
         target = folder / f"{path.stem}{label}{path.suffix}"
         write_whole(target, content)
         print(f"wrote {target}")
 
 
-def _pictures(scene: Scene, frames: Sequence[rendering.Frame]) -> Iterator[rendering.Picture]:
+def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offscreen.Picture]:
     if scene.model is not None:
-        with rendering.Stage(scene.model()) as stage:
-            yield from stage.draw(frames)
+        with offscreen.PoseRenderer(scene.model()) as renderer:
+            yield from renderer.render(frames)
         return
     for frame in frames:
-        assert not isinstance(frame.content, rendering.Pose)
+        assert not isinstance(frame.content, offscreen.Pose)
         yield frame.content
 
 
-def _show(scene: Scene, act: Callable[[Any], tuple[Any, bool]], asked: argparse.Namespace) -> None:
-    """MuJoCo's viewer, in real time, until it is closed or what was asked for is over."""
+def _show(scene: Scene, act: Callable[[Any], tuple[Any, bool]], options: argparse.Namespace) -> None:
+    """MuJoCo's viewer in real time, until it is closed or the requested time or episodes are over."""
     import mujoco
     import mujoco.viewer
 
     from orchestrator.worker.rendering import camera
 
     assert scene.model is not None
-    if asked.seconds is None and asked.episodes is None:
-        asked.seconds = float("inf")
+    if options.seconds is None and options.episodes is None:
+        options.seconds = float("inf")
     model = scene.model()
     data = mujoco.MjData(model)
     with mujoco.viewer.launch_passive(model, data, show_left_ui=False, show_right_ui=False) as viewer:
@@ -306,10 +175,10 @@ def _show(scene: Scene, act: Callable[[Any], tuple[Any, bool]], asked: argparse.
             camera.follow(model, viewer.cam)
         print("playing; close the window to end")
         due = time.monotonic()
-        for frame in _frames(scene, act, 1, asked):
+        for frame in _frames(scene, act, 1, options):
             if not viewer.is_running():
                 return
-            assert isinstance(frame.content, rendering.Pose)
+            assert isinstance(frame.content, offscreen.Pose)
             with viewer.lock():
                 mujoco.mj_setState(model, data, frame.content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
                 mujoco.mj_forward(model, data)

@@ -1,4 +1,6 @@
-"""A job's environment made ready to be drawn: built-in tasks and MuJoCo environments by us, others by themselves."""
+"""A job's environment prepared for rendering. Built-in tasks and MuJoCo environments are rendered here, others render
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.rendering import rendering
+from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.runtime import outcome
 
 if TYPE_CHECKING:
@@ -23,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
-    """An environment of one robot, and how pictures of it come about."""
+    """An environment of one robot, and how to get pictures of it."""
 
     venv: VecEnv
     period_s: float
     """Simulated time between control steps."""
-    content: Callable[[], rendering.Pose | rendering.Picture]
-    """What is to be seen now."""
+    content: Callable[[], offscreen.Pose | offscreen.Picture]
+    """The current pose, or a picture where the environment renders itself."""
     model: Callable[[], mujoco.MjModel] | None
-    """What poses are drawn with; None where the environment draws itself."""
+    """The model that poses are rendered with; None where the environment renders itself."""
 
 
 def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
-    """The job's environment, once, able to be drawn.
+    """One environment of the job, prepared for rendering.
 
-    :raises rendering.CannotRender: it cannot be drawn.
+    :raises offscreen.CannotRender: it can neither be rendered nor render itself.
     """
     from orchestrator.worker.envs import divergence_wrapper, env_factory
 
@@ -45,14 +47,14 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
         batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
         batch.seed(seed)
         return _task_scene(batch, paths.root / str(spec.xml))
-    why = ""
+    reason = ""
     venv: VecEnv | None = None
     if spec.entry_point is None or _takes_render_mode(spec.entry_point):
         drawing = dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"})
         try:
             venv = env_factory.make(drawing, paths.root, n_envs=1, seed=seed)
-        except Exception as error:  # whatever an environment does when it does not know the mode
-            why = f": {outcome.describe(error)}"
+        except Exception as error:  # an environment that does not know the mode may raise anything
+            reason = f": {outcome.describe(error)}"
     if venv is None:
         venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
     venv.seed(seed)
@@ -61,11 +63,11 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
         return _mujoco_scene(venv, env.unwrapped, seed)
     name = spec.entry_point or spec.env
     if env.render_mode != "rgb_array":
-        raise rendering.CannotRender(
-            f'{name} cannot draw itself (render_mode = "rgb_array"){why}; an entry point that takes '
-            "render_mode and hands it to its environment can"
+        raise offscreen.CannotRender(
+            f'{name} cannot render itself (render_mode = "rgb_array"){reason}; let the entry point take render_mode '
+            "and pass it to its environment"
         )
-    return Scene(venv, 1.0 / float(env.metadata.get("render_fps") or 30.0), lambda: _drawn(env, str(name)), None)
+    return Scene(venv, 1.0 / float(env.metadata.get("render_fps") or 30.0), lambda: _rendered(env, str(name)), None)
 
 
 def _takes_render_mode(entry_point: str) -> bool:
@@ -73,19 +75,21 @@ def _takes_render_mode(entry_point: str) -> bool:
 
     try:
         parameters = inspect.signature(user_env.load(entry_point)).parameters
-    except ValueError:  # not to be had from every callable
+    except ValueError:  # some callables have no signature
         return False
-    return "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return "render_mode" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
-def _drawn(env: Any, name: str) -> rendering.Picture:
+def _rendered(env: Any, name: str) -> offscreen.Picture:
     try:
         picture = env.render()
-    except Exception as error:  # pygame that is not installed, most of the time
-        raise rendering.CannotRender(f"{name} cannot draw itself: {outcome.describe(error)}") from error
+    except Exception as error:  # most often: pygame is not installed
+        raise offscreen.CannotRender(f"{name} cannot render itself: {outcome.describe(error)}") from error
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
-        raise rendering.CannotRender(
-            f"{name}'s render() gives a {type(picture).__name__}, expected an array (height, width, 3)"
+        raise offscreen.CannotRender(
+            f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
         )
     return picture.astype(np.uint8)
 
@@ -102,15 +106,15 @@ def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:
 def _task_scene(venv: Any, xml: Path) -> Scene:
     simulation = venv.simulation
 
-    def pose() -> rendering.Pose:
+    def pose() -> offscreen.Pose:
         state = state_of(simulation.model, simulation.data(0))
-        return rendering.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
+        return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
 
-    return Scene(venv, simulation.control_period_s, pose, lambda: rendering.dressed(xml))
+    return Scene(venv, simulation.control_period_s, pose, lambda: offscreen.add_scenery(xml))
 
 
 def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
-    """Gymnasium's MuJoCo environments, and those built like them: drawn by us, as they are."""
+    """Gymnasium's MuJoCo environments, and those built like them, rendered without changes to the model."""
     venv.reset()
     before = base.data.time
     venv.step(np.array([venv.action_space.sample()]))
@@ -119,6 +123,6 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     return Scene(
         venv,
         period_s if period_s > 0 else 1 / 30,
-        lambda: rendering.Pose(state_of(base.model, base.data)),
+        lambda: offscreen.Pose(state_of(base.model, base.data)),
         lambda: copy.copy(base.model),
     )

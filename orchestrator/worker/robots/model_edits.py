@@ -22,7 +22,8 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.worker.robots.bundle import Bundle, BundleError, collect
+from orchestrator.worker.robots.bundle import Bundle, collect
+from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_fields import differing_fields
 from orchestrator.worker.robots.spec_attributes import AttributeProblem, attribute_names, write
 

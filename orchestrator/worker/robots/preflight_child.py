@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.worker.robots.bundle import BundleError, collect, read_regular_file
+from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
-from orchestrator.worker.robots.markup import elements
+from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
+from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.runtime import lifeline, outcome
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""Off-screen pictures of a robot in motion: what draws them, and the scene.
+"""Off-screen rendering of a robot in motion: the OpenGL library, the scenery, the renderer.
 
-MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before. Nothing here touches the
-model or the data that are simulated; what is drawn is a copy, with floor, sky and light where they are missing.
+MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before. The model and the data of the
+simulation are not changed: a copy is rendered, with floor, sky and light where they are missing.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _SKY, _HORIZON = (0.35, 0.50, 0.70), (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
 _MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
-"""Its size as a share of the robot's."""
+"""Size of the goal marker as a share of the robot's size."""
 
 
 class CannotRender(Exception):
-    """Pictures cannot be drawn here; the message says what to install."""
+    """Pictures cannot be rendered here; the message says what to install."""
 
 
 def choose_gl() -> str:
-    """Set ``MUJOCO_GL`` to what works here: the user's own choice, or else EGL, or else OSMesa.
+    """Set ``MUJOCO_GL`` to a library that works here: the user's choice if there is one, else EGL, else OSMesa.
 
-    Each is tried in a process of its own: a broken driver may crash, and a library once loaded stays.
+    Each is tried in a separate process, because a broken driver may crash and a loaded library cannot be unloaded.
 
-    :raises CannotRender: nothing works.
+    :raises CannotRender: none works.
     """
     asked = os.environ.get("MUJOCO_GL")
     problems = []
@@ -64,20 +64,20 @@ def choose_gl() -> str:
             return library
         problems.append(f"{library}: {problem}")
     remedy = (
-        "unset MUJOCO_GL to let EGL and OSMesa be tried"
+        "unset MUJOCO_GL to try EGL and OSMesa"
         if asked
         else "install a graphics driver with EGL, or Mesa's software renderer "
         "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
     )
-    whose = "MUJOCO_GL asks for what does not work here" if asked else "neither EGL nor OSMesa works here"
+    cause = "the library in MUJOCO_GL does not work here" if asked else "neither EGL nor OSMesa works here"
     raise CannotRender(
-        f"no pictures can be drawn: {whose} ({'; '.join(problems)}); {remedy}. Training does not need it"
+        f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
     )
 
 
 def _try_gl(library: str) -> str | None:
-    """Why it cannot be used, in a line; None: it can."""
-    with tempfile.TemporaryDirectory(prefix="gl-") as folder:  # MuJoCo leaves a MUJOCO_LOG.TXT where it fails
+    """Why the library cannot be used, in one line; None if it can."""
+    with tempfile.TemporaryDirectory(prefix="gl-") as folder:  # on failure MuJoCo writes MUJOCO_LOG.TXT
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _PROBE],
@@ -97,10 +97,10 @@ def _try_gl(library: str) -> str | None:
     return (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
 
 
-def dressed(xml: Path) -> mujoco.MjModel:
-    """The robot of ``xml`` with what a picture needs and the file lacks: a floor with tiles, sky, light everywhere.
+def add_scenery(xml: Path) -> mujoco.MjModel:
+    """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light everywhere.
 
-    Bodies, joints and geoms keep their numbers, and the state its layout.
+    Bodies, joints and geoms keep their numbers, and the state keeps its layout.
     """
     import mujoco
 
@@ -136,7 +136,7 @@ def dressed(xml: Path) -> mujoco.MjModel:
         _tile(spec, floors)
     own = [light for light in spec.lights if light.active]
     everywhere = any(light.type == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL for light in own)
-    if not everywhere:  # spots and lamps light one place, and robots walk away from it
+    if not everywhere:  # spot and point lights light one place, from which robots walk away
         strength = 0.35 if own else 0.6
         spec.worldbody.add_light(
             name="orchestrator sun",
@@ -151,7 +151,7 @@ def dressed(xml: Path) -> mujoco.MjModel:
 
 
 def _tile(spec: Any, floors: Sequence[Any]) -> None:
-    """Tiles half a metre wide: on a floor of one colour nobody sees a robot move."""
+    """Tiles half a metre wide: on a floor of one colour motion is invisible."""
     import mujoco
 
     spec.add_texture(
@@ -171,17 +171,17 @@ def _tile(spec: Any, floors: Sequence[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """A robot at one moment."""
+    """The state of a robot at one moment."""
 
     state: NDArray[np.float64]
     """MuJoCo's ``mjSTATE_INTEGRATION``."""
     marker: tuple[float, float, float] | None = None
-    """Where its goal is, in world coordinates."""
+    """Position of its goal in world coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame to come, or an image already drawn."""
+    """A pose to be rendered, or a picture already rendered."""
 
     episode: int
     time_s: float
@@ -189,10 +189,10 @@ class Frame:
     content: Pose | Picture
 
 
-class Stage:
-    """Draws poses of one model. A context manager: it holds an OpenGL context.
+class PoseRenderer:
+    """Renders poses of one model. A context manager, because it holds an OpenGL context.
 
-    :param model: only drawn, never stepped; settings of its visual part are changed.
+    :param model: never stepped; its visual settings are changed.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
@@ -205,33 +205,33 @@ class Stage:
         self._geoms = camera.robot_geoms(model)
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, WIDTH)
         model.vis.global_.offheight = max(model.vis.global_.offheight, HEIGHT)
-        # As fine as the robot needs: shadows reach no further than it (see draw), and cost half of the time.
+        # Shadows reach no further than the robot (see render), so they need few pixels; they take half of the time.
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_PIXELS)
         self.renderer = mujoco.Renderer(model, HEIGHT, WIDTH)
         self._option = mujoco.MjvOption()
         if not self._option.geomgroup[np.minimum(model.geom_group[self._geoms], 5)].any():
-            self._option.geomgroup[:] = 1  # a robot of nothing but hidden shapes
+            self._option.geomgroup[:] = 1  # all geoms of the robot are in hidden groups
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> PoseRenderer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.renderer.close()
 
     def cameras(self, frames: Sequence[Frame]) -> list[mujoco.MjvCamera]:
-        """The camera for each frame, all of them :class:`Pose`."""
+        """The camera for each frame; the contents must be :class:`Pose`."""
         from orchestrator.worker.rendering import camera
 
         return camera.choose(self._model, [self._moment(frame) for frame in frames], WIDTH / HEIGHT)
 
-    def draw(self, frames: Sequence[Frame]) -> Iterator[Picture]:
-        """A picture for each frame, all of them :class:`Pose`."""
+    def render(self, frames: Sequence[Frame]) -> Iterator[Picture]:
+        """A picture for each frame; the contents must be :class:`Pose`."""
         import mujoco
 
         cameras = self.cameras(frames)
-        extent = self._model.stat.extent = self._room(cameras[0])
+        extent = self._model.stat.extent = self._visible_extent(cameras[0])
         for frame, view in zip(frames, cameras, strict=True):
-            pose = self._take(frame)
+            pose = self._set_pose(frame)
             self.renderer.update_scene(self._data, view, self._option)
             if pose.marker is not None:
                 scene = self.renderer.scene
@@ -243,14 +243,14 @@ class Stage:
                 scene.ngeom += 1
             yield self.renderer.render()
 
-    def _room(self, view: mujoco.MjvCamera) -> float:
-        """The size of what is looked at, in metres: nearest and farthest visible depth and the reach of shadows."""
+    def _visible_extent(self, view: mujoco.MjvCamera) -> float:
+        """Size in metres of what is in view, which sets the clipping planes and the reach of shadows."""
         from orchestrator.worker.rendering import camera
 
         spread = np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0)
         return max(float(np.linalg.norm(spread)), view.distance / 2 if view.fixedcamid < 0 else 0.0, 1e-3)
 
-    def _take(self, frame: Frame) -> Pose:
+    def _set_pose(self, frame: Frame) -> Pose:
         import mujoco
 
         assert isinstance(frame.content, Pose)
@@ -261,11 +261,13 @@ class Stage:
     def _moment(self, frame: Frame) -> Moment:
         from orchestrator.worker.rendering import camera
 
-        pose = self._take(frame)
+        pose = self._set_pose(frame)
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
             size = np.linalg.norm(np.ptp(points, axis=0))
-            if np.linalg.norm(points.mean(axis=0) - pose.marker) < 2 * size:  # farther ones may be out of the picture
+            if (
+                np.linalg.norm(points.mean(axis=0) - pose.marker) < 2 * size
+            ):  # a goal farther away need not be in the picture
                 points = np.concatenate([points, np.array([pose.marker])])
         return camera.Moment(
             episode=frame.episode,

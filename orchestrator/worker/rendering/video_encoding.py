@@ -1,4 +1,4 @@
-"""Pictures one after the other: as a video in real time, and as a strip of a few moments."""
+"""A sequence of pictures as a real-time video, and a film strip of a few of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from orchestrator.worker.rendering.rendering import Frame, Picture
+from orchestrator.worker.rendering.offscreen import Frame, Picture
 
 STRIP_FRAMES, STRIP_HEIGHT = 6, 240
 
 
-def stride_and_rate(period_s: float, about: float = 30.0) -> tuple[int, Fraction]:
+def stride_and_rate(period_s: float, target_fps: float = 30.0) -> tuple[int, Fraction]:
     """Control steps between frames, and the frames per second at which they then play in real time."""
-    stride = max(1, round(1 / (about * period_s)))
+    stride = max(1, round(1 / (target_fps * period_s)))
     return stride, Fraction(1 / (stride * period_s)).limit_denominator(1000)
 
 
@@ -38,12 +38,12 @@ def encode(pictures: Iterable[Picture], rate: Fraction) -> bytes:
 
 
 def strip_indices(frames: Sequence[Frame]) -> list[int]:
-    """Of the longest episode, frames evenly spread from its first to its last."""
+    """Numbers of the frames in the film strip: evenly spaced over the longest episode."""
     episodes = [frame.episode for frame in frames]
     longest = max(dict.fromkeys(episodes), key=episodes.count)
-    of_it = [index for index, episode in enumerate(episodes) if episode == longest]
-    places = np.linspace(0, len(of_it) - 1, min(STRIP_FRAMES, len(of_it)))
-    return [of_it[round(float(place))] for place in places]
+    members = [index for index, episode in enumerate(episodes) if episode == longest]
+    places = np.linspace(0, len(members) - 1, min(STRIP_FRAMES, len(members)))
+    return [members[round(float(place))] for place in places]
 
 
 def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
@@ -59,10 +59,10 @@ def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
         pen.text((8, 5), f"{time_s:.2f} s", fill="white", font=font, stroke_width=2, stroke_fill="black")
         images.append(image)
     strip = Image.new("RGB", (sum(image.width + gap for image in images) - gap, STRIP_HEIGHT), "white")
-    left = 0
+    x = 0
     for image in images:
-        strip.paste(image, (left, 0))
-        left += image.width + gap
+        strip.paste(image, (x, 0))
+        x += image.width + gap
     content = io.BytesIO()
     strip.save(content, "PNG", optimize=True)
     return content.getvalue()

@@ -1,0 +1,147 @@
+"""The policy that ``play`` shows: a job's finished one, or that of a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from orchestrator.worker.training.algorithms import Model
+
+LATEST = "latest"
+"""As ``--checkpoint``: the one with the most env_steps."""
+_POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
+"""The hyperparameters that policy and exploration are built from."""
+
+
+class Unplayable(Exception):
+    """There is nothing to play as the command asks; the message says what to change or wait for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint file, read at once because a job in training removes its older ones."""
+
+    path: Path
+    content: bytes
+
+    @property
+    def label(self) -> str:
+        """``checkpoint-000000051200.pt`` → ``51200``; other names as they are."""
+        name = self.path.stem.removeprefix("checkpoint-")
+        return str(int(name)) if name.isdecimal() else name
+
+
+def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
+    """The checkpoint that ``--checkpoint`` names; None for the finished policy.
+
+    :raises Unplayable: there is no such policy; the message lists the checkpoints.
+    """
+    steps = {int(path.stem.rpartition("-")[2]): path for path in sorted(paths.checkpoints.glob("checkpoint-*.pt"))}
+    existing = ", ".join(map(str, steps)) or "none so far"
+    if asked is None:
+        if not paths.model.exists():
+            raise Unplayable(
+                f"{paths.root.name} has no model.zip, which is written when the job succeeds; --checkpoint {LATEST} "
+                f"plays the latest of its checkpoints (env_steps: {existing})"
+            )
+        return None
+    if asked == LATEST or asked.isdecimal():
+        env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
+        if env_steps not in steps:
+            at = f" at {env_steps} env_steps" if steps else ""
+            raise Unplayable(f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}")
+        path = steps[env_steps]
+    else:
+        path = Path(asked)
+    try:
+        return Checkpoint(path, path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError):
+        raise Unplayable(
+            f"--checkpoint {asked}: no such file; expected a file, {LATEST} or the env_steps of one of: {existing}"
+        ) from None
+
+
+def load_policy(
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
+) -> Callable[[Any], tuple[Any, bool]]:
+    """A function of an observation (None to start) that takes a step and returns the next one and whether it is done.
+
+    :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
+    """
+    from orchestrator.worker.training import algorithms
+
+    statistics: dict[str, Any] | None = None
+    if trained is None:
+        kind = algorithms.CLASSES[spec.algo]
+        model: Model = kind.load(paths.model, device="cpu", custom_objects=_small_buffer(spec))
+    else:
+        model, statistics = _from_checkpoint(spec, venv, trained)
+    wrapped: Any = model._wrap_env(_normalized(spec, paths, venv, trained, statistics))
+
+    def act(observation: Any) -> tuple[Any, bool]:
+        if observation is None:
+            return wrapped.reset(), False
+        actions, _ = model.predict(observation, deterministic=deterministic)
+        if not deterministic:
+            actions = algorithms.with_noise(model, actions)
+        observation, _, dones, _ = wrapped.step(actions)
+        return observation, bool(dones[0])
+
+    return act
+
+
+def _small_buffer(spec: WorkerSpec) -> dict[str, Any]:
+    """Hyperparameters that keep a model from allocating gigabytes for a replay buffer that it does not use."""
+    return {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+
+
+def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[Model, dict[str, Any] | None]:
+    """The policy of a checkpoint, and its normalisation statistics."""
+    from orchestrator.worker.training import checkpoint, learners
+
+    try:
+        state = checkpoint.load(trained.content)
+    except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
+        raise Unplayable(f"{trained.path} is damaged or not a checkpoint: {type(error).__name__}: {error}") from error
+    needed = {name: value for name, value in spec.hyperparameters.items() if name in _POLICY_HYPERPARAMETERS}
+    spec = dataclasses.replace(spec, hyperparameters=needed | _small_buffer(spec))
+    model = learners.build(spec, venv).model
+    try:
+        model.policy.load_state_dict(state["policy"])
+    except (RuntimeError, KeyError):
+        raise Unplayable(
+            f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
+        ) from None
+    return model, state["normalization"]
+
+
+def _normalized(
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, statistics: dict[str, Any] | None
+) -> VecEnv:
+    """``venv`` with observations normalised as in training."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    from orchestrator.worker.envs import env_factory
+
+    if not spec.normalize:
+        return venv
+    if trained is None:
+        if not paths.vecnormalize.exists():
+            raise Unplayable(
+                f"{paths.vecnormalize} is missing: the policy cannot be played without its normalisation statistics"
+            )
+        wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
+    else:
+        wrapped = env_factory.normalized(spec, venv)
+        if statistics and "obs_rms" in statistics:
+            wrapped.obs_rms = statistics["obs_rms"]
+    wrapped.training = wrapped.norm_reward = False
+    return wrapped

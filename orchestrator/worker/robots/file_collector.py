@@ -1,0 +1,239 @@
+"""Finding and reading every file that an MJCF refers to, as MuJoCo itself would find it.
+
+MuJoCo looks for an include beside the main file, then beside the including file. It looks for an asset in the
+compiler's directory below the main file, then beside the file that names it, with and without the folders in its
+name. A sub-model is a main file of its own. Every existing candidate is collected, at its own place relative to the
+main file, so that MuJoCo makes the same choice in the copy as in the original. A file with an absolute path gets a
+place in the folder ``elsewhere`` beside the main file, and the attribute that names it is rewritten in the copy; all
+other bytes stay as they are. So names and contents do not depend on where the robot lies.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
+
+ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
+READ_TAGS = ASSET_TAGS | {"include", "model", "compiler"}
+DIRECTORY_ATTRIBUTES = ("meshdir", "texturedir", "assetdir")
+ELSEWHERE = "elsewhere"
+MAX_BYTES = 1 << 30
+"""Size of one file beyond which it is refused as a mistake."""
+
+
+class BundleError(Exception):
+    """The robot's files cannot be collected; the message names file, line and reason."""
+
+
+def read_regular_file(path: Path, named: str) -> bytes:
+    """:raises BundleError: it is not a readable regular file (a pipe would block for ever)."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise BundleError(f"{named}: is a folder, expected a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise BundleError(f"{named}: is not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise BundleError(f"{named}: has {status.st_size:_} bytes, expected at most {MAX_BYTES:_}")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError(f"{named}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BundleError(f"{named}: cannot be read: {reason}") from None
+
+
+def lexical(path: Path) -> Path:
+    """Without ``.`` and ``..``: as MuJoCo reads a path, and as the file lies in the copy, which has no links."""
+    return Path(os.path.normpath(path))
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """A file or folder of the user's, and its place in the copy."""
+
+    source: Path
+    place: Path
+
+    @property
+    def folder(self) -> FilePlace:
+        return FilePlace(self.source.parent, self.place.parent)
+
+    def at(self, name: str) -> FilePlace:
+        source = self.source / name
+        return FilePlace(lexical(source) if os.path.lexists(lexical(source)) else source, lexical(self.place / name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mjcf:
+    spot: FilePlace
+    elements: list[Element]
+    is_included: bool
+
+
+class FileCollector:
+    """Reads a main MJCF and every file that it refers to.
+
+    :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names to climb.
+    """
+
+    def __init__(self, main: Path, padding: int) -> None:
+        self.sources: dict[Path, Path] = {}
+        """Place in the copy → the file that was read."""
+        self.folders: list[Path] = []
+        """Absolute folders that were named, in order."""
+        self.climbs = 0
+        """The largest number of ``..`` in a name."""
+        self._contents: dict[Path, bytes] = {}
+        self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
+        self._padding = padding
+        self._elsewhere = ELSEWHERE
+        while os.path.lexists(main.parent / self._elsewhere):
+            self._elsewhere += "_"
+
+    def rewritten(self) -> dict[Path, bytes]:
+        """Place → content, with absolute paths replaced by those of the copy."""
+        contents = dict(self._contents)
+        for place, edits in self._edits.items():
+            for (start, end), text in sorted(edits.items(), reverse=True):
+                contents[place] = contents[place][:start] + text + contents[place][end:]
+        return contents
+
+    def read_document(self, main: FilePlace, named: str, including: tuple[Path, ...]) -> None:
+        """Read a main MJCF or sub-model, what it includes, and then the assets of all of them."""
+        main = FilePlace(main.source, lexical(main.place))
+        files: list[_Mjcf] = []
+        self._read_mjcf(main, main.folder, named, including, files)
+        folders = list(self._directories(main.folder, files))
+        for file in files:
+            for element in file.elements:
+                here = f"{file.spot.source}, line {element.line}: <{element.tag}>"
+                if element.tag == "model":
+                    for attribute in element.files:
+                        found = self._find(attribute, [file.spot.folder], file, here)
+                        chain = (*including, lexical(main.source))
+                        self.read_document(found, f"{here} {attribute.value}", chain)
+                elif element.tag in ASSET_TAGS:
+                    for attribute in element.files:
+                        self._take_asset(attribute, element.tag, file, main.folder, folders, here)
+
+    def _read_mjcf(
+        self, spot: FilePlace, main_folder: FilePlace, named: str, including: tuple[Path, ...], files: list[_Mjcf]
+    ) -> None:
+        source = lexical(spot.source)
+        if source in including:
+            cycle = " → ".join(file.name for file in (*including[including.index(source) :], source))
+            raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
+        if any(file.spot.place == spot.place for file in files):
+            return
+        content = read_regular_file(spot.source, named)
+        if b"\0" in content:
+            raise BundleError(f"{named}: is a binary file, expected an MJCF (<mujoco> … </mujoco>)")
+        if not content.strip():
+            raise BundleError(f"{named}: the file is empty, expected an MJCF (<mujoco> … </mujoco>)")
+        tags = list(elements(content, READ_TAGS))
+        if not including and tags and tags[0].tag != "mujoco":
+            raise BundleError(f"{named}: the root element is <{tags[0].tag}>, expected <mujoco>")
+        self._put(spot, content, named)
+        file = _Mjcf(spot, tags, is_included=bool(files))
+        files.append(file)
+        for element in tags:
+            for attribute in element.files if element.tag == "include" else ():
+                here = f"{spot.source}, line {element.line}: <include>"
+                included = self._find(attribute, [main_folder, spot.folder], file, here)
+                self._read_mjcf(included, main_folder, f"{here} {attribute.value}", (*including, source), files)
+
+    def _directories(self, main_folder: FilePlace, files: list[_Mjcf]) -> Iterator[FilePlace]:
+        """Every folder that a <compiler> of the document names."""
+        for file in files:
+            for element in file.elements:
+                for attribute in element.attributes if element.tag == "compiler" else ():
+                    if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
+                        name = self._name(attribute)
+                        if Path(name).is_absolute():
+                            moved = self._rewrite(file, attribute, lexical(Path(name)))
+                            yield FilePlace(Path(name), main_folder.place / moved)
+                        else:
+                            yield main_folder.at(name)
+
+    def _take_asset(
+        self, attribute: Attribute, tag: str, file: _Mjcf, main_folder: FilePlace, folders: list[FilePlace], here: str
+    ) -> None:
+        name, named = self._name(attribute), f"{here} {attribute.value}"
+        absolute = lexical(Path(name)) if Path(name).is_absolute() else None
+        # With strippath MuJoCo uses the last part of an absolute path too.
+        names = (_base(name),) if absolute else (name, _base(name))
+        spots = [folder.at(name) for folder in (*folders, main_folder, file.spot.folder) for name in names]
+        existing = [spot for spot in spots if _exists(spot.source)]
+        if absolute and _exists(absolute):
+            moved = self._rewrite(file, attribute, absolute.parent, absolute.name)
+            # Assets are read from the compiler's directory, but for some kinds MuJoCo first looks beside the main file.
+            searched_beside = not folders or file.is_included or tag not in ("mesh", "texture")
+            below = (*folders, main_folder) if searched_beside else folders
+            existing += [FilePlace(absolute, folder.at(moved).place) for folder in below]
+        if not existing:
+            raise _missing(attribute.value, [*spots, FilePlace(absolute, absolute)] if absolute else spots, here)
+        for spot in existing:
+            self._put(spot, read_regular_file(spot.source, named), named)
+
+    def _find(self, attribute: Attribute, folders: list[FilePlace], file: _Mjcf, here: str) -> FilePlace:
+        """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
+        name = self._name(attribute)
+        if Path(name).is_absolute():
+            source = lexical(Path(name))
+            moved = self._rewrite(file, attribute, source.parent, source.name)
+            return FilePlace(source, lexical(folders[0].place / moved))
+        spots = [folder.at(name) for folder in folders]
+        existing = next((spot for spot in spots if _exists(spot.source)), None)
+        if existing is None:
+            raise _missing(attribute.value, spots, here)
+        return existing
+
+    def _name(self, attribute: Attribute) -> str:
+        name = attribute.value.replace("\\", "/")
+        self.climbs = max(self.climbs, name.split("/").count(".."))
+        return name
+
+    def _rewrite(self, file: _Mjcf, attribute: Attribute, folder: Path, *name: str) -> str:
+        """Make ``attribute`` name the copy of an absolute folder, or of a file in it; returns that name."""
+        if folder not in self.folders:
+            self.folders.append(folder)
+        moved = "/".join([self._elsewhere, str(self.folders.index(folder)), *["_"] * self._padding, *name])
+        self._edits.setdefault(file.spot.place, {})[attribute.start, attribute.end] = escaped(moved)
+        return moved
+
+    def _put(self, spot: FilePlace, content: bytes, named: str) -> None:
+        earlier = self.sources.setdefault(spot.place, spot.source)
+        if self._contents.setdefault(spot.place, content) != content:
+            raise BundleError(
+                f"{named}: would have the same path as {earlier} in a copy of the robot; rename one of them"
+            )
+
+
+def _exists(path: Path) -> bool:
+    """False also where access is denied, as MuJoCo does."""
+    return os.access(path, os.F_OK)
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _missing(name: str, spots: list[FilePlace], here: str) -> BundleError:
+    """The error that says why none of ``spots`` can be read."""
+    for spot in spots:
+        try:
+            spot.source.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                return BundleError(f"{here} {name}: cannot be read: {error.strerror}: {spot.source}")
+        except ValueError as error:
+            return BundleError(f"{here} {name!r}: cannot be read: {error}")
+    where = ", ".join(dict.fromkeys(str(spot.source.parent) for spot in spots))
+    return BundleError(f"{here} names {name!r}: no such file in {where}; correct the name or add the file")
