@@ -1,0 +1,1 @@
+"""The commands, by theme: arguments to calls, results to output."""

@@ -1,36 +1,41 @@
-"""``python -m orchestrator cluster …``: arguments to calls, nothing else."""
+"""``cluster``: make a Ray cluster of several machines, look at it, and leave it."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from orchestrator.commands.shared_options import AsJson, print_json
+
 app = typer.Typer(
-    help="Make a cluster of machines, for `run --executor ray`: docs/cluster.md tells how.",
+    help="Make a cluster of several machines, for `run --executor ray`; see docs/cluster.md.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Own = Annotated[
+Host = Annotated[
     str | None,
     typer.Option(
-        "--address", metavar="HOST", help="This machine's address for the others.", show_default="the one they see"
+        "--address",
+        metavar="HOST",
+        help="Address under which other machines reach this one.",
+        show_default="the address they see",
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Without a token: whoever reaches the machine can run code on it.")
+    bool,
+    typer.Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it."),
 ]
 
 
 @app.command()
 def up(
-    host: Own = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the head listens.")] = 6379,
+    host: Host = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the head node listens.")] = 6379,
     insecure: Insecure = False,
 ) -> None:
-    """Start a cluster: this machine is its head, and its first node."""
+    """Start a cluster with this machine as its head node."""
     from orchestrator.executors.ray.cluster import up
 
     print("\n".join(up.up(host=host, port=port, insecure=insecure)))
@@ -38,11 +43,11 @@ def up(
 
 @app.command()
 def join(
-    head: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Of the cluster's head.")],
-    host: Own = None,
+    head: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the cluster's head node.")],
+    host: Host = None,
     insecure: Insecure = False,
 ) -> None:
-    """Make this machine a node of a cluster. It needs the cluster's token: `cluster up` says how to copy it."""
+    """Add this machine to a cluster. It needs the cluster's token: `cluster up` shows how to copy it."""
     from orchestrator.executors.ray.cluster import up
 
     print("\n".join(up.join(head, host=host, insecure=insecure)))
@@ -50,29 +55,32 @@ def join(
 
 @app.command()
 def status(
-    where: Annotated[
+    address: Annotated[
         str | None,
-        typer.Option("--address", metavar="HOST:PORT", help="Of the head.", show_default="the cluster of this machine"),
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Address of the cluster's head node.",
+            show_default="the cluster of this machine",
+        ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Machine-readable output, and nothing else, on standard output.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the nodes: cores, memory, GPUs, our jobs, versions, and where jobs are slow."""
-    from orchestrator.executors.ray.cluster import cluster_status as statuses
+    """Show every node: cores, memory, GPUs, jobs of this program, package versions, and where jobs are slow."""
+    from orchestrator.executors.ray.cluster import cluster_status
 
-    found = statuses.status(where)
+    cluster = cluster_status.status(address)
     if as_json:
-        print(json.dumps(found.facts(), indent=1, ensure_ascii=False))
+        print_json(cluster.facts())
     else:
         from orchestrator.terminal import cluster_view
 
-        cluster_view.show(found)
+        cluster_view.show(cluster)
 
 
 @app.command()
 def down() -> None:
-    """End this machine's part of a cluster, and nothing else; jobs that run here go on elsewhere."""
+    """Remove this machine from its cluster and end the cluster's processes on it; its jobs continue elsewhere."""
     from orchestrator.executors.ray.cluster import down
 
     print("\n".join(down.down()))

@@ -1,0 +1,1 @@
+"""What people see in a terminal. Views are given values; the commands fetch them."""

@@ -1,71 +1,91 @@
-"""What ``bench`` shows when it ends: a line for each arm and level."""
+"""What ``bench`` shows when it ends: one line per way of starting processes and number of processes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-def show(run_dir: Path) -> None:
-    """Print the table, and where the rest is to be found."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from orchestrator.bench.scaling_analysis import analyse
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("arm")
-    for name in ("processes", "env_steps/s", "95 % interval", "efficiency"):
-        table.add_column(name, justify="right")
-    for arm, figures in analyse(run_dir)["arms"].items():
-        for level, one in sorted(figures["levels"].items(), key=lambda item: int(item[0])):
-            throughput, interval = _estimate(one["throughput"], ",.0f", one["at_most"])
-            table.add_row(
-                arm, level, throughput, interval, _estimate(one["efficiency_absolute"], ".2f", one["at_most"])[0]
-            )
-    console = Console()
-    console.print(table)
-    console.print(
-        "Efficiency: against one pinned process alone, times the processes, but at most the cores."
-        f"\npython -m orchestrator report {run_dir} makes the page.",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
 
 
-def show_ranks(run_dir: Path) -> None:
-    """Print the table of ``bench --ranks``, and what follows from it."""
-    from rich.console import Console
-    from rich.table import Table
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One measurement."""
 
-    from orchestrator.bench.wide_or_many import facts
+    way: str
+    number: str
+    """Of processes, or of ranks."""
+    estimates: Mapping[str, Any]
 
-    found = facts(run_dir)
-    assert found is not None, "it has just been measured"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("way")
-    for name in ("ranks", "env_steps/s", "95 % interval", "speed-up", "in all-reduce"):
-        table.add_column(name, justify="right")
-    rows = [] if found["one"] is None else [("one rank", "1", found["one"])]
-    rows += [(way, number, one) for way, numbers in found["ways"].items() for number, one in numbers.items()]
-    for way, number, one in rows:
-        throughput, interval = _estimate(one["throughput"], ",.0f", one["at_most"])
-        speedup, share = (
-            _estimate(one[name], form, False)[0] for name, form in (("speedup", ".2f"), ("allreduce", ".0%"))
-        )
-        table.add_row(way, number, throughput, interval, speedup, share)
-    console = Console()
-    console.print(table)
-    told = [*found["sentences"], f"python -m orchestrator report {run_dir} makes the page."]
-    console.print("\n".join(told), soft_wrap=True, highlight=False, markup=False)
+    def median(self, name: str, form: str, *, bounded: bool = False) -> str:
+        """The median of an estimate; with ``bounded`` marked as an upper bound where processes were cut off."""
+        estimate = self.estimates[name]
+        if estimate is None or estimate["median"] is None:
+            return NONE
+        return f"{'≤ ' if bounded and self.estimates['at_most'] else ''}{estimate['median']:{form}}"
+
+    @property
+    def throughput(self) -> str:
+        return self.median("throughput", ",.0f", bounded=True)
+
+    @property
+    def interval(self) -> str:
+        throughput = self.estimates["throughput"] or {}
+        low, high = throughput.get("low"), throughput.get("high")
+        return "" if low is None or high is None else f"{low:,.0f} – {high:,.0f}"
 
 
-def _estimate(estimate: Mapping[str, Any] | None, form: str, at_most: bool) -> tuple[str, str]:
-    """Median and interval in words; a bound where cells were cut off, and no interval where there is none."""
-    if estimate is None or estimate["median"] is None:
-        return "–", ""
-    median = f"{'≤ ' if at_most else ''}{estimate['median']:{form}}"
-    low, high = estimate["low"], estimate["high"]
-    return median, "" if low is None or high is None else f"{low:{form}} – {high:{form}}"
+THROUGHPUT: Sequence[Column[_Line]] = (
+    number_column("env_steps/s", lambda line: line.throughput),
+    number_column("95 % interval", lambda line: line.interval),
+)
+ARM_COLUMNS: Sequence[Column[_Line]] = (
+    Column("arm", lambda line: line.way),
+    number_column("processes", lambda line: line.number),
+    *THROUGHPUT,
+    number_column("efficiency", lambda line: line.median("efficiency_absolute", ".2f", bounded=True)),
+)
+RANK_COLUMNS: Sequence[Column[_Line]] = (
+    Column("way", lambda line: line.way),
+    number_column("ranks", lambda line: line.number),
+    *THROUGHPUT,
+    number_column("speed-up", lambda line: line.median("speedup", ".2f")),
+    number_column("in all-reduce", lambda line: line.median("allreduce", ".0%")),
+)
+
+
+def show(analysis: Mapping[str, Any], run_dir: Path) -> None:
+    """Print the table of ``bench``, and where its page comes from.
+
+    :param analysis: as of :func:`orchestrator.bench.scaling_analysis.analyse`.
+    """
+    lines = [
+        _Line(way=arm, number=level, estimates=estimates)
+        for arm, figures in analysis["arms"].items()
+        for level, estimates in sorted(figures["levels"].items(), key=lambda item: int(item[0]))
+    ]
+    note = "Efficiency: throughput divided by that of one pinned process alone and by the processes or cores, if fewer."
+    _show(ARM_COLUMNS, lines, [note], run_dir)
+
+
+def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
+    """Print the table of ``bench --ranks``, and what follows from it.
+
+    :param facts: as of :func:`orchestrator.bench.wide_or_many.facts`.
+    """
+    lines = [] if facts["one"] is None else [_Line(way="one rank", number="1", estimates=facts["one"])]
+    lines += [
+        _Line(way=way, number=number, estimates=estimates)
+        for way, numbers in facts["ways"].items()
+        for number, estimates in numbers.items()
+    ]
+    _show(RANK_COLUMNS, lines, facts["sentences"], run_dir)
+
+
+def _show(columns: Sequence[Column[_Line]], lines: Sequence[_Line], notes: Sequence[str], run_dir: Path) -> None:
+    on = console()
+    put(on, table(columns, lines, on.width), *notes, f"python -m orchestrator report {run_dir} writes the page.")

@@ -1,4 +1,4 @@
-"""What ``check`` prints for people: a table, and below it what is to be said of each file."""
+"""What ``check`` shows: a table of robots, and below it the messages about each file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.text import Text
 
 from orchestrator.core.text import number
-from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
-from orchestrator.terminal import tables, views
-from orchestrator.terminal.tables import Column
+from orchestrator.experiment.robot_check import RobotCheck, CheckVerdict
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
 
 STYLE: Mapping[CheckVerdict, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
-NONE = "–"
+HASH_SHOWN = 12
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """To be called with the numbers of robots examined and to be examined; shown on a terminal only."""
-    on = views.console()
+    """A function to be called with the numbers of robots examined and to be examined; it shows on a terminal only."""
+    on = console()
     if not on.is_terminal:
         yield lambda *_: None
         return
@@ -29,43 +30,47 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def show(rows: Sequence[RobotCheck]) -> None:
-    on = views.console()
-    views.show(on, tables.table(_columns(rows), on.width), *_messages(rows), _summary(rows))
+    on = console()
+    put(on, table(_columns(rows), rows, on.width), *_messages(rows), _summary(rows))
 
 
-def _columns(rows: Sequence[RobotCheck]) -> list[Column]:
-    def figure(name: str, form: str) -> list[str]:
-        return [number(row.figures.get(name), form) for row in rows]
+def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
+    def figure(title: str, name: str, form: str, rank: int) -> Column[RobotCheck]:
+        return number_column(title, lambda row: number(row.figures.get(name), form), rank)
 
-    def count(name: str) -> list[str]:
-        return [str(len(row.figures[name])) if name in row.figures else NONE for row in rows]
+    def length(name: str) -> Column[RobotCheck]:
+        return number_column(name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7)
 
-    memory = [row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None for row in rows]
-    jobs = [Column(name="job", cells=[row.job or NONE for row in rows])] if any(row.job for row in rows) else []
-    return [
-        Column(name="robot", cells=[row.path for row in rows]),
-        *jobs,
-        Column(name="verdict", cells=[row.verdict for row in rows], styles=[STYLE[row.verdict] for row in rows]),
-        Column(name="root", cells=[row.figures.get("root", NONE) for row in rows], rank=1),
-        Column(name="task", cells=[row.task or NONE for row in rows], rank=2),
-        Column(name="nq", cells=figure("nq", "d"), justify="right", rank=3),
-        Column(name="nv", cells=figure("nv", "d"), justify="right", rank=3),
-        Column(name="nu", cells=figure("nu", "d"), justify="right", rank=1),
-        Column(name="actuators", cells=[_kinds(row) for row in rows], rank=4),
-        Column(name="keyframes", cells=count("keyframes"), justify="right", rank=7),
-        Column(name="sensors", cells=count("sensors"), justify="right", rank=7),
-        Column(name="cameras", cells=count("cameras"), justify="right", rank=7),
-        Column(name="mass kg", cells=figure("mass_kg", ",.3g"), justify="right", rank=5),
-        Column(name="timestep s", cells=figure("timestep_s", "g"), justify="right", rank=5),
-        Column(name="steps/s", cells=figure("steps_per_s", ",.0f"), justify="right", rank=1),
-        Column(name="MiB", cells=[number(mib, ",.1f") for mib in memory], justify="right", rank=6),
-        Column(name="hash", cells=[(row.hash or NONE)[:12] for row in rows], rank=8),
+    columns = [
+        Column[RobotCheck]("robot", lambda row: row.path),
+        Column("verdict", lambda row: row.verdict, style=lambda row: STYLE[row.verdict]),
+        Column("root", lambda row: row.figures.get("root", NONE), rank=1),
+        Column("task", lambda row: row.task or NONE, rank=2),
+        figure("nq", "nq", "d", 3),
+        figure("nv", "nv", "d", 3),
+        figure("nu", "nu", "d", 1),
+        Column("actuators", _actuators, rank=4),
+        length("keyframes"),
+        length("sensors"),
+        length("cameras"),
+        figure("mass kg", "mass_kg", ",.3g", 5),
+        figure("timestep s", "timestep_s", "g", 5),
+        figure("steps/s", "steps_per_s", ",.0f", 1),
+        number_column("MiB", lambda row: number(_memory_mib(row), ",.1f"), rank=6),
+        Column("hash", lambda row: (row.hash or NONE)[:HASH_SHOWN], rank=8),
     ]
+    if any(row.job for row in rows):
+        columns.insert(1, Column("job", lambda row: row.job or NONE))
+    return columns
 
 
-def _kinds(row: RobotCheck) -> str:
+def _actuators(row: RobotCheck) -> str:
     kinds = row.figures.get("actuators", {})
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or NONE
+
+
+def _memory_mib(row: RobotCheck) -> float | None:
+    return row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None
 
 
 def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:
@@ -78,5 +83,5 @@ def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:
 
 def _summary(rows: Sequence[RobotCheck]) -> Text:
     counts = Counter(row.verdict for row in rows)
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
-    return Text(f"\n{len(rows)} examined: {told}")
+    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
+    return Text(f"\n{len(rows)} examined: {parts}")

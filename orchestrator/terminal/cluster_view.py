@@ -1,4 +1,4 @@
-"""What ``cluster status`` prints for people: a table of nodes, and below it what is to be said of them."""
+"""What ``cluster status`` shows: a table of nodes, and below it their jobs and warnings."""
 
 from __future__ import annotations
 
@@ -6,60 +6,55 @@ import statistics
 
 from rich.text import Text
 
-from orchestrator.core.text import count, listed
+from orchestrator.core.text import count, listed, number
 from orchestrator.executors.ray.cluster.cluster_status import WAITING, ClusterNode, ClusterStatus, version_lines
-from orchestrator.terminal import tables, views
-from orchestrator.terminal.tables import Column
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
 
-NONE = "–"
 JOBS_SHOWN = 8
 
 
 def show(status: ClusterStatus) -> None:
-    on = views.console()
-    views.show(on, Text(_heading(status)), tables.table(_columns(status), on.width), *_lines(status))
+    on = console()
+    put(on, Text(_heading(status)), table(_columns(status), status.nodes, on.width), *_lines(status))
 
 
 def _heading(status: ClusterStatus) -> str:
     nodes = status.nodes
     used, cores = sum(node.cores_used for node in nodes), sum(node.cores for node in nodes)
     gpus = sum(node.gpus for node in nodes)
-    jobs = sum(len(node.jobs) for node in nodes)
-    parts = [count(len(nodes), "node"), f"{used:g} of {count(cores, 'core')} used", f"{count(jobs, 'job')} of ours"]
+    jobs = count(sum(len(node.jobs) for node in nodes), "job")
+    parts = [count(len(nodes), "node"), f"{used:g} of {count(cores, 'core')} used", f"{jobs} of this program"]
     if gpus:
-        parts.insert(2, f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')}")
+        parts.insert(2, f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')} used")
     return f"{status.cluster}: {', '.join(parts)}, Ray {status.ray}"
 
 
-def _columns(status: ClusterStatus) -> list[Column]:
-    nodes = status.nodes
-    waits = [_waits(node) for node in nodes]
-    gpus = [f"{node.gpus_used:g}/{node.gpus}" if node.gpus else NONE for node in nodes]
-    return [
-        Column(name="node", cells=[f"{node.name} (head)" if node.is_head else node.name for node in nodes]),
-        Column(name="address", cells=[node.address for node in nodes], rank=1),
-        Column(name="cores", cells=[f"{node.cores_used:g}/{node.cores}" for node in nodes], justify="right"),
-        Column(
-            name="MiB",
-            cells=[f"{node.memory_used_mib:,}/{node.memory_mib:,}" for node in nodes],
-            justify="right",
-            rank=2,
-        ),
-        *([Column(name="GPUs", cells=gpus, justify="right", rank=1)] if any(node.gpus for node in nodes) else []),
-        Column(name="jobs", cells=[str(len(node.jobs)) for node in nodes], justify="right"),
-        Column(
-            name="wait",
-            cells=[NONE if wait is None else f"{wait:.0%}" for wait in waits],
-            justify="right",
-            rank=1,
-            styles=["bold red" if wait is not None and wait > WAITING else "" for wait in waits],
-        ),
+def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
+    columns = [
+        Column[ClusterNode]("node", lambda node: f"{node.name} (head)" if node.is_head else node.name),
+        Column("address", lambda node: node.address, rank=1),
+        number_column("cores", lambda node: f"{node.cores_used:g}/{node.cores}"),
+        number_column("MiB", lambda node: f"{node.memory_used_mib:,}/{node.memory_mib:,}", rank=2),
+        number_column("jobs", lambda node: str(len(node.jobs))),
+        number_column("wait", lambda node: number(_wait(node), ".0%"), rank=1, style=_wait_style),
     ]
+    if any(node.gpus for node in status.nodes):
+        columns.insert(
+            4, number_column("GPUs", lambda node: f"{node.gpus_used:g}/{node.gpus}" if node.gpus else NONE, rank=1)
+        )
+    return columns
 
 
-def _waits(node: ClusterNode) -> float | None:
+def _wait(node: ClusterNode) -> float | None:
+    """The median share of time that the node's jobs wait for a CPU."""
     shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
     return statistics.median(shares) if shares else None
+
+
+def _wait_style(node: ClusterNode) -> str:
+    return "bold red" if (_wait(node) or 0.0) > WAITING else ""
 
 
 def _lines(status: ClusterStatus) -> list[Text]:

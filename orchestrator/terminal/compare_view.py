@@ -1,70 +1,70 @@
-"""What ``compare`` prints: two benchmarks or two experiments side by side."""
+"""What ``compare`` shows: two experiments or two benchmarks beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from rich.console import RenderableType
 from rich.text import Text
 
 from orchestrator.analysis.compare import Comparison, Pair, names_of
 from orchestrator.analysis.statistics import Estimate
-from orchestrator.terminal.tables import Column, table
-from orchestrator.terminal.views import console
-from orchestrator.terminal.views import show as put
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
 
 
-def show(found: Comparison) -> None:
-    """Print the comparison: a table, what else differs, what only one of them has."""
+def show(comparison: Comparison) -> None:
+    """Print the table, what else differs, and what only one of the two has."""
     on = console()
-    put(on, f"A: {found.a}", f"B: {found.b}", "", _table(found.pairs, on.width))
-    if found.differences:
-        put(on, "", Text("What else differs", style="bold"))
-        put(on, *(f"{what}: {a} → {b}" for what, a, b in found.differences))
-    experiments = found.kind == "experiment"
-    for name, only in (("A", found.only_a), ("B", found.only_b)):
+    pairs = comparison.pairs
+    put(on, f"A: {comparison.a}", f"B: {comparison.b}", "", table(COLUMNS, pairs, on.width))
+    if comparison.differences:
+        put(on, "", Text("Other differences", style="bold"))
+        put(on, *(f"{what}: {a} → {b}" for what, a, b in comparison.differences))
+    finished = " (or finished only there)" if comparison.kind == "experiment" else ""
+    for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
-            put(on, "", f"Only in {name}{' (or finished only there)' if experiments else ''}: {names_of(only)}")
+            put(on, "", f"Only in {name}{finished}: {names_of(only)}")
 
 
-def _table(pairs: Sequence[Pair], width: int) -> RenderableType:
-    repeats = [f"{pair.a.n}, {pair.b.n}" for pair in pairs]
-    columns = [
-        Column(name="", cells=[pair.what for pair in pairs]),
-        Column(name="figure", cells=[pair.figure for pair in pairs]),
-        Column(name="A", cells=_cells(pairs, lambda pair: pair.a, "a"), justify="right"),
-        Column(name="B", cells=_cells(pairs, lambda pair: pair.b, "b"), justify="right"),
-        Column(name="B / A", cells=[_ratio(pair) for pair in pairs], justify="right", styles=list(map(_style, pairs))),
-        Column(name="values", cells=repeats, justify="right", rank=1),
-    ]
-    return table(columns, width)
+def _side(pair: Pair, letter: str) -> str:
+    estimate = pair.a if letter == "a" else pair.b
+    return f"{'≤ ' if letter in pair.bound else ''}{_figure(estimate)}"
 
 
-def _cells(pairs: Sequence[Pair], side: Callable[[Pair], Estimate], letter: str) -> list[str]:
-    return [f"{'≤ ' if letter in pair.bound else ''}{_figure(side(pair))}" for pair in pairs]
+def _figure(estimate: Estimate) -> str:
+    form = ",.0f" if abs(estimate.median) >= 100 else ".2f"
+    return f"{estimate.median:{form}}{_interval(estimate, form)}"
 
 
-def _figure(one: Estimate) -> str:
-    form = ",.0f" if abs(one.median) >= 100 else ".2f"
-    if one.low is None or one.high is None:
-        return format(one.median, form)
-    return f"{one.median:{form}} [{one.low:{form}}, {one.high:{form}}]"
+def _interval(estimate: Estimate, form: str) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
 def _ratio(pair: Pair) -> str:
-    one = pair.ratio
-    if one is None:
-        return "–"
+    if pair.ratio is None:
+        return NONE
     sign = {"a": "≥ ", "b": "≤ "}.get(pair.bound, "")
-    bounds = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
-    return f"{sign}{one.median:.2f}{bounds}"
+    return f"{sign}{pair.ratio.median:.2f}{_interval(pair.ratio, '.2f')}"
 
 
 def _style(pair: Pair) -> str:
-    """Green for what has surely grown, red for what has surely shrunk: more is better of every figure."""
-    one = pair.ratio
-    if one is None:
+    """Green where the interval lies above 1, red where it lies below: of every figure, more is better."""
+    ratio = pair.ratio
+    if ratio is None:
         return "dim"
-    if one.low is not None and one.low > 1:
+    if ratio.low is not None and ratio.low > 1:
         return "green"
-    return "red" if one.high is not None and one.high < 1 else ""
+    return "red" if ratio.high is not None and ratio.high < 1 else ""
+
+
+COLUMNS: Sequence[Column[Pair]] = (
+    Column("", lambda pair: pair.what),
+    Column("figure", lambda pair: pair.figure),
+    number_column("A", lambda pair: _side(pair, "a")),
+    number_column("B", lambda pair: _side(pair, "b")),
+    number_column("B / A", _ratio, style=_style),
+    number_column("values", lambda pair: f"{pair.a.n}, {pair.b.n}", rank=1),
+)

@@ -1,4 +1,4 @@
-"""What the user sees while an experiment runs: a live table, lines, or JSON."""
+"""What ``run`` shows while an experiment runs: a live table, lines, or JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number
-from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
-from orchestrator.terminal.tables import STATE_STYLE, Column, table
+from orchestrator.supervisor.events import Live, Reporter, SilentReporter, DetachableReporter, View
+from orchestrator.terminal.output import console
+from orchestrator.terminal.tables import Column, number_column, table
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 REFRESH_EVERY_S = 1.0
 DRAWING_SHARE = 0.005
-"""Of our time at most, for drawing: with large tables, more would be felt by the workers."""
+"""Largest share of time for drawing the table: with large tables, more would slow the workers down."""
 LINES_SHARE = 0.05
-"""Of our time at most, for the lines above the table: it is drawn anew below them each time."""
+"""Largest share of time for printing lines above the table, which is drawn again below them each time."""
 EVENT_STYLE = {
     "failed": "red",
     "warning": "yellow",
@@ -38,7 +38,7 @@ EVENT_STYLE = {
 
 
 class LineReporter(SilentReporter):
-    """One line an event: for logs and pipes."""
+    """One line per event, for logs and pipes."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -48,7 +48,7 @@ class LineReporter(SilentReporter):
 
 
 class JsonReporter(SilentReporter):
-    """One JSON object an event, and nothing else, on standard output."""
+    """One JSON object per event, and nothing else, on standard output."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         record = {"time": round(time.time(), 3), "event": kind, "message": message, **facts}
@@ -56,7 +56,7 @@ class JsonReporter(SilentReporter):
 
 
 class LiveReporter(SilentReporter):
-    """A table that is redrawn in place, with events scrolling by above it: many at a time where they come so fast."""
+    """A table that is redrawn in place, with events above it; many events at once are printed together."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as RichLive
@@ -65,7 +65,7 @@ class LiveReporter(SilentReporter):
         self._live = RichLive(console=console, auto_refresh=False, transient=True)
         self._live.start()
         self._lines: list[Text] = []
-        """To be printed."""
+        """Events that are not printed yet."""
         self._next_lines = self._next = 0.0
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -103,13 +103,11 @@ class LiveReporter(SilentReporter):
 
 @contextlib.contextmanager
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
-    """The one that fits standard output. When nobody reads that any more, the training goes on all the same."""
+    """The reporter that fits standard output. Training continues when the reader of standard output is gone."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield DetachableReporter(JsonReporter() if as_json else LineReporter())
         return
-    from orchestrator.terminal import views
-
-    live = LiveReporter(views.console())
+    live = LiveReporter(console())
     try:
         yield DetachableReporter(live)
     finally:
@@ -117,29 +115,22 @@ def reporter(*, as_json: bool) -> Iterator[Reporter]:
             live.close()
 
 
-def mute() -> None:
-    """Let standard output lead nowhere, also what is still in its buffer: nobody reads it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 def live_view(view: View, width: int, height: int) -> Group:
-    """Totals, the running jobs that fit on the screen, and in what room is left the last ones before and the next."""
+    """Totals and the running jobs that fit on the screen; where there is room, the last ended and the next jobs."""
     from rich.console import Group
     from rich.text import Text
 
     room = max(1, height - 6)
-    live = list(itertools.islice(view.active, room))
-    room -= len(live)
+    running = list(itertools.islice(view.active, room))
+    room -= len(running)
     after = view.next_up[: room // 2]
     before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
-    lines = [_over(one, state.name) for one, state in before]
-    lines += [_running(one) for one in live]
+    lines = [_ended(attempt, state.name) for attempt, state in before]
+    lines += [_running(attempt) for attempt in running]
     lines += [Line(job_id=job.job_id, state="pending", style="dim") for job in after]
     parts: list[RenderableType] = [Text(), _totals(view), _table(lines, width)]
-    if len(live) < len(view.active):
-        parts.append(Text(f"… and {len(view.active) - len(live)} more running", style="dim"))
+    if len(running) < len(view.active):
+        parts.append(Text(f"… and {len(view.active) - len(running)} more running", style="dim"))
     return Group(*parts)
 
 
@@ -148,7 +139,7 @@ def _totals(view: View) -> Text:
 
     counts = view.counts
     done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
-    left = view.steps_to_go / view.env_steps_per_s if view.env_steps_per_s else None
+    remaining_s = view.steps_to_go / view.env_steps_per_s if view.env_steps_per_s else None
     text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
     for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
         if counts[name]:
@@ -157,7 +148,7 @@ def _totals(view: View) -> Text:
         f"{view.env_steps_per_s:,.0f} env_steps/s",
         f"{view.cores_busy:.1f} cores busy",
         f"elapsed {duration(view.elapsed_s)}",
-        f"ETA {duration(left)}",
+        f"ETA {duration(remaining_s)}",
     )
     return text.append("\n" + " · ".join(figures), style="not bold")
 
@@ -170,36 +161,38 @@ class Line:
     state: str
     style: str
     share: float = 0.0
-    """Of its training that is done."""
+    """Share of its training that is done."""
     env_steps_per_s: float | None = None
     ep_rew_mean: float | None = None
-    left_s: float | None = None
+    remaining_s: float | None = None
     cpu_share: float | None = None
     run_delay_share: float | None = None
     attempt: str = ""
     cpus: str = ""
 
 
-def _running(one: ActiveAttempt) -> Line:
-    said, total = one.progress or Progress(phase="starting"), one.job.spec.total_timesteps
-    rate = said.env_steps_per_s
+def _running(attempt: ActiveAttempt) -> Line:
+    progress, total = attempt.progress or Progress(phase="starting"), attempt.job.spec.total_timesteps
+    rate = progress.env_steps_per_s
     return Line(
-        job_id=one.job.job_id,
-        state="leaving" if one.end_reason is not None else said.phase,
+        job_id=attempt.job.job_id,
+        state="stopping" if attempt.end_reason is not None else progress.phase,
         style="cyan",
-        share=said.env_steps / total,
+        share=progress.env_steps / total,
         env_steps_per_s=rate,
-        ep_rew_mean=said.ep_rew_mean,
-        left_s=max(0, total - said.env_steps) / rate if rate else None,
-        cpu_share=said.cpu_share,
-        run_delay_share=said.run_delay_share,
-        attempt=str(one.handle.number + 1),
-        cpus=one.where,
+        ep_rew_mean=progress.ep_rew_mean,
+        remaining_s=max(0, total - progress.env_steps) / rate if rate else None,
+        cpu_share=progress.cpu_share,
+        run_delay_share=progress.run_delay_share,
+        attempt=str(attempt.handle.number + 1),
+        cpus=attempt.where,
     )
 
 
-def _over(one: ActiveAttempt, state: str) -> Line:
-    line = _running(one)
+def _ended(attempt: ActiveAttempt, state: str) -> Line:
+    from orchestrator.terminal.status_view import STATE_STYLE
+
+    line = _running(attempt)
     return Line(
         job_id=line.job_id,
         state=state.lower(),
@@ -211,22 +204,18 @@ def _over(one: ActiveAttempt, state: str) -> Line:
 
 
 def _table(lines: Sequence[Line], width: int) -> Table:
-    shares = [line.share for line in lines]
-
-    def figures(name: str, form: str) -> list[str]:
-        return [number(getattr(line, name), form) for line in lines]
-
+    bar_width = 8 if width < 100 else 20
     columns = [
-        Column(name="job", cells=[line.job_id for line in lines]),
-        Column(name="state", cells=[line.state for line in lines], styles=[line.style for line in lines], rank=2),
-        Column(name="progress", cells=[""] * len(lines), bars=shares, bar_width=8 if width < 100 else 20, rank=3),
-        Column(name="", cells=[f"{share:.0%}" for share in shares], justify="right"),
-        Column(name="env_steps/s", cells=figures("env_steps_per_s", ",.0f"), justify="right", rank=1),
-        Column(name="return", cells=figures("ep_rew_mean", ",.1f"), justify="right"),
-        Column(name="ETA", cells=[duration(line.left_s) for line in lines], justify="right", rank=1),
-        Column(name="CPU", cells=figures("cpu_share", ".0%"), justify="right", rank=4),
-        Column(name="wait", cells=figures("run_delay_share", ".0%"), justify="right", rank=4),
-        Column(name="try", cells=[line.attempt for line in lines], justify="right", rank=5),
-        Column(name="on CPU", cells=[line.cpus for line in lines], justify="right", rank=6),
+        Column[Line]("job", lambda line: line.job_id),
+        Column("state", lambda line: line.state, rank=2, style=lambda line: line.style),
+        Column("progress", lambda _: "", rank=3, bar=lambda line: line.share, bar_width=bar_width),
+        number_column("", lambda line: f"{line.share:.0%}"),
+        number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=1),
+        number_column("return", lambda line: number(line.ep_rew_mean, ",.1f")),
+        number_column("ETA", lambda line: duration(line.remaining_s), rank=1),
+        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4),
+        number_column("wait", lambda line: number(line.run_delay_share, ".0%"), rank=4),
+        number_column("attempt", lambda line: line.attempt, rank=5),
+        number_column("on CPU", lambda line: line.cpus, rank=6),
     ]
-    return table(columns, width)
+    return table(columns, lines, width)

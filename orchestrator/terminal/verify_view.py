@@ -1,16 +1,17 @@
-"""What ``verify`` prints for people: a line a job, why it failed, and what was not tried."""
+"""What ``verify`` shows: one line per job, why jobs failed, and which jobs were left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.text import Text
 
 from orchestrator.analysis.statistics import Estimate
 from orchestrator.core.text import number
-from orchestrator.terminal import tables, views
-from orchestrator.terminal.tables import Column
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, JobVerdict
 
 STYLE = {"PASS": "green", "FAIL": "bold red"}
@@ -19,35 +20,14 @@ HASH_SHOWN = 12
 
 
 def show(certificate: Certificate, output: Path) -> None:
-    """:param output: where the certificate was written."""
-    file, scratch = output / FILE, output / SCRATCH
-    on = views.console()
-    parts = [tables.table(_columns(certificate), on.width), *_messages(certificate)]
-    parts += [Text(line) for line in _closing(certificate, file, scratch)]
-    views.show(on, *parts)
-
-
-def _columns(certificate: Certificate) -> list[Column]:
-    jobs = certificate.jobs
-    return [
-        Column(name="job", cells=[job.job_id for job in jobs]),
-        Column(name="verdict", cells=[job.verdict for job in jobs], styles=[STYLE[job.verdict] for job in jobs]),
-        Column(name="alone", cells=[_hash(job.alone_sha256) for job in jobs], rank=3),
-        Column(name="together", cells=[_compared(job, job.together_sha256) for job in jobs], rank=1),
-        Column(name="resumed", cells=[_compared(job, job.resumed_sha256) for job in jobs], rank=1),
-        Column(name="beside it", cells=[str(job.neighbours) for job in jobs], justify="right", rank=4),
-        Column(
-            name="s/iteration",
-            cells=[number(job.iteration_alone_s, ".3f") for job in jobs],
-            justify="right",
-            rank=2,
-        ),
-        Column(name="slow-down", cells=[_slowdown(job.slowdown) for job in jobs], justify="right"),
-    ]
+    """:param output: directory of the certificate."""
+    on = console()
+    lines = (Text(line) for line in _closing(certificate, output / FILE, output / SCRATCH))
+    put(on, table(COLUMNS, certificate.jobs, on.width), *_messages(certificate), *lines)
 
 
 def _hash(sha256: str | None) -> str:
-    return "–" if sha256 is None else sha256[:HASH_SHOWN]
+    return NONE if sha256 is None else sha256[:HASH_SHOWN]
 
 
 def _compared(job: JobVerdict, sha256: str | None) -> str:
@@ -56,23 +36,35 @@ def _compared(job: JobVerdict, sha256: str | None) -> str:
 
 def _slowdown(slowdown: Estimate | None) -> str:
     if slowdown is None:
-        return "–"
+        return NONE
     interval = "" if slowdown.low is None else f" ({slowdown.low:.2f} to {slowdown.high:.2f})"
     return f"× {slowdown.median:.2f}{interval}"
 
 
+COLUMNS: Sequence[Column[JobVerdict]] = (
+    Column("job", lambda job: job.job_id),
+    Column("verdict", lambda job: job.verdict, style=lambda job: STYLE[job.verdict]),
+    Column("alone", lambda job: _hash(job.alone_sha256), rank=3),
+    Column("together", lambda job: _compared(job, job.together_sha256), rank=1),
+    Column("resumed", lambda job: _compared(job, job.resumed_sha256), rank=1),
+    number_column("neighbours", lambda job: str(job.neighbours), rank=4),
+    number_column("s/iteration", lambda job: number(job.iteration_alone_s, ".3f"), rank=2),
+    number_column("slow-down", lambda job: _slowdown(job.slowdown)),
+)
+
+
 def _messages(certificate: Certificate) -> Iterator[Text]:
     for job in certificate.jobs:
-        said = [*job.reasons, *job.notes]
-        if said:
-            yield Text.assemble("\n", (job.job_id, STYLE[job.verdict]), *(f"\n    {text}" for text in said))
+        messages = [*job.reasons, *job.notes]
+        if messages:
+            yield Text.assemble("\n", (job.job_id, STYLE[job.verdict]), *(f"\n    {text}" for text in messages))
 
 
 def _closing(certificate: Certificate, file: Path, scratch: Path) -> Iterator[str]:
     passed = sum(job.verdict == "PASS" for job in certificate.jobs)
-    each = "once" if certificate.repeats == 1 else f"{certificate.repeats} times"
+    times = "once" if certificate.repeats == 1 else f"{certificate.repeats} times"
     yield (
-        f"\n{passed} of {len(certificate.jobs)} PASS: {certificate.iterations} iterations, {each}, alone, with"
+        f"\n{passed} of {len(certificate.jobs)} PASS: {certificate.iterations} iterations, {times}, alone, with"
         f" {certificate.lanes} at once, and killed and resumed. {file}"
     )
     for job_id, why in list(certificate.left_out.items())[:LEFT_OUT_SHOWN]:
@@ -80,6 +72,6 @@ def _closing(certificate: Certificate, file: Path, scratch: Path) -> Iterator[st
     if len(certificate.left_out) > LEFT_OUT_SHOWN:
         yield f"left out: {len(certificate.left_out) - LEFT_OUT_SHOWN} more, named in the certificate"
     if certificate.left_out:
-        yield "--jobs '*' verifies all"
+        yield "--jobs '*' verifies all jobs"
     if certificate.verdict == "FAIL":
-        yield f"the trainings themselves: {scratch}"
+        yield f"The files of these trainings are kept in {scratch}"

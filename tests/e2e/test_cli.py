@@ -27,7 +27,7 @@ from orchestrator.machine import provenance, topology
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import View
-from orchestrator.terminal import live_table, tables
+from orchestrator.terminal import live_table, status_view
 
 RUN_OPTIONS = (
     "--run-dir",
@@ -67,7 +67,7 @@ def test_help_names_every_option(path: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
-    modules = "cli, api, session, views, control, doctor, display, preflight, executors.local"
+    modules = "cli, api, experiment.session, terminal.status_view, experiment.control, machine.doctor, executors.local"
     code = "import sys\n" + "\n".join(f"import orchestrator.{name}" for name in modules.split(", "))
     code += f"\nprint([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run(
@@ -166,7 +166,7 @@ def test_status_json_is_the_rows_of_summary_json(finished: Experiment) -> None:
 def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
     done = give("status", "run", "--watch", cwd=finished.cwd)
     assert done.returncode == 0
-    assert "2 succeeded; no supervisor at work" in done.stdout
+    assert "2 succeeded. No supervisor is running." in done.stdout
 
 
 def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "stopping (SIGINT): workers checkpoint and leave" in out
     assert re.search("^hopper-s0 +INTERRUPTED ", out, re.MULTILINE)
-    assert "The same command goes on where it was." in out
+    assert "Run the same command again to resume." in out
 
 
 def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> None:
@@ -494,7 +494,7 @@ def test_table_fits_the_terminal_and_keeps_the_returns(width: int) -> None:
 
     console = Console(width=width, force_terminal=True, no_color=True)
     with console.capture() as capture:
-        console.print(tables.summary(ROWS, width, alive=True))
+        console.print(status_view.summary(ROWS, width, alive=True))
     lines = capture.get().splitlines()
     assert len(lines) == 1 + len(ROWS), "a row was wrapped"
     assert all("12.3 → 1,234.5" in line for line in lines[1:])
@@ -576,10 +576,10 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
     terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
     terminal.until("hopper-s0  training")
-    for name in ("jobs done", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "try"):
+    for name in ("jobs done", "env_steps/s", "cores busy", "ETA", "return", "CPU", "wait", "attempt"):
         assert name in terminal.shown
     terminal.type("\x03")
-    terminal.until("The same command goes on where it was.")
+    terminal.until("Run the same command again to resume.")
     assert "INTERRUPTED" in terminal.shown
     assert "Traceback" not in terminal.shown
     assert terminal.popen.wait(commands.PATIENCE_S) == 130

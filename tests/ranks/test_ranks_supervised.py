@@ -33,7 +33,7 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import control, reconcile
 from orchestrator.experiment.backend import LocalBackend
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.terminal import live_table, tables
+from orchestrator.terminal import live_table, status_view
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -301,7 +301,7 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
     one = Experiment(tmp_path / "one", [make_job("a")])
     for experiment in (several, one):
         experiment.run()
-    shown = [rendered(tables.summary(each.ledger.summary(), 200, alive=False)) for each in (several, one)]
+    shown = [rendered(status_view.summary(each.ledger.summary(), 200, alive=False)) for each in (several, one)]
     assert ["ranks" in table for table in shown] == [True, False]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import typer
 
 from orchestrator.cli import app
 from orchestrator.core.task_names import TASKS
@@ -66,7 +67,7 @@ def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task
 
 def test_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text()
-    names = [command.name or command.callback.__name__ for command in app.registered_commands]
+    names = typer.main.get_group(app).commands
     assert [name for name in names if f"`{name}" not in text] == []
 
 

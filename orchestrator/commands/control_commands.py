@@ -1,0 +1,150 @@
+"""Commands on a run directory: look at it, stop it, put jobs back, show a trained policy."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.commands.shared_options import AsJson, JobName, RunDir, stoppable
+
+if TYPE_CHECKING:
+    from orchestrator.experiment.control import Snapshot
+
+WATCH_EVERY_S = 1.0
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    run_dir: RunDir,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every second, until all jobs have ended.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of every job of a run directory."""
+    snapshots = _snapshots(run_dir, watch=watch)
+    if as_json:
+        from orchestrator.ledger import summary
+
+        for snapshot in snapshots:
+            print(summary.to_json(snapshot.rows), end="", flush=True)
+    else:
+        from orchestrator.terminal import status_view
+
+        status_view.show(snapshots, in_place=watch)
+
+
+def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
+    from orchestrator.experiment import control
+
+    snapshot = control.status(run_dir)
+    yield snapshot
+    while watch and not snapshot.over:
+        time.sleep(WATCH_EVERY_S)
+        snapshot = control.status(run_dir)
+        yield snapshot
+
+
+@app.command()
+def logs(
+    run_dir: RunDir,
+    job: JobName,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
+    ] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Number of last lines to show; 0: all.")] = 200,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Number of the attempt, from 0.", show_default="the last")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
+) -> None:
+    """Show the output of a job's worker."""
+    from orchestrator.experiment import control
+
+    for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@app.command()
+def stop(
+    run_dir: RunDir,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Jobs to cancel; if none are named, the whole experiment stops."),
+    ] = None,
+) -> None:
+    """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs."""
+    from orchestrator.experiment import control
+
+    print(control.stop(run_dir, jobs or []))
+
+
+@app.command()
+def retry(
+    run_dir: RunDir,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Jobs to retry; if none are named, all failed and cancelled jobs."),
+    ] = None,
+) -> None:
+    """Put failed and cancelled jobs back in the queue; they resume from their last checkpoint."""
+    from orchestrator.experiment import control
+
+    print(control.retry(run_dir, jobs or []))
+
+
+@app.command()
+def play(
+    run_dir: RunDir,
+    job: JobName,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|latest|PATH",
+            help="Checkpoint to show: its env_steps, the latest, or a file.",
+            show_default="the trained policy",
+        ),
+    ] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
+    ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, help="Simulated time to show, in seconds.", show_default="10; in a window, until it is closed"
+        ),
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Number of episodes to show, instead of a time.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the evaluation episodes.")] = 0,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Directory for the video and the preview.", show_default="the job's directory")
+    ] = None,
+) -> None:
+    """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""
+    from orchestrator.experiment import control, videos
+
+    request = videos.Request(
+        checkpoint=checkpoint,
+        interactive=not video,
+        seconds=seconds,
+        episodes=episodes,
+        seed=seed,
+        stochastic=stochastic,
+        output=output,
+    )
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by __main__; from here on there is a child to end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with stoppable("stopped"):
+        videos.play(control.find(run_dir, job), request)

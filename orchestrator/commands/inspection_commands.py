@@ -1,0 +1,57 @@
+"""Commands that look at robots, at this machine, and at the format of job files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.commands.shared_options import AsJson, print_json, stoppable
+
+app = typer.Typer()
+
+
+@app.command()
+def check(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders of MJCF files."),
+    ],
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Time limit for each robot, in seconds.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""
+    from orchestrator.experiment import robot_check
+    from orchestrator.supervisor.termination import StopRequests
+    from orchestrator.terminal import check_view
+
+    stops = StopRequests()
+    with stoppable("stopped"), stops.installed(), check_view.progress() as report:
+        rows = robot_check.check(paths, time_limit_s=time_limit, told=report, stop=stops.check)
+    if as_json:
+        print_json([row.facts() for row in rows])
+    else:
+        check_view.show(rows)
+    raise typer.Exit(robot_check.exit_code(rows))
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Show what this machine offers, what the program will use of it, and what would cause contention."""
+    from orchestrator.machine import doctor as doctors
+
+    findings = doctors.examine()
+    if as_json:
+        print(doctors.to_json(findings))
+    else:
+        doctors.render(findings)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the job file, for editors."""
+    from orchestrator.jobfile import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -1,0 +1,187 @@
+"""Commands that measure, verify, report and compare."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.commands.shared_options import (
+    AsJson,
+    Learner,
+    RunDir,
+    Settings,
+    overrides,
+    print_json,
+    print_progress,
+    stoppable,
+)
+from orchestrator.core.errors import UsageError
+
+app = typer.Typer()
+
+
+@app.command()
+def verify(
+    source: Annotated[Path, typer.Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")],
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A job, the beginning of its name, or a pattern; '*': all jobs. May be repeated.",
+            show_default="the first job of every robot and task, as many as a few minutes allow",
+        ),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=3, help="Number of iterations of each training.")] = 6,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down."),
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure the slow-down."""
+    from orchestrator import verify as verification
+
+    options = verification.Options(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
+    with stoppable("stopped; no certificate was written"):
+        certificate, where = verification.verify(source, options, print_progress)
+    if as_json:
+        print(certificate.to_json(), end="")
+    else:
+        from orchestrator.terminal import verify_view
+
+        verify_view.show(certificate, where)
+    raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
+
+
+@app.command()
+def bench(
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS.toml", help="A job file.")],
+    levels: Annotated[
+        str,
+        typer.Option(
+            help="Numbers of processes that train at once, such as 1,2,4. auto: up to the number of cores, then twice "
+            "that."
+        ),
+    ] = "auto",
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            help="Ways of starting the processes, separated by commas.", show_default="all; see docs/bench.md"
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of each measurement.")] = 5,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for which all processes of a measurement train at once.")
+    ] = 20.0,
+    learner: Learner = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Directory for all results.", show_default="runs/<name>-bench")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(help="The job that every process trains.", show_default="the first job")
+    ] = None,
+    set_: Settings = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the measurements.")] = 0,
+    retakes: Annotated[
+        int, typer.Option(min=0, help="Largest number of repeats of a measurement that was disturbed.")
+    ] = 2,
+    strong: Annotated[bool, typer.Option(help="Also measure the makespan of the whole job file.")] = True,
+    strong_seconds: Annotated[
+        float,
+        typer.Option(
+            min=1.0, help="Work of the job file on one core, in seconds, to which it is scaled down for the makespan."
+        ),
+    ] = 120.0,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Search for the best number of processes, threads and environments instead."),
+    ] = False,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Compare one job over these numbers of ranks, such as 1,2,4, with as many separate jobs instead.",
+        ),
+    ] = None,
+) -> None:
+    """Measure how training scales with processes, beside other ways of starting them; resumes where it stopped."""
+    from orchestrator.bench import baselines, benchmark
+    from orchestrator.jobfile import load
+
+    if tune and ranks is not None:
+        raise UsageError("--tune and --ranks are separate measurements; give only one of them")
+    experiment = load(jobs, overrides=overrides(set_, learner))
+    options = benchmark.Options(
+        run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
+        levels=levels,
+        arms=baselines.chosen(arms),
+        repeats=repeats,
+        seconds=seconds,
+        seed=seed,
+        job=job,
+        retakes=retakes,
+        strong_seconds=strong_seconds if strong else 0.0,
+        tune=tune,
+        ranks=ranks,
+    )
+    with stoppable("stopped; run the same command again to resume"):
+        finished = benchmark.run(experiment, options, print_progress)
+    if tune:
+        print("\n".join(finished.lines))
+    elif finished.measured:
+        _show_bench(finished.run_dir, over_ranks=ranks is not None)
+    raise typer.Exit(finished.exit_code)
+
+
+def _show_bench(run_dir: Path, *, over_ranks: bool) -> None:
+    from orchestrator.bench import scaling_analysis, wide_or_many
+    from orchestrator.terminal import bench_view
+
+    if not over_ranks:
+        bench_view.show(scaling_analysis.analyse(run_dir), run_dir)
+    elif (facts := wide_or_many.facts(run_dir)) is not None:
+        bench_view.show_ranks(facts, run_dir)
+
+
+class ReportFormat(StrEnum):
+    html = "html"
+    md = "md"
+
+
+@app.command()
+def report(
+    run_dir: RunDir,
+    format_: Annotated[
+        ReportFormat,
+        typer.Option("--format", help="html: print the path of the page. md: print its content as Markdown."),
+    ] = ReportFormat.html,
+) -> None:
+    """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""
+    from orchestrator import report as reports
+
+    written = reports.make(run_dir)
+    print(written.markdown() if format_ is ReportFormat.md else written.page)
+
+
+@app.command()
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Run directory of an experiment or a benchmark.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one of the same kind.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare two experiments or two benchmarks, such as of two machines or versions: ratios with intervals."""
+    from orchestrator.analysis import compare as comparison
+
+    compared = comparison.compare(run_a, run_b)
+    if as_json:
+        print_json(compared.facts())
+    else:
+        from orchestrator.terminal import compare_view
+
+        compare_view.show(compared)

@@ -1,0 +1,150 @@
+"""``run``: train everything that a job file declares, or resume it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.commands.shared_options import AsJson, Learner, Settings, overrides, print_json, stoppable
+from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.experiment.preflight import Child
+    from orchestrator.experiment.session import Plan, RunOptions
+    from orchestrator.jobfile import Experiment
+
+app = typer.Typer()
+
+
+class OnChangeChoice(StrEnum):
+    refuse = "refuse"
+    restart = "restart"
+    keep = "keep"
+
+
+@app.command()
+def run(
+    jobs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOBS.toml|RUN_DIR", help="A job file; or a run directory, whose experiment is resumed as it is."
+        ),
+    ],
+    run_dir: Annotated[Path | None, typer.Option(help="Directory for all results.", show_default="runs/<name>")] = None,
+    max_parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Largest number of jobs that run at once.", show_default="max_parallel in the job file"
+        ),
+    ] = None,
+    learner: Learner = None,
+    executor: Annotated[str, typer.Option(help="What launches the jobs: local or ray.")] = "local",
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            metavar="local|auto|HOST:PORT",
+            help="Ray cluster to use; this machine must be one of its nodes. auto: the cluster that this machine "
+            "belongs to. local: start Ray on this machine alone.",
+        ),
+    ] = "local",
+    storage: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|shared|stream|URI",
+            help="How other machines access the run directory. shared: over a shared file system. stream: files are "
+            "sent over the network and results are sent back. URI (s3://bucket/folder): like stream, with large files "
+            "stored there. auto: shared where a node sees the run directory, otherwise stream.",
+        ),
+    ] = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; an existing run directory is renamed and kept.")
+    ] = False,
+    on_change: Annotated[
+        OnChangeChoice,
+        typer.Option(help="What to do with jobs that have run and whose declaration in the job file has changed."),
+    ] = OnChangeChoice.refuse,
+    set_: Settings = None,
+    rebuild_ledger: Annotated[
+        bool,
+        typer.Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories."),
+    ] = False,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
+    ] = 30.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again."""
+    from orchestrator.experiment import preflight
+
+    is_run_dir = jobs.is_dir()
+    with contextlib.nullcontext() if is_run_dir else preflight.warm_up() as warm:
+        from orchestrator.experiment import resume, session
+        from orchestrator.jobfile import load
+
+        changes = overrides(set_, learner)
+        if is_run_dir:
+            if run_dir is not None or changes or fresh or rebuild_ledger:
+                raise UsageError(
+                    f"{jobs}: a run directory is resumed as it is; --run-dir, --set, --learner, --fresh and "
+                    "--rebuild-ledger need the job file"
+                )
+            recorded = resume.load(jobs)
+            experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
+        else:
+            experiment, verdicts, job_file = load(jobs, overrides=changes), None, jobs.read_bytes()
+        options = session.RunOptions(
+            run_dir=run_dir or Path("runs") / experiment.directory_name,
+            verdicts=verdicts,
+            refuse_invalid=verdicts is None,
+            max_parallel=max_parallel,
+            fresh=fresh,
+            on_change=on_change.value,
+            rebuild_ledger=rebuild_ledger,
+            executor=executor,
+            ray_address=ray_address,
+            storage=storage,
+            grace_s=grace,
+        )
+        with stoppable("stopped; nothing was launched"):
+            if dry_run:
+                plan = session.dry_run(experiment, options, warm=warm)
+                _show_plan(experiment, plan, options.run_dir, as_json=as_json)
+            else:
+                raise typer.Exit(_run(experiment, options, job_file, warm, as_json=as_json))
+
+
+def _run(experiment: Experiment, options: RunOptions, job_file: bytes | None, warm: Child | None, *, as_json: bool) -> int:
+    """Run it and show how it ended; returns the exit code."""
+    from orchestrator.experiment import session
+    from orchestrator.terminal import live_table, output, status_view
+
+    with live_table.reporter(as_json=as_json) as reporter:
+        finished = session.run(experiment, options, reporter, given=job_file, warm=warm)
+    try:
+        if as_json:
+            succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
+            text = f"{succeeded} of {len(finished.states)} jobs succeeded"
+            reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
+        else:
+            status_view.show_end(finished)
+        sys.stdout.flush()
+    except OSError:
+        output.mute()  # the terminal or the reader of the pipe is gone
+    return finished.exit_code
+
+
+def _show_plan(experiment: Experiment, plan: Plan, run_dir: Path, *, as_json: bool) -> None:
+    from orchestrator.terminal import plan_view
+
+    if as_json:
+        print_json(plan_view.facts(experiment, plan, run_dir))
+    else:
+        plan_view.show(experiment, plan, run_dir)

@@ -1,0 +1,55 @@
+"""Arguments and options that several commands take, and what their functions share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job, or the beginning of its name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a default of the job file, such as ppo.n_steps=512. May be repeated."
+    ),
+]
+Learner = Annotated[
+    str | None,
+    typer.Option(
+        help="Learner of all jobs that name none: auto, fast or sb3.", show_default="the learner in the job file"
+    ),
+]
+
+
+def overrides(settings: list[str] | None, learner: str | None) -> dict[str, Any]:
+    """Defaults to be set, by dotted key, from ``--set`` and ``--learner``."""
+    from orchestrator.jobfile import parse_override
+
+    chosen = {} if learner is None else {"learner": learner}
+    return dict(map(parse_override, settings or [])) | chosen
+
+
+@contextlib.contextmanager
+def stoppable(message: str) -> Iterator[None]:
+    """Ctrl-C prints ``message`` on standard error and ends the command with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(message, file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def print_json(facts: Any) -> None:
+    print(json.dumps(facts, indent=1, ensure_ascii=False))
+
+
+def print_progress(text: str) -> None:
+    """Print on standard error, at once: standard output is for the result."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,37 @@
+"""Standard output: to a terminal, to a pipe, or to nobody."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+PIPE_WIDTH = 10_000
+
+
+def console() -> Console:
+    """A console for standard output; in a pipe it is as wide as any table, since the reader may be a program."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def show(on: Console, *parts: RenderableType) -> None:
+    """Print; in a pipe without the blanks that fill a table's last column."""
+    if on.is_terminal:
+        on.print(*parts, sep="\n")
+        return
+    with on.capture() as capture:
+        on.print(*parts, sep="\n")
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
+
+
+def mute() -> None:
+    """Send standard output, with what is still in its buffer, to nowhere: its reader is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

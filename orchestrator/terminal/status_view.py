@@ -1,0 +1,154 @@
+"""What ``status`` shows, and ``run`` when it ends: one line per job, and why jobs failed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.core.text import duration, number
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.session import RunResult
+from orchestrator.ledger.summary import learner_summary
+from orchestrator.terminal.output import console
+from orchestrator.terminal.output import show as put
+from orchestrator.terminal.tables import NONE, Column, number_column, table
+
+STATE_STYLE = {
+    "PENDING": "dim",
+    "RUNNING": "cyan",
+    "SUCCEEDED": "green",
+    "FAILED": "bold red",
+    "CANCELLED": "yellow",
+    "INTERRUPTED": "yellow",
+}
+TRACEBACK_LINES = 4
+REASONS_SHOWN = 20
+
+Row: TypeAlias = Mapping[str, Any]
+"""A row of ``summary.json``."""
+
+
+def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> None:
+    """Show one snapshot after the other.
+
+    :param in_place: on a terminal each replaces the one before; in a pipe they always follow one another.
+    """
+    on = console()
+    last: Group | None = None
+    with contextlib.ExitStack() as stack:
+        live = None
+        if in_place and on.is_terminal:
+            live = stack.enter_context(Live(console=on, auto_refresh=False, transient=True))
+        for snapshot in snapshots:
+            parts = [] if last is None or live else [""]
+            last = _status(snapshot, on.width)
+            if live:
+                live.update(last, refresh=True)
+            else:
+                put(on, *parts, last)
+    if live and last:
+        put(on, last)
+
+
+def show_end(finished: RunResult) -> None:
+    """Show how a run ended, where its results are, and what to do next."""
+    on = console()
+    root = finished.paths.root
+    put(on, "", summary(finished.rows, on.width, alive=False), *_remarks(finished.rows))
+    put(on, "", f"{root}: summary.csv; in jobs/, for every job: model.zip, progress.csv, timings.csv and logs")
+    if finished.interrupted and finished.exit_code != 0:
+        put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
+    elif finished.exit_code:
+        text = f"Not every job succeeded: `logs {root} JOB` shows a job's output, `retry {root}` puts them back."
+        put(on, Text(text, style="red"))
+
+
+def summary(rows: Sequence[Row], width: int, *, alive: bool) -> Table:
+    """A table with one line per job.
+
+    :param alive: whether a supervisor is running; without one, no job is.
+    """
+    return table(_columns(rows, alive=alive), rows, width)
+
+
+def _columns(rows: Sequence[Row], *, alive: bool) -> list[Column[Row]]:
+    starts, ends = (
+        max((len(_return(row, key)) for row in rows), default=0) for key in ("ep_rew_mean_first", "ep_rew_mean")
+    )
+
+    def returns(row: Row) -> str:
+        start, end = _return(row, "ep_rew_mean_first"), _return(row, "ep_rew_mean")
+        return NONE if start == end == NONE else f"{start:>{starts}} → {end:>{ends}}"
+
+    columns = [
+        Column[Row]("job", lambda row: row["job_id"]),
+        Column("state", lambda row: _state(row, alive), style=lambda row: STATE_STYLE[_state(row, alive)]),
+        number_column("return: first → last", returns, style=_return_style),
+        number_column("evaluated", lambda row: _return(row, "eval_mean"), rank=1),
+        number_column("env_steps", lambda row: f"{row['env_steps']:,}", rank=2),
+        number_column("done", lambda row: f"{min(1.0, row['env_steps'] / row['total_timesteps']):.0%}", rank=5),
+        number_column("time", lambda row: duration(row["wall_s"]), rank=1),
+        number_column("env_steps/s", lambda row: number(row["env_steps_per_s"], ",.0f"), rank=3),
+    ]
+    if any(row["ranks"] > 1 for row in rows):
+        columns.append(number_column("ranks", lambda row: str(row["ranks"]), rank=4))
+    if any(row["node"] for row in rows):
+        columns.append(Column("node", lambda row: row["node"] or NONE, rank=3))
+    return [*columns, number_column("attempts", lambda row: str(row["attempts"]), rank=4)]
+
+
+def _return(row: Row, key: str) -> str:
+    return number(row[key], ",.1f")
+
+
+def _return_style(row: Row) -> str:
+    first, last = row["ep_rew_mean_first"], row["ep_rew_mean"]
+    if first is None or last is None:
+        return "dim"
+    return "green" if last > first else "red" if last < first else ""
+
+
+def _state(row: Row, alive: bool) -> str:
+    if alive or row["state"] not in ("RUNNING", "PENDING"):
+        return str(row["state"])
+    return "INTERRUPTED" if row["attempts"] else "PENDING"
+
+
+def _status(snapshot: Snapshot, width: int) -> Group:
+    states = Counter(row["state"] for row in snapshot.rows)
+    counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items()) or "examining the robots"
+    supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
+    jobs = summary(snapshot.rows, width, alive=snapshot.holder is not None)
+    return Group(f"{snapshot.paths.root}: {counts}. {supervisor}", "", jobs, *_remarks(snapshot.rows))
+
+
+def _remarks(rows: Sequence[Row]) -> list[Text]:
+    """Below the table: the learners, and why jobs failed."""
+    learners, failed = learner_summary(rows), reasons(rows)
+    lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
+    return lines + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
+
+
+def reasons(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """``(job_id, reason)`` of the first few failed jobs, with the last lines of a traceback."""
+    failed = [row for row in rows if row["state"] == "FAILED"]
+    shown = [(row["job_id"], "\n".join([_reason(row), *_last_lines(row)])) for row in failed[:REASONS_SHOWN]]
+    return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
+
+
+def _reason(row: Row) -> str:
+    cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
+    return f"{cause}{row['message'] or 'no reason is recorded; see its log'}"
+
+
+def _last_lines(row: Row) -> list[str]:
+    """Where the error was raised; the error itself is in the message."""
+    *places, _ = (row.get("traceback") or "").splitlines() or [""]
+    return [f"    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
