@@ -121,7 +121,9 @@ def run(
                 raise typer.Exit(_run(experiment, options, job_file, warm, as_json=as_json))
 
 
-def _run(experiment: Experiment, options: RunOptions, job_file: bytes | None, warm: Child | None, *, as_json: bool) -> int:
+def _run(
+    experiment: Experiment, options: RunOptions, job_file: bytes | None, warm: Child | None, *, as_json: bool
+) -> int:
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.experiment import session
     from orchestrator.terminal import live_table, output, status_view

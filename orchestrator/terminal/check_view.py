@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.text import Text
 
 from orchestrator.core.text import number
-from orchestrator.experiment.robot_check import RobotCheck, CheckVerdict
+from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 from orchestrator.terminal.tables import NONE, Column, number_column, table
@@ -41,8 +41,8 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     def length(name: str) -> Column[RobotCheck]:
         return number_column(name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7)
 
-    columns = [
-        Column[RobotCheck]("robot", lambda row: row.path),
+    columns: list[Column[RobotCheck]] = [
+        Column("robot", lambda row: row.path),
         Column("verdict", lambda row: row.verdict, style=lambda row: STYLE[row.verdict]),
         Column("root", lambda row: row.figures.get("root", NONE), rank=1),
         Column("task", lambda row: row.task or NONE, rank=2),

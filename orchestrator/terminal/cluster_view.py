@@ -32,8 +32,8 @@ def _heading(status: ClusterStatus) -> str:
 
 
 def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
-    columns = [
-        Column[ClusterNode]("node", lambda node: f"{node.name} (head)" if node.is_head else node.name),
+    columns: list[Column[ClusterNode]] = [
+        Column("node", lambda node: f"{node.name} (head)" if node.is_head else node.name),
         Column("address", lambda node: node.address, rank=1),
         number_column("cores", lambda node: f"{node.cores_used:g}/{node.cores}"),
         number_column("MiB", lambda node: f"{node.memory_used_mib:,}/{node.memory_mib:,}", rank=2),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number
-from orchestrator.supervisor.events import Live, Reporter, SilentReporter, DetachableReporter, View
+from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, SilentReporter, View
 from orchestrator.terminal.output import console
 from orchestrator.terminal.tables import Column, number_column, table
 
@@ -205,8 +205,8 @@ def _ended(attempt: ActiveAttempt, state: str) -> Line:
 
 def _table(lines: Sequence[Line], width: int) -> Table:
     bar_width = 8 if width < 100 else 20
-    columns = [
-        Column[Line]("job", lambda line: line.job_id),
+    columns: list[Column[Line]] = [
+        Column("job", lambda line: line.job_id),
         Column("state", lambda line: line.state, rank=2, style=lambda line: line.style),
         Column("progress", lambda _: "", rank=3, bar=lambda line: line.share, bar_width=bar_width),
         number_column("", lambda line: f"{line.share:.0%}"),

@@ -33,8 +33,8 @@ def show(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
 
 
 def _columns(jobs: Sequence[Job]) -> list[Column[Job]]:
-    columns = [
-        Column[Job]("job", lambda job: job.job_id),
+    columns: list[Column[Job]] = [
+        Column("job", lambda job: job.job_id),
         Column("robot", lambda job: job.xml_source.name if job.xml_source else NONE, rank=1),
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),

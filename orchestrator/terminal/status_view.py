@@ -87,8 +87,8 @@ def _columns(rows: Sequence[Row], *, alive: bool) -> list[Column[Row]]:
         start, end = _return(row, "ep_rew_mean_first"), _return(row, "ep_rew_mean")
         return NONE if start == end == NONE else f"{start:>{starts}} → {end:>{ends}}"
 
-    columns = [
-        Column[Row]("job", lambda row: row["job_id"]),
+    columns: list[Column[Row]] = [
+        Column("job", lambda row: row["job_id"]),
         Column("state", lambda row: _state(row, alive), style=lambda row: STATE_STYLE[_state(row, alive)]),
         number_column("return: first → last", returns, style=_return_style),
         number_column("evaluated", lambda row: _return(row, "eval_mean"), rank=1),

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ HELP = {
     ("retry",): ("RUN_DIR", "[JOB]"),
     ("doctor",): ("--json",),
     ("schema",): ("--help",),
+    ("cluster",): ("up", "join", "status", "down"),
 }
 HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
 
@@ -64,6 +66,19 @@ def test_help_names_every_option(path: tuple[str, ...], tmp_path: Path) -> None:
     for name in HELP[path]:
         assert name in done.stdout
     assert "SpecError" not in done.stdout
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    project = tomllib.loads((commands.REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert give("--version", cwd=tmp_path).stdout == f"{project['name']} {project['version']}\n"
+
+
+def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
+    assert {"--install-completion", "--show-completion"} <= set(give("--help", cwd=tmp_path).stdout.split())
+    for words, expected in (("orchestrator st", ["status", "stop"]), ("orchestrator status --w", ["--watch"])):
+        completing = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        done = give(cwd=tmp_path, COMP_CWORD=str(words.count(" ")), **completing)
+        assert done.stdout.split() == expected
 
 
 def test_supervisor_side_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -313,7 +328,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
         assert held.returncode == 2
         assert f"held by another supervisor (process {run.popen.pid} on " in held.stderr
         shown = give("status", "run", cwd=tmp_path)
-        assert f"supervised by process {run.popen.pid}" in shown.stdout
+        assert f"Supervised by process {run.popen.pid}" in shown.stdout
         assert "asked its supervisor to cancel" in give("stop", "run", "one", cwd=tmp_path).stdout
         run.until("cancelled", "one-s0")
         run.until("launched", "three-s0")
