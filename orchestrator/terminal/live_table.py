@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number
-from orchestrator.supervisor.events import DetachableReporter, Live, Reporter, SilentReporter, View
+from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
 from orchestrator.terminal.output import console
 from orchestrator.terminal.tables import Column, number_column, table
 
