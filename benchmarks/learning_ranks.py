@@ -78,7 +78,9 @@ def _record(paths: JobPaths) -> ExitRecord | None:
 
 def _train(paths: JobPaths, todo: Work, seed: int) -> None:
     if not paths.spec.exists():
-        todo.lay_out(dataclasses.replace(todo.job, spec=dataclasses.replace(todo.job.spec, seed=seed)), paths)
+        todo.make_job_directory(
+            dataclasses.replace(todo.job, spec=dataclasses.replace(todo.job.spec, seed=seed)), paths
+        )
     number = next(number for number in itertools.count() if not paths.attempt(number).root.exists())
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True)

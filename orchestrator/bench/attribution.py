@@ -1,42 +1,41 @@
-"""What was lost, where, and to whom: from the figures of a benchmark to sentences with their numbers.
+"""What was lost at each level, in which phase, and why: from the figures of a benchmark to sentences with numbers.
 
-The loss of a process is how much longer its 1,000 env_steps take at a level than at the arm's lowest one. It is split
-by phase, and the direct witnesses (seconds of waiting for a CPU, of CPU time, of throttling) tell the causes apart.
+The loss of a process is how much longer its 1,000 env_steps take at a level than at the baseline's lowest level. It is
+split by phase. Direct metrics (seconds of waiting for a CPU, of CPU time, of throttling) tell the causes apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
 from orchestrator.analysis.samples import PHASES, Benchmark, Measured
-from orchestrator.analysis.statistics import Estimate, ratio
 from orchestrator.bench import isolation
-from orchestrator.bench.baselines import ARMS
-from orchestrator.bench.isolation import BUDGETED, SAME, factor, gain, times
+from orchestrator.bench.baselines import BASELINES
+from orchestrator.bench.isolation import BUDGETED
+from orchestrator.bench.throughput_ratios import SAME, factor, gain, times
 from orchestrator.core.text import count, joined
 
-WORDS = {
+PHASE_NAMES = {
     "env": "physics and environment",
     "policy": "policy",
     "gae": "GAE",
-    "backward": "backward",
+    "backward": "backward pass",
     "optimizer": "optimiser step",
     "rest": "the rest (forward passes, losses, logs)",
 }
-"""Of the phases."""
 NO_LOSS = 0.03
-"""Longer by less than this: not worth a word."""
+"""A relative loss below this is not worth a word."""
 NOTABLE = 0.1
-"""Of the loss: a cause that explains less is not named."""
+"""Causes and phases that explain a smaller share of the loss are not named."""
 SEVERAL = 1.25
-"""Threads of a process that want a CPU at once: from here on it is more than one."""
+"""Runnable threads of a process from which they count as more than one."""
 SLOW_START = 1.2
-"""Times as long: from here on a start-up is worth a word."""
-TOLD = 0.8
-"""Of the loss: phases are listed until so much is told."""
+"""A start-up that takes this many times as long is worth a word."""
+MOST_OF_IT = 0.8
+"""Phases are listed until they explain this share of the loss."""
 
 CauseName = Literal["threads", "sharing", "throttling", "processor", "others", "waiting"]
 
@@ -45,81 +44,79 @@ CauseName = Literal["threads", "sharing", "throttling", "processor", "others", "
 class Cause:
     name: CauseName
     ms: float
-    """Of its witness, per 1,000 env_steps of one process; of all its threads, so that it may exceed the loss."""
+    """Milliseconds of its metric per 1,000 env_steps of one process; the sum of all threads, which may exceed the
+    loss."""
     text: str
-
-    def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "ms": self.ms, "text": self.text}
 
 
 def attribute(bench: Benchmark) -> list[dict[str, Any]]:
-    """Sentences (``text``), each with its numbers: of ``kind`` ``level``, then of ``kind`` ``isolation``."""
-    said: list[dict[str, Any]] = []
-    for arm, levels in bench.arms.items():
+    """Entries with ``text`` and its numbers: those of ``kind`` ``level``, then those of ``kind`` ``isolation``."""
+    entries: list[dict[str, Any]] = []
+    for name, levels in bench.arms.items():
         lowest, *higher = levels
-        said += [_level(bench, arm, levels[level], levels[lowest]) for level in higher]
-    return said + isolation.isolated(bench)
+        entries += [_level(bench, name, levels[level], levels[lowest]) for level in higher]
+    return entries + isolation.isolated(bench)
 
 
-def _level(bench: Benchmark, arm: str, now: Measured, base: Measured) -> dict[str, Any]:
+def _level(bench: Benchmark, name: str, now: Measured, base: Measured) -> dict[str, Any]:
     cores = bench.capacity * int((bench.plan.get("work") or {}).get("cores") or 1)
-    way = ARMS[arm].short if arm in ARMS else arm
-    head = f"at {count(now.processes, 'process', 'processes')} on {count(cores, 'core')} with {way}"
-    entry: dict[str, Any] = {"kind": "level", "arm": arm, "level": now.processes, "base": base.processes}
-    longer = _longer(now, base)
+    way = BASELINES[name].short if name in BASELINES else name
+    place = f"At {_processes(now.processes)} on {count(cores, 'core')} with {way}"
+    entry: dict[str, Any] = {"kind": "level", "arm": name, "level": now.processes, "base": base.processes}
+    longer, at_least = gain(base, now)
     if longer is None:
-        return {
-            **entry,
-            "text": f"{head}, nothing can be said: the lowest level was cut off",
-            "causes": [],
-            "shares": {},
-        }
+        text = f"{place}, the loss is unknown: the measurement of the lowest level was cut off."
+        return {**entry, "text": text, "causes": [], "shares": {}}
+    longer = longer.scaled(now.processes / base.processes)
     was_ms = 1e6 * base.processes / median(base.throughputs)
     loss_ms = was_ms * (longer.median - 1)
+    startup = _startup(now, base)
     entry |= {
         "longer": longer.facts(),
-        "at_least": now.at_most,
+        "at_least": at_least,
         "ms_before": was_ms,
         "loss_ms": loss_ms,
         "shares": {},
         "causes": [],
-        "startup": _startup(now, base),
+        "startup": startup,
         "recovers": None,
     }
-    if longer.median - 1 < NO_LOSS and not now.at_most:
-        lone = count(base.processes, "process", "processes")
-        return {**entry, "text": f"{head}, nothing is lost: an env_step takes {times(longer)} the time of {lone}"}
+    if longer.median - 1 < NO_LOSS and not at_least:
+        text = f"{place}, nothing is lost: an env_step takes {times(longer)} the time that it takes with"
+        return {**entry, "text": f"{text} {_processes(base.processes)}."}
     shares = _shares(now, base)
     causes = causes_of(_medians(now), _medians(base), now.processes, bench.capacity, cores)
-    parts = [f"{head}, {_phases(shares)}" if shares else f"{head}, the phases of the loss are not known"]
-    bound = "at least " if now.at_most else ""
-    parts.append(f"1,000 env_steps of a process take {bound}{was_ms + loss_ms:,.0f} ms instead of {was_ms:,.0f}")
-    parts += [cause.text for cause in causes] or ["none of the witnesses explains it"]
-    partner = BUDGETED.get(arm, "")
+    bound = "at least " if at_least else ""
+    sentences = [
+        f"{place}, {_phases(shares) if shares else 'the phases of the loss are unknown'}",
+        f"1,000 env_steps of a process take {bound}{was_ms + loss_ms:,.0f} ms instead of {was_ms:,.0f} ms",
+        *([cause.text for cause in causes] or ["No metric explains the loss"]),
+    ]
+    partner = BUDGETED.get(name, "")
     if now.processes in bench.arms.get(partner, {}):
-        recovered, at_least = gain(bench.arms[partner][now.processes], now)
+        recovered, recovers_at_least = gain(bench.arms[partner][now.processes], now)
         if recovered is not None and recovered.median >= SAME:
-            least = "at least " if at_least else ""
-            parts.append(f"thread budget {bench.budget} recovers {least}{factor(recovered.median)}")
-            entry["recovers"] = {**recovered.facts(), "at_least": at_least, "arm": partner}
-    if entry["startup"] is not None:
-        parts.append(entry["startup"]["text"])
+            more = f"{'at least ' if recovers_at_least else ''}{factor(recovered.median)}"
+            sentences.append(f"A thread budget of {bench.budget} gives {more} the throughput")
+            entry["recovers"] = {**recovered.facts(), "at_least": recovers_at_least, "arm": partner}
+    if startup is not None:
+        sentences.append(startup["text"])
     if now.disturbed:
-        parts.append("the machine was disturbed during every measurement of it")
-    return {**entry, "shares": shares, "causes": [cause.facts() for cause in causes], "text": "; ".join(parts)}
+        sentences.append("The machine was disturbed during every one of these measurements")
+    return {
+        **entry,
+        "shares": shares,
+        "causes": [asdict(cause) for cause in causes],
+        "text": ". ".join(sentences) + ".",
+    }
 
 
-def _longer(now: Measured, base: Measured) -> Estimate | None:
-    """How many times as long an env_step of a process takes; a cell that was cut off: at least so many."""
-    if base.at_most:
-        return None
-    paired = now.repeats() == base.repeats()
-    found = ratio(base.throughputs, now.throughputs, paired=paired).scaled(now.processes / base.processes)
-    return Estimate(found.median, found.low, None, found.n) if now.at_most else found
+def _processes(number: int) -> str:
+    return count(number, "process", "processes")
 
 
 def _shares(now: Measured, base: Measured) -> dict[str, float]:
-    """Of the loss, by phase, the largest first; a phase that got faster has a negative one. Empty where not known."""
+    """Phase → share of the loss, largest first, negative for a phase that became faster; empty where unknown."""
     differences = {}
     for phase in PHASES:
         later, earlier = now.values(phase), base.values(phase)
@@ -133,25 +130,24 @@ def _shares(now: Measured, base: Measured) -> dict[str, float]:
 
 
 def _phases(shares: Mapping[str, float]) -> str:
-    """``96 % of the loss is in backward and optimiser step``."""
-    named: list[str] = []
-    told = 0.0
+    """``96% of the loss is in backward pass and optimiser step``."""
+    names: list[str] = []
+    explained = 0.0
     for phase, share in shares.items():
-        if share <= 0 or (named and (told >= TOLD or share < NOTABLE)):
+        if share <= 0 or (names and (explained >= MOST_OF_IT or share < NOTABLE)):
             break
-        named.append(WORDS[phase])
-        told += share
-    return f"{min(told, 1.0):.0%} of the loss is in {joined(named)}"
+        names.append(PHASE_NAMES[phase])
+        explained += share
+    return f"{min(explained, 1.0):.0%} of the loss is in {joined(names)}"
 
 
 def causes_of(
     now: Mapping[str, float], base: Mapping[str, float], processes: int, capacity: int, cores: int
 ) -> list[Cause]:
-    """What the witnesses say, the most expensive cause first; empty where they say nothing.
+    """The causes that the metrics show, the most expensive first; empty where they show none.
 
-    :param now: medians of the figures (:func:`orchestrator.analysis.samples.figures`) at the level.
-    :param base: likewise at the lowest one.
-    :param capacity: processes that have ``cores`` of their own at once.
+    :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at the lowest level.
+    :param capacity: processes that have cores of their own at once.
     """
     if "wall" not in now or "wall" not in base:
         return []
@@ -164,58 +160,59 @@ def causes_of(
     }
     runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
     many = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
-    found: list[Cause] = []
+    causes: list[Cause] = []
     if many and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
         text = (
             f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"
             f" together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU)"
         )
-        found.append(Cause(name="threads", ms=more["run_delay"] * 1e3, text=text))
+        causes.append(Cause(name="threads", ms=more["run_delay"] * 1e3, text=text))
     if processes > capacity:
-        each = base["wall"] * (processes / capacity - 1)
+        ms = min(base["wall"] * (processes / capacity - 1), loss) * 1e3
         text = (
-            f"{count(processes, 'process', 'processes')} share cores for {capacity}: each gets"
-            f" {capacity / processes:.0%} of what it had, which costs {min(each, loss) * 1e3:,.0f} ms"
+            f"{_processes(processes)} share cores for {capacity}: each gets {capacity / processes:.0%} of the CPU time"
+            f" that it needs, which costs {ms:,.0f} ms"
         )
-        found.append(Cause(name="sharing", ms=min(each, loss) * 1e3, text=text))
+        causes.append(Cause(name="sharing", ms=ms, text=text))
     if more["throttled"] >= NOTABLE * loss:
         text = (
-            f"a cgroup limit kept the processes off the CPU ({more['throttled'] * 1e3:,.0f} ms throttled): raise the"
-            " quota or run fewer at once"
+            f"A cgroup limit throttled the processes for {more['throttled'] * 1e3:,.0f} ms: raise the CPU quota, or run"
+            " fewer processes at once"
         )
-        found.append(Cause(name="throttling", ms=more["throttled"] * 1e3, text=text))
-    elif not found and more["run_delay"] >= NOTABLE * loss:
-        found.append(_others(now, more["run_delay"] * 1e3))
+        causes.append(Cause(name="throttling", ms=more["throttled"] * 1e3, text=text))
+    elif not causes and more["run_delay"] >= NOTABLE * loss:
+        causes.append(_others(now, more["run_delay"] * 1e3))
     if not many and more["cpu"] >= NOTABLE * loss and now["cpu"] >= base["cpu"] * (1 + NO_LOSS):
         text = (
-            f"the same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms): clock"
-            " frequency, SMT siblings, caches or memory bandwidth"
+            f"The same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms)"
+            " because of clock frequency, SMT siblings, caches or memory bandwidth"
         )
-        found.append(Cause(name="processor", ms=more["cpu"] * 1e3, text=text))
+        causes.append(Cause(name="processor", ms=more["cpu"] * 1e3, text=text))
     idle = loss - more["cpu"] - more["run_delay"]
-    if not found and {"cpu", "run_delay"} <= now.keys() & base.keys() and idle >= NOTABLE * loss:
-        text = f"{idle * 1e3:,.0f} ms neither computing nor waiting for a CPU: pipes, disk or locks"
-        found.append(Cause(name="waiting", ms=idle * 1e3, text=text))
-    return sorted(found, key=lambda cause: -cause.ms)
+    if not causes and {"cpu", "run_delay"} <= now.keys() & base.keys() and idle >= NOTABLE * loss:
+        text = f"The process neither computes nor waits for a CPU for {idle * 1e3:,.0f} ms: pipes, disk or locks"
+        causes.append(Cause(name="waiting", ms=idle * 1e3, text=text))
+    return sorted(causes, key=lambda cause: -cause.ms)
 
 
 def _others(now: Mapping[str, float], ms: float) -> Cause:
     others = now.get("others_cores")
-    if others is not None and others < NOTABLE:
-        who = "though there is one for each and nothing else ran: the kernel put two on one core"
-    elif others is not None:
-        who = f"though there is one for each: other programs used {others:.1f} cores"
+    if others is None:
+        why = "either other programs ran, or the kernel put two processes on one core"
+    elif others < NOTABLE:
+        why = "no other program ran, so the kernel put two processes on one core"
     else:
-        who = "though there is one for each: other programs, or the kernel put two on one core"
-    return Cause(name="others", ms=ms, text=f"each process waits {ms:,.0f} ms for a CPU, {who}")
+        why = f"other programs used {others:.1f} cores"
+    text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each: {why}"
+    return Cause(name="others", ms=ms, text=text)
 
 
 def _startup(now: Measured, base: Measured) -> dict[str, Any] | None:
-    """Not part of the loss, which is measured in steady training; None where it is not longer."""
+    """The start-up, which is no part of the loss in steady training; None where it does not take longer."""
     later, earlier = now.values("first_step_s"), base.values("first_step_s")
     if not later or not earlier or median(later) < median(earlier) * SLOW_START:
         return None
-    text = f"start-up takes {median(later):.1f} s instead of {median(earlier):.1f}"
+    text = f"Start-up takes {median(later):.1f} s instead of {median(earlier):.1f} s"
     return {"before_s": median(earlier), "now_s": median(later), "text": text}
 
 

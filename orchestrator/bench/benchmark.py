@@ -1,216 +1,211 @@
-"""The ``bench`` command: from a job file and options to measurements in a run directory."""
+"""The procedure of the ``bench`` command: from a job file and options to measurements in a run directory."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.bench import plan, rank_benchmark, strong_scaling, tune, weak_scaling, workload
-from orchestrator.bench.baselines import ARMS
-from orchestrator.bench.plan import Cells
-from orchestrator.bench.runner import Cell, Ground, ground
+from orchestrator.bench.baselines import BASELINES
+from orchestrator.bench.measurement import MeasurementLog
+from orchestrator.bench.runner import Setup, set_up
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile import Experiment
-from orchestrator.machine import topology as machines
+from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine, available_memory_mib
+from orchestrator.supervisor.termination import StopRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BenchOptions:
     run_dir: Path
     levels: str = "auto"
-    arms: tuple[str, ...] = tuple(ARMS)
+    baselines: tuple[str, ...] = tuple(BASELINES)
     repeats: int = 5
     seconds: float = 20.0
     seed: int = 0
     job: str | None = None
     retakes: int = 2
     strong_seconds: float = 120.0
-    """Of one core's work that the experiment is scaled down to for strong scaling; 0 for none."""
+    """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips it."""
     tune: bool = False
     ranks: str | None = None
-    """Numbers of them, such as ``1,2,4``: one job over several processes, instead."""
+    """Numbers of ranks, such as ``1,2,4``: measures one job over several processes instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class BenchResult:
     run_dir: Path
     exit_code: int
-    """0; 1 when a cell failed; 130 when stopped: the same command goes on."""
+    """0; 1 when a measurement failed; 130 when stopped: the same command continues the benchmark."""
     measured: int = 0
-    """Cells that have figures."""
+    """Number of measurements with figures."""
     lines: Sequence[str] = ()
-    """For the job file, of ``--tune``."""
+    """Lines for the job file, from ``--tune``."""
 
 
-def run(experiment: Experiment, options: Options, told: Callable[[str], None]) -> Finished:
-    """Measure, or go on measuring.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Benchmark:
+    experiment: Experiment
+    options: BenchOptions
+    paths: RunPaths
+    work: Work
+    """With one rank."""
+    setup: Setup
+    tell: Callable[[str], None]
 
-    :raises UsageError: for what the user can mend.
-    :raises DiskFullError: no space left; what was measured stands.
+    def run(self) -> BenchResult:
+        options, paths = self.options, self.paths
+        if options.tune:
+            lines = tune.run(paths, self.work, self.setup, options.seconds, self.tell)
+            return BenchResult(run_dir=paths.root, exit_code=0, lines=lines)
+        failed = self._scaling() if options.ranks is None else self._over_ranks(options.ranks)
+        if failed:
+            self.tell(f"{count(failed, 'measurement')} failed. Run the same command again to repeat them.")
+        return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
+
+    def _scaling(self) -> int:
+        """Weak and strong scaling. Returns how many measurements have failed."""
+        options, machine, cores = self.options, self.setup.machine, self.work.job.resources.cores
+        levels = plan.levels(options.levels, machine, cores)
+        unfit = [level for level in levels if not plan.has_slots(machine, level, cores)]
+        remarks = notes(machine, levels, unfit, cores, options.baselines)
+        for remark in remarks:
+            self.tell(remark)
+        path = self.paths.bench / "plan.json"
+        new = plan.document(
+            self.work,
+            machine,
+            name=self.experiment.name,
+            source=self.experiment.source,
+            baselines={name: BASELINES[name].about for name in options.baselines},
+            levels=levels,
+            repeats=options.repeats,
+            seconds=options.seconds,
+            seed=options.seed,
+            notes=remarks,
+        )
+        document = weak_scaling.calibrate(path, plan.begin(path, new), self.work, self.setup, self.tell)
+        planned = [
+            one for one in plan.measurements_of(document) if not (one.baseline == "pinned" and one.level in unfit)
+        ]
+        log = MeasurementLog(self.paths.bench / "cells.jsonl")
+        take = weak_scaling.taker(document, self.work, self.setup)
+        weak_scaling.run(document, log, planned, take, retakes=options.retakes, tell=self.tell)
+        if options.strong_seconds:
+            strong_scaling.run(
+                self.experiment,
+                self.paths,
+                [level for level in levels if plan.has_slots(machine, level, 1)],
+                self.setup,
+                budget_s=options.strong_seconds,
+                rate=document["calibration"]["throughput"],
+                seed=options.seed,
+                tell=self.tell,
+            )
+        return len(log.missing(planned, options.retakes))
+
+    def _over_ranks(self, ranks: str) -> int:
+        """One job over several processes. Returns how many measurements have failed."""
+        options, machine = self.options, self.setup.machine
+        numbers, remarks = rank_benchmark.fitting(rank_benchmark.numbers(ranks), self.work, machine)
+        for remark in remarks:
+            self.tell(remark)
+        new = rank_benchmark.plan_of(
+            self.experiment,
+            self.work,
+            machine,
+            numbers,
+            repeats=options.repeats,
+            seconds=options.seconds,
+            seed=options.seed,
+            notes=remarks,
+        )
+        return rank_benchmark.run(self.paths, new, self.work, self.setup, retakes=options.retakes, tell=self.tell)
+
+
+def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], None]) -> BenchResult:
+    """Run a benchmark, or continue one.
+
+    :raises UsageError: for what the user can correct.
+    :raises DiskFullError: no space is left; finished measurements are kept.
     """
     job = workload.pick(experiment, options.job)
-    machine = machines.detect()
+    machine = topology.detect()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_signals_as_interrupt())
+        stops = StopRequests()
+        stops.deliver_to(_interrupt)
+        stack.enter_context(stops.installed())
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         if paths.ledger.exists():
             raise UsageError(f"{paths.root}: holds an experiment; choose another --run-dir for the benchmark")
         try:
             shutil.rmtree(paths.staging, ignore_errors=True)
             stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-            todo = workload.examine(experiment, job, paths.staging)
-            ranks_asked = job.resources.ranks
-            if ranks_asked > 1 and options.ranks is None:
-                told(
-                    f"{job.job_id} is measured with one rank, instead of resources.ranks = {ranks_asked};"
-                    " --ranks measures it with several"
+            work = workload.examine(experiment, job, paths.staging)
+            ranks = job.resources.ranks
+            if ranks > 1 and options.ranks is None:
+                tell(
+                    f"{job.job_id} is measured with one rank instead of resources.ranks = {ranks}."
+                    " Use --ranks to measure it with several."
                 )
-            todo = todo.over_ranks(1)
             paths.bench.mkdir(exist_ok=True)
-            here = stack.enter_context(ground(paths.bench / "work", machine))
-            if options.tune:
-                return Finished(
-                    run_dir=paths.root, exit_code=0, lines=tune.run(paths, todo, here, options.seconds, told)
-                )
-            if options.ranks is not None:
-                return _over_ranks(experiment, options, paths, todo, here, told)
-            return _scaling(experiment, options, paths, todo, here, told)
+            setup = stack.enter_context(set_up(paths.bench / "work", machine))
+            benchmark = _Benchmark(
+                experiment=experiment, options=options, paths=paths, work=work.over_ranks(1), setup=setup, tell=tell
+            )
+            return benchmark.run()
         except KeyboardInterrupt:
-            told("stopped; what is finished is kept, and the same command goes on")
-            return Finished(run_dir=paths.root, exit_code=130, measured=_measured(paths))
+            tell("Stopped. Finished measurements are kept. Run the same command again to continue.")
+            return BenchResult(run_dir=paths.root, exit_code=130, measured=_measured(paths))
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS:
                 raise DiskFullError(
-                    f"{paths.root}: no space left; make room and give the same command again"
+                    f"{paths.root}: no space left on the disk; free some and run the same command again"
                 ) from error
             raise
 
 
-def _scaling(
-    experiment: Experiment, options: Options, paths: RunPaths, todo: Work, here: Ground, told: Callable[[str], None]
-) -> Finished:
-    machine, cores = here.machine, todo.job.resources.cores
-    levels = plan.levels(options.levels, machine, cores)
-    unfit = [level for level in levels if not plan.has_slots(machine, level, cores)]
-    found = notes(machine, levels, unfit, cores, options.arms)
-    for note in found:
-        told(note)
-    document: dict[str, Any] = plan.begin(
-        paths.bench / "plan.json",
-        plan.document(
-            todo,
-            machine,
-            name=experiment.name,
-            source=experiment.source,
-            arms={arm: ARMS[arm].about for arm in options.arms},
-            levels=levels,
-            repeats=options.repeats,
-            seconds=options.seconds,
-            seed=options.seed,
-            notes=found,
-        ),
-    )
-    wanted = [
-        cell
-        for cell in (Cell(arm=arm, level=level, repeat=repeat) for arm, level, repeat in document["order"])
-        if not (cell.arm == "pinned" and cell.level in unfit)
-    ]
-    document = weak_scaling.calibrate(paths.bench / "plan.json", document, todo, here, told)
-    cells = Cells(paths.bench / "cells.jsonl")
-    weak_scaling.run(
-        document, cells, wanted, weak_scaling.taker(document, todo, here), retakes=options.retakes, told=told
-    )
-    if options.strong_seconds:
-        fit = [level for level in levels if plan.has_slots(machine, level, 1)]
-        rate = document["calibration"]["throughput"]
-        strong_scaling.run(
-            experiment, paths, fit, here, budget_s=options.strong_seconds, rate=rate, seed=options.seed, told=told
-        )
-    return _finished(paths, len(cells.missing(wanted, options.retakes)), told)
-
-
-def _over_ranks(
-    experiment: Experiment, options: Options, paths: RunPaths, todo: Work, here: Ground, told: Callable[[str], None]
-) -> Finished:
-    assert options.ranks is not None
-    numbers, found = rank_benchmark.fitting(rank_benchmark.numbers(options.ranks), todo, here.machine)
-    for note in found:
-        told(note)
-    wanted = rank_benchmark.plan_of(
-        experiment,
-        todo,
-        here.machine,
-        numbers,
-        repeats=options.repeats,
-        seconds=options.seconds,
-        seed=options.seed,
-        notes=found,
-    )
-    return _finished(paths, rank_benchmark.run(paths, wanted, todo, here, retakes=options.retakes, told=told), told)
-
-
-def _finished(paths: RunPaths, failed: int, told: Callable[[str], None]) -> Finished:
-    if failed:
-        told(f"{failed} cells failed; the same command takes them again")
-    return Finished(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
+def _interrupt(_reason: str) -> None:
+    raise KeyboardInterrupt
 
 
 def _measured(paths: RunPaths) -> int:
-    found = [record for name in ("cells", "ranks") for record in Cells(paths.bench / f"{name}.jsonl").read()]
-    return sum(record["throughput"] is not None for record in found)
+    records = [record for name in ("cells", "ranks") for record in MeasurementLog(paths.bench / f"{name}.jsonl").read()]
+    return sum(record["throughput"] is not None for record in records)
 
 
-def notes(machine: Machine, levels: Sequence[int], unfit: Sequence[int], cores: int, arms: Sequence[str]) -> list[str]:
-    """What is odd about these levels on this machine, in whole sentences."""
-    said = []
+def notes(
+    machine: Machine, levels: Sequence[int], unfit: Sequence[int], cores: int, baselines: Sequence[str]
+) -> list[str]:
+    """Sentences on levels that share cores, that the supervisor does not run, or that may not fit into memory."""
+    sentences = []
     over = [level for level in levels if level * cores > machine.capacity]
     if over:
-        said.append(
-            f"Over-subscribed: {_listed(over)} processes with {_cores(cores)} each share {_cores(machine.capacity)}."
+        sentences.append(
+            f"Over-subscribed: {_listed(over)} processes with {count(cores, 'core')} each share"
+            f" {count(machine.capacity, 'core')}."
         )
-    if unfit and "pinned" in arms:
-        said.append(
-            f"The supervisor never runs {_listed(unfit)} such jobs at once here (see `doctor`):"
-            " pinned is left out there."
+    if unfit and "pinned" in baselines:
+        sentences.append(
+            f"The supervisor never runs {_listed(unfit)} such jobs at once on this machine (see `doctor`):"
+            " pinned is left out at these levels."
         )
-    short = [level for level in levels if level * plan.PROCESS_MIB > available_memory_mib()]
-    if short:
-        said.append(f"{_listed(short)} processes may not fit into the {available_memory_mib()} MiB that are free.")
-    return said
-
-
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+    large = [level for level in levels if level * plan.PROCESS_MIB > available_memory_mib()]
+    if large:
+        sentences.append(
+            f"{_listed(large)} processes may not fit into the {available_memory_mib()} MiB of free memory."
+        )
+    return sentences
 
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-@contextlib.contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a benchmark as Ctrl-C does; in any but the main thread they are not ours to take."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""Is the machine what it was a moment ago? A fixed piece of arithmetic, and what others do to our CPUs.
+"""Whether the machine has become slower or busier: a fixed arithmetic kernel, and the CPU time of other processes.
 
-The kernel is plain Python, so that it depends on no library's threads. Its time tells clock frequency, SMT
-neighbours and competitors alike; it is compared with itself only.
+The kernel is plain Python, so that it depends on no library's threads. Its duration depends on clock frequency, SMT
+siblings and competing processes; it is compared only with itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.procfs import process_stat, text_of
+from orchestrator.core.procfs import PROC, process_stat, text_of
 from orchestrator.machine.doctor_checks import HOG_CORES
 
 ROUNDS = 150_000
-"""Some 15 milliseconds: enough to be timed, and to meet whoever shares the CPU."""
+"""About 15 milliseconds: long enough to be timed, and to be delayed by whatever else runs on the CPU."""
 TRIES = 5
 MOST_CPUS = 8
 TOLERANCE = 0.15
-"""The kernel takes so much longer than at the beginning: the machine is not itself."""
+"""A kernel slower by more than this share than at the beginning marks a measurement as disturbed."""
 BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
-"""Of a CPU's line in /proc/stat: user, nice, system, irq, softirq, steal (proc_stat(5))."""
+"""Fields of a CPU's line in /proc/stat: user, nice, system, irq, softirq, steal (proc_stat(5))."""
 
 
 def _arithmetic() -> float:
@@ -36,12 +36,12 @@ def _arithmetic() -> float:
 
 
 def kernel_s(cpus: Sequence[int]) -> float:
-    """Wall seconds of the kernel on the slowest of ``cpus`` (a few of them at most), each the middle of some tries."""
+    """Wall seconds of the kernel on the slowest of the first few ``cpus``; the median of several tries on each."""
     before = os.sched_getaffinity(0)
     slowest = 0.0
     try:
         for cpu in cpus[:MOST_CPUS]:
-            with contextlib.suppress(OSError):  # taken from us meanwhile
+            with contextlib.suppress(OSError):  # no longer available to this process
                 os.sched_setaffinity(0, {cpu})
             slowest = max(slowest, statistics.median(_timed() for _ in range(TRIES)))
     finally:
@@ -57,23 +57,23 @@ def _timed() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What some CPUs have done since boot, how much of it for us, and when that was read."""
+    """Busy time of some CPUs since boot, the benchmark's own CPU time, and when they were read."""
 
     busy_s: float
     ours_s: float
     clock_s: float
 
     def others_since(self, earlier: Load) -> float | None:
-        """CPU seconds per second since then that were not ours; None where too little time has passed to tell."""
+        """CPU seconds per second that other processes used since ``earlier``; None where too little time has passed."""
         elapsed = self.clock_s - earlier.clock_s
         others_s = (self.busy_s - earlier.busy_s) - (self.ours_s - earlier.ours_s)
         return max(0.0, others_s / elapsed) if elapsed > 0.5 else None
 
 
-def load(cpus: Collection[int], pids: Iterable[int], root: Path = Path("/proc")) -> Load | None:
-    """None where the kernel does not say.
+def load(cpus: Collection[int], pids: Iterable[int], root: Path = PROC) -> Load | None:
+    """The load of ``cpus``; None where the kernel does not report it.
 
-    :param pids: our processes.
+    :param pids: the benchmark's own processes.
     """
     busy = busy_s(text_of(root / "stat") or "", cpus)
     if busy is None:
@@ -83,19 +83,19 @@ def load(cpus: Collection[int], pids: Iterable[int], root: Path = Path("/proc"))
 
 
 def busy_s(stat: str, cpus: Iterable[int]) -> float | None:
-    """Seconds that ``cpus`` were busy, from the text of /proc/stat."""
-    wanted = {f"cpu{cpu}" for cpu in cpus}
-    ticks, found = 0, set()
+    """Seconds that ``cpus`` were busy, from the text of /proc/stat; None where one of them is not in it."""
+    names = {f"cpu{cpu}" for cpu in cpus}
+    ticks, seen = 0, set()
     for line in stat.splitlines():
         name, *fields = line.split()
-        if name in wanted and len(fields) > max(BUSY_FIELDS):
-            found.add(name)
-            ticks += sum(int(fields[place]) for place in BUSY_FIELDS)
-    return ticks / os.sysconf("SC_CLK_TCK") if found == wanted else None
+        if name in names and len(fields) > max(BUSY_FIELDS):
+            seen.add(name)
+            ticks += sum(int(fields[index]) for index in BUSY_FIELDS)
+    return ticks / os.sysconf("SC_CLK_TCK") if seen == names else None
 
 
 def disturbance(reference_s: float, times_s: Iterable[float], others_cores: float | None) -> str:
-    """What speaks against a measurement, in words; empty where nothing does."""
+    """What makes a measurement doubtful, in words; empty where nothing does."""
     slower = max(times_s) / reference_s - 1
     if slower > TOLERANCE:
         return f"the arithmetic kernel was {slower:.0%} slower than at the start of the benchmark"

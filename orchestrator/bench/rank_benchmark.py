@@ -1,18 +1,19 @@
-"""``bench --ranks``: one job over several processes, beside as many jobs, and beside what Stable-Baselines3 has for it.
+"""``bench --ranks``: one job over several processes, compared with as many jobs and with Stable-Baselines3's own way.
 
-Every cell is measured as those of weak scaling are (:mod:`.weak`), only that in the place of an arm there is a way of
-giving one job, or several, so many processes. ``ranks.json`` is the plan, ``ranks.jsonl`` has the cells.
+The measurements are those of weak scaling, except that instead of a baseline they name a way in which one job, or
+several, get that many processes. ``ranks.json`` is the plan, ``ranks.jsonl`` the log.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from orchestrator.bench import plan, weak_scaling
-from orchestrator.bench.plan import Cells
-from orchestrator.bench.runner import Cell, Ground, measure
+from orchestrator.bench.measurement import Measurement, MeasurementLog
+from orchestrator.bench.runner import Setup, measure
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
@@ -23,65 +24,60 @@ from orchestrator.jobfile.distributed_keys import uneven
 from orchestrator.machine.topology import Machine, largest_job
 
 ONE = "allreduce"
-"""The way under which one job of one rank, which all are compared with, stands at 1."""
+"""The way under which the reference, one job of one rank, is recorded."""
 TOGETHER = ("allreduce", "parameter-server")
-"""Ways that are one job of so many ranks."""
+"""Ways that are one job of several ranks."""
 WAYS: Mapping[str, str] = MappingProxyType(
     {
-        "allreduce": "one job of so many ranks, each of which takes every step with the averaged gradient",
-        "parameter-server": "one job of so many ranks, of which the first takes the steps and sends the parameters",
-        "jobs": "so many jobs of one rank each",
+        "allreduce": "one job of several ranks, each of which takes every step with the averaged gradient",
+        "parameter-server": "one job of several ranks, of which the first takes the steps and sends the parameters",
+        "jobs": "several jobs of one rank each",
         "subproc": (
-            "one job of stock Stable-Baselines3 on the cores of so many ranks: SubprocVecEnv with a process for every "
+            "one job of stock Stable-Baselines3 on the cores of the ranks: SubprocVecEnv with one process per "
             "environment"
         ),
     }
 )
 START_S = 60.0
-"""Beyond the time limit of a cell of one process: ranks must meet, and SubprocVecEnv starts many processes."""
-
-Told = Callable[[str], None]
+"""Added to the time limit: ranks must connect, and SubprocVecEnv starts many processes."""
 
 
 def numbers(text: str) -> list[int]:
-    """``"2,4"`` → 1, 2, 4: what is compared with one rank needs that one.
+    """``"2,4"`` → 1, 2, 4: the reference of one rank is always measured.
 
     :raises UsageError: for anything else.
     """
-    try:
-        found = {int(part) for part in text.split(",") if part.strip()}
-    except ValueError:
-        found = set()
-    if not found or min(found) < 1 or max(found) == 1:
+    given = plan.whole_numbers(text)
+    if not given or min(given) < 1 or max(given) == 1:
         raise UsageError(f"--ranks {text}: expected numbers of ranks, one of them above 1, such as 1,2,4")
-    return sorted({1, *found})
+    return sorted({1, *given})
 
 
-def fitting(wanted: Sequence[int], work: Work, machine: Machine) -> tuple[list[int], list[str]]:
-    """The numbers of ranks that can be measured here, and in whole sentences what is to be said about them.
+def fitting(ranks: Sequence[int], work: Work, machine: Machine) -> tuple[list[int], list[str]]:
+    """The numbers of ranks that can be measured on this machine, and notes on the others, in sentences.
 
-    :raises UsageError: when none but 1 can.
+    :raises UsageError: only one rank can be measured.
     """
     cores = work.job.resources.cores
-    kept, said = [], []
-    for number in wanted:
+    fit, notes = [], []
+    for number in ranks:
         why = _unfit(number, work, machine)
         if why:
-            said.append(f"{number} ranks are left out: {why}.")
+            notes.append(f"{number} ranks are left out: {why}.")
             continue
-        kept.append(number)
+        fit.append(number)
         if number * cores > machine.capacity:
-            said.append(
+            notes.append(
                 f"{number} ranks with {count(cores, 'core')} each share {count(machine.capacity, 'physical core')}, "
                 "or what a CPU quota allows."
             )
-    if kept in ([], [1]):
-        raise UsageError(f"--ranks: nothing to be compared with one rank. {' '.join(said)}")
-    return kept, said
+    if fit in ([], [1]):
+        raise UsageError(f"--ranks: no number of ranks above 1 can be measured on this machine. {' '.join(notes)}")
+    return fit, notes
 
 
 def _unfit(number: int, work: Work, machine: Machine) -> str:
-    """Why so many ranks cannot be measured; empty where they can."""
+    """Why that number of ranks cannot be measured; empty where it can."""
     cores, largest = work.job.resources.cores, largest_job(machine)
     if number * cores > largest or not plan.has_slots(machine, number, cores):
         return f"they ask for {count(number * cores, 'core')}, and this machine has {largest} for jobs"
@@ -95,72 +91,75 @@ def plan_of(
     experiment: Experiment,
     work: Work,
     machine: Machine,
-    found: Sequence[int],
+    ranks: Sequence[int],
     *,
     repeats: int,
     seconds: float,
     seed: int,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """``ranks.json`` as it is before anything was measured.
+    """``ranks.json`` before anything has been measured.
 
-    :param found: numbers of ranks, 1 among them.
+    :param ranks: numbers of ranks, including 1.
     """
-    ways, said = dict(WAYS), list(notes)
-    n_envs, held = work.job.spec.n_envs, plan.most_held(machine)
-    if n_envs + 1 > held:
+    ways, notes = dict(WAYS), list(notes)
+    processes = work.job.spec.n_envs + 1
+    if processes > plan.max_processes(machine):
         del ways["subproc"]
-        said.append(f"subproc is left out: {n_envs + 1} processes of {plan.PROCESS_MIB} MiB do not fit into memory.")
+        notes.append(f"subproc is left out: {processes} processes of {plan.PROCESS_MIB} MiB do not fit into memory.")
     document = plan.document(
         work,
         machine,
         name=experiment.name,
         source=experiment.source,
-        arms=ways,
-        levels=found,
+        baselines=ways,
+        levels=ranks,
         repeats=repeats,
         seconds=seconds,
         seed=seed,
-        notes=said,
+        notes=notes,
     )
-    # One job of one rank is the same in every way, but in Stable-Baselines3's own, which is for more cores.
+    # One rank is the same in every way, except for Stable-Baselines3's own, which uses more cores than one rank has.
     order = [[way, number, repeat] for way, number, repeat in document["order"] if number > 1 or way == ONE]
     return {**document, "order": order}
 
 
-def run(paths: RunPaths, wanted: dict[str, Any], work: Work, ground: Ground, *, retakes: int, told: Told) -> int:
-    """Measure, or go on measuring; how many cells have failed.
+def run(
+    paths: RunPaths, new: dict[str, Any], work: Work, setup: Setup, *, retakes: int, tell: Callable[[str], None]
+) -> int:
+    """Run or continue the measurements. Returns how many have failed.
 
-    :param wanted: as :func:`plan_of` gives it.
-    :param work: of one rank.
-    :raises UsageError: when ``ranks.json`` is of another measurement, or nothing can be measured.
+    :param new: the plan, as :func:`plan_of` gives it.
+    :param work: with one rank.
+    :raises UsageError: ``ranks.json`` belongs to another measurement, or nothing can be measured.
     """
     path = paths.bench / "ranks.json"
-    document = weak_scaling.calibrate(path, plan.begin(path, wanted), work, ground, told)
-    cells = Cells(paths.bench / "ranks.jsonl")
-    planned = [Cell(arm=way, level=number, repeat=repeat) for way, number, repeat in document["order"]]
+    document = weak_scaling.calibrate(path, plan.begin(path, new), work, setup, tell)
+    log = MeasurementLog(paths.bench / "ranks.jsonl")
+    planned = plan.measurements_of(document)
 
-    def take(cell: Cell) -> dict[str, Any]:
-        started, todo = started_as(cell, work)
+    def take(measurement: Measurement) -> dict[str, Any]:
+        started, started_work = started_as(measurement, work)
         record = measure(
             started,
-            todo,
-            ground,
+            started_work,
+            setup,
             seconds=document["seconds"],
             limit_s=weak_scaling.limit_s(document, started.level) + START_S,
             reference_s=document["reference_s"],
         )
-        return {**record, "arm": cell.arm, "level": cell.level}
+        return {**record, **measurement.key()}
 
-    weak_scaling.run(document, cells, planned, take, retakes=retakes, told=told)
-    return len(cells.missing(planned, retakes))
+    weak_scaling.run(document, log, planned, take, retakes=retakes, tell=tell)
+    return len(log.missing(planned, retakes))
 
 
-def started_as(cell: Cell, work: Work) -> tuple[Cell, Work]:
-    """How many of which work are started in which arm, to measure a way."""
-    if cell.arm == "jobs":
-        return Cell(arm="pinned", level=cell.level, repeat=cell.repeat), work
-    if cell.arm == "subproc":
-        return Cell(arm="subproc", level=1, repeat=cell.repeat), work.over_ranks(cell.level)
-    mode: Mode = "parameter-server" if cell.arm == "parameter-server" else "allreduce"
-    return Cell(arm="pinned", level=1, repeat=cell.repeat), work.over_ranks(cell.level, mode)
+def started_as(measurement: Measurement, work: Work) -> tuple[Measurement, Work]:
+    """The baseline, the number of processes and the work that are started to measure one of :data:`WAYS`."""
+    way, ranks = measurement.baseline, measurement.level
+    if way == "jobs":
+        return dataclasses.replace(measurement, baseline="pinned"), work
+    if way == "subproc":
+        return dataclasses.replace(measurement, level=1), work.over_ranks(ranks)
+    mode: Mode = "parameter-server" if way == "parameter-server" else "allreduce"
+    return dataclasses.replace(measurement, baseline="pinned", level=1), work.over_ranks(ranks, mode)

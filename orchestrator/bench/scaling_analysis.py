@@ -1,6 +1,6 @@
-"""A benchmark's directory → every number of its report: ``report.json`` is what :func:`analyse` returns.
+"""From a benchmark's directory to every number of its report: ``report.json`` is what :func:`analyse` returns.
 
-Read-only. A benchmark that is still running, or was stopped, gives a report of what is there.
+A benchmark that is still running, or was stopped, gives a report of its finished measurements.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 from orchestrator.analysis import samples
 from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, Measured
-from orchestrator.analysis.statistics import Estimate, estimate, ratio
-from orchestrator.bench import usl, wide_or_many
+from orchestrator.analysis.statistics import Estimate, estimate
+from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
+from orchestrator.bench.throughput_ratios import speed_up, throughput
 from orchestrator.core.text import joined
 
-REFERENCE_ARM = "pinned"
-WITNESSES = {
+REFERENCE = "pinned"
+METRICS = {
     **{name: f"{name}_s" for name in ("cpu", "run_delay", "throttled")},
     **{name: name for name in (*COUNTS, "n_threads", "runnable", "rss_mib", "others_cores")},
 }
@@ -28,46 +29,47 @@ Facts = dict[str, float | int | None]
 
 
 def analyse(run_dir: Path) -> dict[str, Any]:
-    """Every figure of a benchmark; a figure that cannot be had is None.
+    """Every figure of a benchmark; an unknown figure is None.
 
-    ``arms.<arm>.levels.<K>`` holds ``throughput`` (env_steps/s of all K processes), ``speedup`` and ``efficiency``
-    (against the same arm's lowest level; efficiency is the speed-up divided by ``ideal``, the least of K and the
+    ``arms.<baseline>.levels.<K>`` holds ``throughput`` (env_steps/s of all K processes), ``speedup`` and ``efficiency``
+    (against the same baseline's lowest level; efficiency is the speed-up divided by ``ideal``, the smaller of K and the
     cores), ``speedup_absolute`` and ``efficiency_absolute`` (against one pinned process), ``phases`` and
     ``wall_s`` (seconds per 1,000 env_steps of a process), ``update_s`` (seconds of backward and optimiser for one
     minibatch), ``witnesses`` (seconds and counts per 1,000 env_steps of a process; ``runnable`` threads,
     ``n_threads``, ``rss_mib``, ``others_cores`` as they are), ``startup``, each as ``median``, ``low``, ``high``,
-    ``n``; and ``cells``, how many ended in which status. Where ``at_most`` is true cells were cut off: the throughput
-    is a bound, and ``low`` is None. ``ranks`` is as :func:`orchestrator.bench.wide_or_many.facts` gives it.
+    ``n``; and ``cells``, the number of measurements with each status. Where ``at_most`` is true measurements were cut
+    off: the throughput is an upper bound, and ``low`` is None. ``ranks`` is the result of
+    :func:`orchestrator.bench.rank_analysis.facts`.
 
-    :raises UsageError: when it is no benchmark's directory, or nothing has been measured yet.
+    :raises UsageError: it is no benchmark's directory, or nothing has been measured yet.
     """
     bench = samples.read(run_dir)
-    reference = bench.arms.get(REFERENCE_ARM, {}).get(1)
-    arms = {
-        arm: {
-            "about": (bench.plan.get("about_arms") or {}).get(arm),
-            "levels": {str(level): _level(bench, one, levels, reference) for level, one in levels.items()},
-            "failed": {str(level): list(why) for level, why in bench.failed.get(arm, {}).items()},
-        }
-        for arm, levels in {**bench.arms, **{arm: {} for arm in bench.failed if arm not in bench.arms}}.items()
-    }
+    reference = bench.arms.get(REFERENCE, {}).get(1)
+    all_levels = {name: bench.arms.get(name, {}) for name in [*bench.arms, *bench.failed]}
     return {
         "kind": "benchmark",
         "name": bench.plan.get("name"),
         "jobs": bench.plan.get("jobs"),
         "work": bench.plan.get("work"),
         "learners": list(bench.learners),
-        "arms": arms,
-        "usl": {arm: _law(bench, levels) for arm, levels in bench.arms.items()},
+        "arms": {
+            name: {
+                "about": (bench.plan.get("about_arms") or {}).get(name),
+                "levels": {str(level): _level(bench, one, levels, reference) for level, one in levels.items()},
+                "failed": {str(level): list(why) for level, why in bench.failed.get(name, {}).items()},
+            }
+            for name, levels in all_levels.items()
+        },
+        "usl": {name: _law(bench, measured) for name, measured in bench.arms.items()},
         "attribution": attribute(bench),
         "strong": bench.strong,
         "tune": bench.tune,
-        "ranks": wide_or_many.facts(run_dir),
+        "ranks": rank_analysis.facts(run_dir),
         "cores": bench.capacity,
         "cells": {**bench.cells, "planned": len(bench.plan.get("order") or ()), "unreadable": bench.unreadable},
         "machine": bench.plan.get("machine"),
         "versions": bench.plan.get("versions"),
-        "how": _how(bench),
+        "how": _method(bench),
         "notes": list(bench.plan.get("notes") or ()),
     }
 
@@ -79,9 +81,8 @@ def _level(
     ideal = min(one.processes, bench.capacity)
     speedup = speed_up(one, base)
     absolute = None if reference is None else speed_up(one, reference)
-    throughput = estimate(one.throughputs)
     return {
-        "throughput": _facts(_bounded(throughput) if one.at_most else throughput),
+        "throughput": _facts(throughput(one)),
         "at_most": one.at_most,
         "ideal": ideal,
         "base": base.processes,
@@ -89,31 +90,19 @@ def _level(
         "efficiency": _facts(None if speedup is None else speedup.scaled(1 / ideal)),
         "speedup_absolute": _facts(absolute),
         "efficiency_absolute": _facts(None if absolute is None else absolute.scaled(1 / ideal)),
-        "phases": {phase: _of(one, phase) for phase in PHASES},
-        "wall_s": _of(one, "wall"),
-        "update_s": _of(one, "update_s"),
-        "witnesses": {name: _of(one, figure) for figure, name in WITNESSES.items()},
-        "startup": {name: _of(one, name) for name in STARTUP},
+        "phases": {phase: _figure(one, phase) for phase in PHASES},
+        "wall_s": _figure(one, "wall"),
+        "update_s": _figure(one, "update_s"),
+        "witnesses": {name: _figure(one, figure) for figure, name in METRICS.items()},
+        "startup": {name: _figure(one, name) for name in STARTUP},
         "cells": dict(one.cells),
         "disturbed": one.disturbed,
         "messages": list(one.messages),
     }
 
 
-def speed_up(one: Measured, base: Measured) -> Estimate | None:
-    """Throughput against ``base`` per process of it; None where that was cut off. A bound from above has no ``low``."""
-    if base.at_most:
-        return None
-    found = ratio(one.throughputs, base.throughputs, paired=one.repeats() == base.repeats()).scaled(base.processes)
-    return _bounded(found) if one.at_most else found
-
-
-def _bounded(one: Estimate) -> Estimate:
-    return Estimate(one.median, None, one.high, one.n)
-
-
-def _of(one: Measured, figure: str) -> Facts | None:
-    values = one.values(figure)
+def _figure(one: Measured, name: str) -> Facts | None:
+    values = one.values(name)
     return _facts(estimate(values)) if values else None
 
 
@@ -122,38 +111,39 @@ def _facts(one: Estimate | None) -> Facts | None:
 
 
 def _law(bench: Benchmark, levels: Mapping[int, Measured]) -> dict[str, Any]:
-    """The Universal Scalability Law of one arm; with ``warning`` alone where it cannot be fitted."""
-    found = usl.fit({level: [] if one.at_most else one.throughputs for level, one in levels.items()}, bench.capacity)
-    if found is not None:
-        return found.facts()
+    """The Universal Scalability Law of one baseline; only ``warning`` and no levels where it cannot be fitted."""
+    fit = usl.fit({level: [] if one.at_most else one.throughputs for level, one in levels.items()}, bench.capacity)
+    if fit is not None:
+        return fit.facts()
     return {
-        "warning": "fewer than two levels with a core for every process were measured to the end: nothing to fit",
+        "warning": "there is nothing to fit: fewer than two levels with a core for every process were measured fully",
         "levels": [],
     }
 
 
-def _how(bench: Benchmark) -> list[str]:
+def _method(bench: Benchmark) -> list[str]:
     """How it was measured, in sentences."""
     plan = bench.plan
-    said = []
+    sentences = []
     if plan.get("jobs") and plan.get("arms"):
-        said.append(
-            f"At each level so many copies of {', '.join(plan['jobs'])} are trained at once, each a process, and the"
-            " env_steps of all are counted while all of them train side by side, after their warm-up"
-            + (f", for {plan['seconds']:g} s." if isinstance(plan.get("seconds"), int | float) else ".")
+        seconds = f" for {plan['seconds']:g} s" if isinstance(plan.get("seconds"), int | float) else ""
+        sentences.append(
+            f"At each level that number of copies of {', '.join(plan['jobs'])} are trained at once, each in a process"
+            f" of its own. The env_steps of all of them are counted{seconds} while all train side by side, after their"
+            " warm-up."
         )
     if bench.learners:
-        said.append(f"PPO's arithmetic is done by the learner {joined(bench.learners)}.")
+        sentences.append(f"PPO's arithmetic is done by the learner {joined(bench.learners)}.")
     if plan.get("repeats"):
-        said.append(
-            f"Arms and levels take turns in random order, {plan['repeats']} times over. A cell during which the machine"
-            " was disturbed is taken again."
+        sentences.append(
+            f"Every baseline is measured {plan['repeats']} times at every level, in random order. A measurement during"
+            " which the machine was disturbed is repeated."
         )
     return [
-        *said,
-        "Figures are medians with 95 % intervals by a smoothed bootstrap (of fewer than five values: Student's); ratios"
-        " of the same repeats are taken in pairs.",
-        f"Efficiency is the speed-up divided by the processes, at most by {bench.capacity}, as many as have cores of"
-        " their own.",
-        "A cell that took too long was cut off: its throughput is the most that it can have been.",
+        *sentences,
+        "Figures are medians with 95 % intervals from a smoothed bootstrap (from Student's distribution for fewer than"
+        " five values); ratios of the same repeats are paired.",
+        f"Efficiency is the speed-up divided by the number of processes, but at most by {bench.capacity}, the number"
+        " that have cores of their own.",
+        "A measurement that took too long was cut off: its throughput is an upper bound.",
     ]

@@ -1,8 +1,7 @@
-"""``python -m orchestrator.bench.supervised_jobs REQUEST.json``: jobs under the real supervisor, in a process of its
-own.
+"""``python -m orchestrator.bench.supervised_jobs REQUEST.json``: run jobs under the real supervisor.
 
-A process of its own because the benchmark stops it in the middle, and because what the supervisor costs is then
-part of what it is measured with, and of nothing else. :func:`write_request` is the other end.
+It has a process of its own because the benchmark stops it midway, and because the cost of the supervisor must count
+for the measurements that use it, and for no others. :func:`write_request` writes the request.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from orchestrator.core.worker_spec import WorkerSpec
 
 
 def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> list[str]:
-    """The command that runs ``jobs``, as written down at ``path``.
+    """Write a request to ``path``. Returns the command that runs ``jobs``.
 
-    :param grace_s: what workers have to leave in after SIGTERM to the process.
+    :param grace_s: time that workers have to end after SIGTERM to the process.
     """
     request = {
         "run_dir": str(run_dir),
@@ -47,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     from orchestrator.jobfile import Experiment
     from orchestrator.supervisor.events import SilentReporter
 
-    # The benchmark's sentinel ends what carries its token: us, but not our own sentinel, which then ends our workers.
+    # The benchmark's orphan reaper kills what carries its token: this process, but not this process's own reaper,
+    # which then kills the workers.
     os.environ.pop(TOKEN_VARIABLE, None)
     path = Path(arguments[0])
     request = json.loads(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""The Universal Scalability Law: what contention and coherency cost, and what they will cost with more cores.
+"""The Universal Scalability Law: the cost of contention and coherency, measured, and predicted for more cores.
 
 ``C(N) = N / (1 + σ (N - 1) + κ N (N - 1))`` (N. J. Gunther, "Guerrilla Capacity Planning", Springer 2007, ch. 6). C
-is the speed-up with N processes on as many cores, σ the part of the work that only one can do at a time, κ what each
-costs every other. Fitted to throughputs X(N) = X(1) C(N) in the form that is linear in its three unknowns,
-``N / X(N) = a + aσ (N - 1) + aκ N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0.
+is the speed-up of N processes on N cores, σ the part of the work that only one can do at a time, κ the cost of keeping
+each pair of processes consistent. It is fitted to throughputs X(N) = X(1) C(N) in the form that is linear in its three
+unknowns, ``N / X(N) = a + aσ (N - 1) + aκ N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0.
 numpy is imported late.
 """
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 PREDICTED = (8, 32, 128)
 MOST = 4096
-"""Cores up to which anything is said: a figure that lies beyond is given as this."""
+"""Largest number of cores that is reported: a figure beyond is given as this number."""
 WORTH = 0.5
-"""What the next core must add, in speed of the first, to be worth it."""
+"""A further core is worth it as long as it adds at least this share of the first core's throughput."""
 LEAST_LEVELS = 3
 FAR = 4
-"""Times the most cores measured: predictions beyond are guesses, and are said to be."""
+"""Predictions for more than this many times the measured cores carry a warning."""
 RESAMPLES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The law as fitted to one arm. Intervals are of 95 %, over the repeats; None bounds where there is one repeat."""
+    """The law fitted to one baseline. Intervals are of 95 % over the repeats; there are none with a single repeat."""
 
     sigma: Estimate
     kappa: Estimate
     predictions: Mapping[int, Estimate]
-    """Cores → speed-up against one of them."""
+    """Number of cores → speed-up against one core."""
     peak: Estimate
-    """Cores with the most throughput; :data:`MOST` where it lies there or beyond."""
+    """Number of cores with the most throughput, at most :data:`MOST`."""
     worth: Estimate
-    """The last core that adds at least half of what the first one does; :data:`MOST` likewise."""
+    """The last core that adds at least half of what the first one does, at most :data:`MOST`."""
     levels: Sequence[int]
-    """What it is fitted to."""
+    """Numbers of processes that it is fitted to."""
     warning: str | None
-    """Why it should not be believed; None where it may be."""
+    """Why the fit is unreliable; None where it is reliable."""
 
     def facts(self) -> dict[str, Any]:
         """For ``report.json``."""
@@ -68,45 +68,44 @@ class Fit:
         }
 
     def text(self) -> str:
-        """In words, with the warning."""
-        return self.law() if self.warning is None else f"{self.law()}. Not to be relied on: {self.warning}"
+        """The law in words, with the warning."""
+        return self.law() if self.warning is None else f"{self.law()}. This is unreliable: {self.warning}"
 
     def law(self) -> str:
-        """In words, as if it could be believed."""
-        said = ", ".join(f"{_shown(one, '.1f')} at {cores}" for cores, one in self.predictions.items())
+        """The law in words, without the warning."""
+        predictions = ", ".join(f"{_shown(one, '.1f')} at {cores}" for cores, one in self.predictions.items())
         peak = "no peak" if self.peak.median >= MOST else f"a peak at {_cores(self.peak)} cores"
         worth = (
-            "every further core is worth it"
+            "every further core is worthwhile"
             if self.worth.median >= MOST
-            else f"beyond {_cores(self.worth)} cores the next one adds less than half of the first"
+            else f"beyond {_cores(self.worth)} cores the next core adds less than half of the first"
         )
-        return (
-            f"σ = {_shown(self.sigma, '.4f')}, κ = {_shown(self.kappa, '.6f')}: speed-up {said} cores; {peak}; {worth}"
-        )
+        parameters = f"σ = {_shown(self.sigma, '.4f')}, κ = {_shown(self.kappa, '.6f')}"
+        return f"{parameters}: speed-up {predictions} cores; {peak}; {worth}"
 
 
 def speedup(cores: float, sigma: float, kappa: float) -> float:
-    """C(N)."""
+    """C(N) for N = ``cores``."""
     return cores / (1 + sigma * (cores - 1) + kappa * cores * (cores - 1))
 
 
 def fit(
     throughputs: Mapping[int, Sequence[float]], capacity: int, *, level: float = LEVEL, seed: int = 0
 ) -> Fit | None:
-    """Fit the law to ``throughputs`` (processes → one value a repeat).
+    """Fit the law to ``throughputs`` (number of processes → one value per repeat).
 
-    Levels above ``capacity``, where processes share cores, do not belong to it and are left out. With two levels
-    contention and coherency cannot be told apart: κ is then taken to be 0.
+    Levels above ``capacity``, where processes share cores, are left out. With two levels contention and coherency
+    cannot be told apart: κ is then taken to be 0.
 
     :param capacity: processes that have cores of their own.
-    :return: None with fewer than two levels: nothing can be said.
+    :return: None with fewer than two levels.
     :raises ValueError: for throughputs that are not positive.
     """
     import numpy as np
 
     samples = {cores: values for cores, values in sorted(throughputs.items()) if cores <= capacity and values}
     if any(value <= 0 for values in samples.values() for value in values):
-        raise ValueError("throughputs are positive")
+        raise ValueError("throughputs must be positive")
     if len(samples) < 2:
         return None
     both = len(samples) >= LEAST_LEVELS
@@ -138,14 +137,14 @@ def fit(
 
 
 def peak(sigma: float, kappa: float) -> float:
-    """Cores with the most throughput, at most :data:`MOST`: where C'(N) is 0, or 1 where every further one costs."""
+    """Number of cores with the most throughput, at most :data:`MOST`: where C'(N) is 0; 1 where C falls from there."""
     if kappa <= 0:
         return float(MOST) if sigma < 1 else 1.0
     return float(min(MOST, max(1.0, math.sqrt(max(0.0, 1 - sigma) / kappa))))
 
 
 def worth(sigma: float, kappa: float) -> float:
-    """The last N up to :data:`MOST` that adds at least :data:`WORTH` to C(N); each adds less than the one before."""
+    """The largest N up to :data:`MOST` with C(N) − C(N − 1) ≥ :data:`WORTH`; this difference falls with N."""
     low, high = 1, MOST
     while low < high:
         middle = (low + high + 1) // 2
@@ -155,70 +154,70 @@ def worth(sigma: float, kappa: float) -> float:
 
 
 def _resampled(inverse: Mapping[int, Floats], level: float, seed: int) -> dict[int, Floats]:
-    """Each level's values made anew from its mean and what all levels' values differ from theirs, relatively.
+    """Resampled values of each level: its mean times relative residuals that are drawn from all levels.
 
-    One pool for all levels: of the few repeats of one nobody knows how much they scatter. Stretched, since values lie
-    nearer to their own mean than to the true one, and as Student's distribution is wider than the normal one (the
-    "expanded" percentile interval, Hesterberg 2015, as in statistics.py).
+    The residuals are pooled because the few repeats of one level do not show how much they scatter. They are stretched
+    because values lie nearer to their own mean than to the true one, and as Student's distribution is wider than the
+    normal one (the "expanded" percentile interval, Hesterberg 2015, as in statistics.py).
     """
     import numpy as np
 
     generator = np.random.default_rng(seed)
     means = {cores: float(values.mean()) for cores, values in inverse.items()}
-    apart = [
+    residuals = [
         (values[0] / means[cores] - 1) * math.sqrt(values.size / (values.size - 1)) for cores, values in inverse.items()
     ]
-    pool = np.concatenate(apart)
+    pool = np.concatenate(residuals)
     probability = (1 + level) / 2
     stretch = t_quantile(probability, pool.size - len(inverse)) / NormalDist().inv_cdf(probability)
     return {
-        # Seconds stay positive, however far apart a few values were.
+        # The exponential keeps the seconds positive, however far the residuals scatter.
         cores: means[cores] * np.exp(stretch * generator.choice(pool, (RESAMPLES, values.size)))
         for cores, values in inverse.items()
     }
 
 
 def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
-    """σ and κ of each sample, shape (n_samples, 2); κ is 0 unless ``both`` are asked for.
+    """σ and κ of each sample, shape (n_samples, 2); κ is 0 unless ``both``.
 
-    The least squares under σ, κ ≥ 0 are the unconstrained ones of those unknowns that are not 0: each choice is tried.
+    The least squares under σ, κ ≥ 0 are the unconstrained ones of the unknowns that are not 0: each subset is tried.
 
     :param inverse: cores → seconds per env_step, shape (n_samples, n_repeats).
     """
     import numpy as np
 
     cores = np.concatenate([np.full(values.shape[1], float(number)) for number, values in inverse.items()])
-    each = np.concatenate(list(inverse.values()), axis=1) * cores
+    seconds = np.concatenate(list(inverse.values()), axis=1) * cores
     columns = np.stack([np.ones_like(cores), cores - 1, cores * (cores - 1)], axis=1)
-    weighted = columns[None] / each[:, :, None]  # (n_samples, n_values, 3)
+    weighted = columns[None] / seconds[:, :, None]  # (n_samples, n_values, 3)
     products, sums = weighted.transpose(0, 2, 1) @ weighted, weighted.sum(axis=1)
-    found = np.zeros((len(each), 2))
-    least = np.full(len(each), np.inf)
+    solutions = np.zeros((len(seconds), 2))
+    least = np.full(len(seconds), np.inf)
     for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):
-        unknowns = np.zeros((len(each), 3))
+        unknowns = np.zeros((len(seconds), 3))
         unknowns[:, used] = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])[:, :, 0]
         error = np.square((weighted @ unknowns[:, :, None])[:, :, 0] - 1).sum(axis=1)
         better = (unknowns >= 0).all(axis=1) & (error < least)
         least[better] = error[better]
-        found[better] = unknowns[better, 1:] / unknowns[better, :1]
-    return found
+        solutions[better] = unknowns[better, 1:] / unknowns[better, :1]
+    return solutions
 
 
 def _warning(levels: Sequence[int], fewest: int) -> str | None:
-    said = []
+    reasons = []
     if len(levels) < LEAST_LEVELS:
-        said.append(
-            f"measured at {joined(levels)} processes only, and contention cannot be told from coherency with fewer than"
-            f" {LEAST_LEVELS} levels that have a core for every process (κ is taken to be 0)"
+        reasons.append(
+            f"it was measured at {joined(levels)} processes only, and contention cannot be told from coherency"
+            f" with fewer than {LEAST_LEVELS} levels that have a core for every process (κ is taken to be 0)"
         )
     if far := [cores for cores in PREDICTED if cores > FAR * levels[-1]]:
-        said.append(
-            f"figures for {joined(far)} cores lie far beyond the {levels[-1]} that were measured,"
+        reasons.append(
+            f"predictions for {joined(far)} cores lie far beyond the {levels[-1]} measured cores,"
             " and another machine has other caches and memory channels"
         )
     if fewest < 2:
-        said.append("a level was measured once, so there is no interval")
-    return "; ".join(said) or None
+        reasons.append("a level was measured once, so there are no intervals")
+    return "; ".join(reasons) or None
 
 
 def _shown(one: Estimate, form: str) -> str:

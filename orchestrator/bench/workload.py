@@ -1,4 +1,4 @@
-"""What every process of a cell does: one training of the job file, over and over the same."""
+"""What every process of a benchmark does: the same training of one job of the job file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
 
 ENDLESS_STEPS = 10**12
-"""A training that is measured is ended from outside."""
+"""A measured training runs until it is killed."""
 MEMORY_SHARE = 0.8
 DAY_S = 86_400.0
 SB3_DEFAULTS = {"batch_size": 64, "n_epochs": 10}
@@ -26,18 +26,18 @@ SB3_DEFAULTS = {"batch_size": 64, "n_epochs": 10}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One job of the file, examined; ``bundle`` is the robot with all it pulls in."""
+    """One job of the job file, after its robot has been examined."""
 
     job: Job
-    """As declared."""
+    """The job as the file declares it."""
     bundle: Path | None
     xml: str | None
-    """The robot's main file in ``bundle``."""
+    """The robot's main file in ``bundle``, the folder of the robot and its assets."""
     task: str | None
     robot_hash: str | None
 
     def hyperparameter(self, name: str) -> int:
-        """Of :data:`SB3_DEFAULTS`."""
+        """:param name: a key of :data:`SB3_DEFAULTS`."""
         return int(self.job.spec.hyperparameters.get(name, SB3_DEFAULTS[name]))
 
     @property
@@ -53,9 +53,9 @@ class Work:
         return self.hyperparameter("n_epochs") * math.ceil(self.steps_an_iteration / batch_size)
 
     def copies(self, count: int) -> list[Job]:
-        """``count`` jobs that are the same to the bit but for their names: no evaluation, no checkpoint, no end.
+        """``count`` jobs that differ only in their names, without evaluation, checkpoint or end.
 
-        Together they fit into memory, so that all of them are let in at once.
+        Their memory requests fit into memory together, so that the supervisor admits all of them at once.
         """
         share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * self.job.resources.ranks)))
         limits = dataclasses.replace(
@@ -78,8 +78,8 @@ class Work:
             made.append(dataclasses.replace(self.job, job_id=spec.job_id, spec=spec, resources=limits, max_retries=0))
         return made
 
-    def lay_out(self, job: Job, paths: JobPaths) -> None:
-        """The job directory of one copy, as a supervisor would make it."""
+    def make_job_directory(self, job: Job, paths: JobPaths) -> None:
+        """Make the job directory of one copy as a supervisor would."""
         paths.root.mkdir(parents=True)
         xml = None
         if self.bundle is not None:
@@ -89,13 +89,13 @@ class Work:
         paths.spec.write_text(spec.to_json(), encoding="utf-8")
 
     def over_ranks(self, ranks: int, mode: Mode = "allreduce") -> Work:
-        """The same work done by so many processes together; the algorithm stays the same."""
+        """The same work distributed over ``ranks`` processes; the algorithm stays the same."""
         spec = dataclasses.replace(self.job.spec, ranks=ranks, mode=mode)
         resources = dataclasses.replace(self.job.resources, ranks=ranks)
         return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
 
     def with_settings(self, *, n_envs: int, threads: int) -> Work:
-        """The same work with other settings; the rollout of an iteration stays as long as it was.
+        """The same work with other settings and the same number of env_steps per iteration.
 
         :raises ValueError: when ``n_envs`` does not divide it.
         """
@@ -109,29 +109,29 @@ class Work:
 
 
 def pick(experiment: Experiment, name: str | None) -> Job:
-    """The job to be measured: the first one, or the first of that name.
+    """The job to be measured: the first one, or the first with that name.
 
-    :raises UsageError: when there is none of that name, it needs a GPU, or does not learn by PPO.
+    :raises UsageError: no job has that name, or the job needs a GPU or another algorithm than PPO.
     """
     named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]
     if not named:
         valid = dict.fromkeys(job.spec.name for job in experiment.jobs)
-        raise UsageError(f"--job {name}: not in {experiment.source}; valid: {', '.join(valid)}")
+        raise UsageError(f"--job {name}: not a job of {experiment.source}; valid: {', '.join(valid)}")
     if named[0].resources.gpus:
         raise UsageError(
-            f"{experiment.source}: {named[0].job_id} asks for a GPU; bench measures trainings on CPUs."
+            f"{experiment.source}: {named[0].job_id} asks for a GPU, but bench measures trainings on CPUs."
             " Choose another with --job, or --set resources.gpus=0"
         )
     if named[0].spec.algo != "ppo":
         raise UsageError(
-            f'{experiment.source}: {named[0].job_id} has algo = "{named[0].spec.algo}"; bench measures trainings with'
-            " PPO. Choose another with --job"
+            f'{experiment.source}: {named[0].job_id} has algo = "{named[0].spec.algo}", but bench measures PPO.'
+            " Choose another with --job"
         )
     return named[0]
 
 
 def examine(experiment: Experiment, job: Job, staging: Path) -> Work:
-    """Stage the job's robot. :raises SpecError: when it cannot be trained."""
+    """Examine and stage the job's robot. :raises SpecError: the robot cannot be trained."""
     staging.mkdir(parents=True, exist_ok=True)
     verdict = preflight.examine([job], staging=staging, at_once=1)[job.job_id]
     if verdict.problem is not None:

@@ -45,9 +45,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure the slow-down."""
-    from orchestrator import verify as verification
+    from orchestrator.verify import verification
 
-    options = verification.Options(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
+    options = verification.VerifyOptions(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
     with stoppable("stopped; no certificate was written"):
         certificate, where = verification.verify(source, options, print_progress)
     if as_json:
@@ -117,10 +117,10 @@ def bench(
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
     experiment = load(jobs, overrides=overrides(set_, learner))
-    options = benchmark.Options(
+    options = benchmark.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
-        arms=baselines.chosen(arms),
+        baselines=baselines.chosen(arms),
         repeats=repeats,
         seconds=seconds,
         seed=seed,
@@ -140,12 +140,12 @@ def bench(
 
 
 def _show_bench(run_dir: Path, *, over_ranks: bool) -> None:
-    from orchestrator.bench import scaling_analysis, wide_or_many
+    from orchestrator.bench import rank_analysis, scaling_analysis
     from orchestrator.terminal import bench_view
 
     if not over_ranks:
         bench_view.show(scaling_analysis.analyse(run_dir), run_dir)
-    elif (facts := wide_or_many.facts(run_dir)) is not None:
+    elif (facts := rank_analysis.facts(run_dir)) is not None:
         bench_view.show_ranks(facts, run_dir)
 
 

@@ -82,7 +82,7 @@ def _figure(works: Sequence[Facts]) -> Figure:
 
 
 def benchmark_section(found: Facts | None, cores: int) -> list[Section]:
-    """:param found: as :func:`orchestrator.bench.wide_or_many.facts` gives it.
+    """:param found: as :func:`orchestrator.bench.rank_analysis.facts` gives it.
     :param cores: as many ranks as have cores of their own.
     """
     if found is None or found["one"] is None:

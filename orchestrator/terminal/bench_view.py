@@ -75,7 +75,7 @@ def show(analysis: Mapping[str, Any], run_dir: Path) -> None:
 def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
     """Print the table of ``bench --ranks``, and what follows from it.
 
-    :param facts: as of :func:`orchestrator.bench.wide_or_many.facts`.
+    :param facts: as of :func:`orchestrator.bench.rank_analysis.facts`.
     """
     lines = [] if facts["one"] is None else [_Line(way="one rank", number="1", estimates=facts["one"])]
     lines += [

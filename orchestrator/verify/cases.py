@@ -1,4 +1,4 @@
-"""Which trainings are verified: jobs of a run directory with their own bundles, or those of a job file."""
+"""Cases of a verification: jobs of a run directory with their robot bundles, or jobs of a job file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from orchestrator.experiment import run_directory, session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.termination import StopRequests
 
-MOST = 12
-"""Jobs that are verified where none are named."""
+MAX_CASES = 12
+"""Most jobs that are verified where none are named."""
 ENDLESS = 1_000_000
-"""Iterations: more than any subject takes."""
+"""Iterations of a neighbour: more than any case takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A job to be verified. Its spec names the robot as a worker will find it, below its own directory."""
+class Case:
+    """A job to be verified. Its spec gives the path of the robot relative to the job directory, as for a worker."""
 
     job: Job
     bundle: Path | None
@@ -35,13 +35,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    subjects: Sequence[Subject]
+    cases: Sequence[Case]
     left_out: Mapping[str, str]
-    """Why the others are not verified, by ``job_id``; without those that nobody asked for."""
+    """``job_id`` → why a job is not verified; without jobs that ``--jobs`` does not name."""
 
 
-def of_run_dir(run_dir: Path, wanted: Sequence[str]) -> Selection:
-    """Jobs as they were trained there: specs from the ledger, robots from the job directories.
+def of_run_dir(run_dir: Path, names: Sequence[str]) -> Selection:
+    """Jobs as they were trained in ``run_dir``: specs from the ledger, robots from the job directories.
 
     :raises UsageError: not a run directory, a damaged ledger, or no such job.
     """
@@ -51,73 +51,71 @@ def of_run_dir(run_dir: Path, wanted: Sequence[str]) -> Selection:
         jobs = [row.job for row in ledger.jobs()]
     finally:
         ledger.abandon()
-    chosen, left_out = choose(jobs, wanted, run_dir)
-    subjects = []
+    chosen, left_out = choose(jobs, names, run_dir)
+    cases = []
     for job in chosen:
         robot = paths.job(job.job_id).robot
         if job.spec.xml is None:
-            subjects.append(Subject(job=job, bundle=None))
+            cases.append(Case(job=job, bundle=None))
         elif robot.is_dir():
-            subjects.append(Subject(job=job, bundle=robot))
+            cases.append(Case(job=job, bundle=robot))
         else:
-            left_out[job.job_id] = f"{robot} is not there: it never began, its robot being invalid, or was moved away"
-    return Selection(subjects=subjects, left_out=left_out)
+            left_out[job.job_id] = f"{robot} is missing: the robot was invalid, or the folder has been moved"
+    return Selection(cases=cases, left_out=left_out)
 
 
-def of_job_file(path: Path, wanted: Sequence[str], staging: Path, stops: StopRequests) -> Selection:
-    """Jobs as they would be trained now; their robots are examined and bundled below ``staging``.
+def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequests) -> Selection:
+    """Jobs as a run would train them now; their robots are examined and bundled below ``staging``.
 
-    :raises SpecError: the job file, or a robot of the chosen jobs, is wrong.
+    :raises SpecError: the job file, or a robot of the chosen jobs, is invalid.
     :raises UsageError: no such job.
-    :raises KeyboardInterrupt: when ``stops`` holds one.
+    :raises KeyboardInterrupt: a stop was requested through ``stops``.
     """
     experiment = jobfile.load(path)
-    chosen, left_out = choose(experiment.jobs, wanted, path)
+    chosen, left_out = choose(experiment.jobs, names, path)
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed")
     plan = session.plan(narrowed, session.RunOptions(run_dir=staging), staging, stops=stops)
-    subjects = [Subject(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs]
-    return Selection(subjects=subjects, left_out=left_out)
+    cases = [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs]
+    return Selection(cases=cases, left_out=left_out)
 
 
-def choose(jobs: Sequence[Job], wanted: Sequence[str], source: Path) -> tuple[list[Job], dict[str, str]]:
-    """The jobs that ``wanted`` names by id, beginning of it or pattern; without, the first of every robot, task and
-    number of ranks.
+def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], dict[str, str]]:
+    """The jobs to verify, and by ``job_id`` why others are left out.
 
-    Also why others are left out, by ``job_id``.
-
-    :raises UsageError: for a name that fits none.
+    :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task and number of ranks.
+    :raises UsageError: a name matches no job.
     """
-    if wanted:
-        named: set[str] = set()
-        for name in wanted:
-            known = [job.job_id for job in jobs]
-            fits = [name] if name in known else [job_id for job_id in known if _fits(job_id, name)]
-            if not fits:
-                near = difflib.get_close_matches(name, known, n=3)
-                others = f"did you mean {' or '.join(near)}?" if near else f"there are {listed(known, 5)}"
-                raise UsageError(f"{source}: --jobs {name}: no such job; {others}")
-            named.update(fits)
-        return [job for job in jobs if job.job_id in named], {}
+    if names:
+        matches: set[str] = set()
+        for name in names:
+            job_ids = [job.job_id for job in jobs]
+            matching = [name] if name in job_ids else [job_id for job_id in job_ids if _matches(job_id, name)]
+            if not matching:
+                near = difflib.get_close_matches(name, job_ids, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
+                raise UsageError(f"{source}: --jobs {name}: no such job; {hint}")
+            matches.update(matching)
+        return [job for job in jobs if job.job_id in matches], {}
     first: dict[tuple[object, ...], Job] = {}
     left_out: dict[str, str] = {}
     for job in jobs:
         key = (job.xml_source, job.spec.task, job.spec.env, job.spec.entry_point, job.spec.ranks)
-        known_by = first.setdefault(key, job)
-        if known_by is not job:
-            left_out[job.job_id] = f"has robot and task of {known_by.job_id}"
+        representative = first.setdefault(key, job)
+        if representative is not job:
+            left_out[job.job_id] = f"has the same robot and task as {representative.job_id}"
     chosen = list(first.values())
-    left_out |= {job.job_id: f"beyond the first {MOST} robots" for job in chosen[MOST:]}
-    return chosen[:MOST], left_out
+    left_out |= {job.job_id: f"not among the first {MAX_CASES} robots" for job in chosen[MAX_CASES:]}
+    return chosen[:MAX_CASES], left_out
 
 
-def _fits(job_id: str, name: str) -> bool:
+def _matches(job_id: str, name: str) -> bool:
     return job_id.startswith(name) or fnmatch.fnmatchcase(job_id, name)
 
 
-def subject_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: int) -> Job:
-    """``job``, so many iterations long and without all that follows training; of SAC and TD3 those that learn count.
+def case_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: int) -> Job:
+    """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations that learn.
 
-    :param checkpoints: whether there is one after every iteration, rather than at the end alone.
+    :param checkpoints: whether there is one after every iteration, rather than only at the end.
     """
     waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
     steps = (iterations + waiting // job.spec.steps_an_iteration) * job.spec.steps_an_iteration
@@ -127,19 +125,19 @@ def subject_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: in
     return dataclasses.replace(job, spec=short, max_retries=max_retries)
 
 
-def neighbour_of(subjects: Sequence[Subject], index: int) -> Subject:
-    """A copy of one of ``subjects``, of one rank, that trains on and on, until it is ended.
+def neighbour_of(cases: Sequence[Case], index: int) -> Case:
+    """A copy of one of ``cases``, with one rank, that trains until it is ended.
 
-    It asks for as much memory as the greediest of them: where one of these has to wait for memory, so does it.
+    It requests as much memory as the largest of them, so that it never takes the place of a case.
     """
-    model = subjects[index % len(subjects)]
-    memory_mib = max(subject.job.resources.all_memory_mib for subject in subjects)
+    model = cases[index % len(cases)]
+    memory_mib = max(case.job.resources.all_memory_mib for case in cases)
     job_id = f"neighbour-{index}"
-    job = subject_job(model.job, ENDLESS, checkpoints=False, max_retries=0)
+    job = case_job(model.job, ENDLESS, checkpoints=False, max_retries=0)
     job = dataclasses.replace(
         job,
         job_id=job_id,
         spec=dataclasses.replace(job.spec, job_id=job_id, ranks=1),
         resources=dataclasses.replace(job.resources, memory_mib=memory_mib, ranks=1),
     )
-    return Subject(job=job, bundle=model.bundle)
+    return Case(job=job, bundle=model.bundle)

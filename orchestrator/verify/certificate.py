@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Literal
 
 from orchestrator.analysis.statistics import Estimate, ratio
-from orchestrator.verify.verification_runs import Trained
+from orchestrator.verify.verification_runs import ShortTraining
 
 FILE = "certificate.json"
 SCRATCH = "verify"
@@ -24,10 +24,10 @@ DISTURBED = 0.05
 class Evidence:
     """The short trainings of one job, one of a kind and repeat."""
 
-    alone: Sequence[Trained]
-    together: Sequence[Trained]
-    resumed: Sequence[Trained]
-    again: Trained | None = None
+    alone: Sequence[ShortTraining]
+    together: Sequence[ShortTraining]
+    resumed: Sequence[ShortTraining]
+    again: ShortTraining | None = None
     """Alone once more, where neighbours seem to have mattered: to tell them from chance."""
     is_foreign: bool = False
     """Whether the environment is the user's own or gymnasium's: it may keep state where we cannot see it."""
@@ -142,7 +142,7 @@ def _reasons(evidence: Evidence) -> list[str]:
     return reasons
 
 
-def _why_not_resumed(one: Trained, *, is_foreign: bool) -> str:
+def _why_not_resumed(one: ShortTraining, *, is_foreign: bool) -> str:
     if one.unsaveable is not None:
         return (
             f"other weights when killed and resumed: its environment's state cannot be saved ({one.unsaveable}), so new"
@@ -164,12 +164,12 @@ def seems_disturbed(evidence: Evidence) -> bool:
     return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
 
 
-def _telling(ones: Sequence[Trained], expected: str | None) -> str | None:
+def _telling(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
     different = [one.sha256 for one in ones if one.sha256 != expected]
     return different[0] if different else expected if ones else None
 
 
-def _median_s(ones: Sequence[Trained]) -> float | None:
+def _median_s(ones: Sequence[ShortTraining]) -> float | None:
     seconds = [second for one in ones for second in one.iteration_s]
     return median(seconds) if seconds else None
 

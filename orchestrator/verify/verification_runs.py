@@ -21,25 +21,25 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.termination import StopRequests
-from orchestrator.verify.cases import Subject
+from orchestrator.verify.cases import Case
 
 LOOK_EVERY_S = 0.005
 """How often it is looked whether a worker is as far as it is to be killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Kill:
     """When a worker is killed: ``delay_s`` after its ``iterations``-th iteration is over."""
 
     iterations: int
     delay_s: float
 
 
-NO_STRIKES: Mapping[str, Strike] = MappingProxyType({})
+NO_KILLS: Mapping[str, Kill] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class ShortTraining:
     """What became of one short training."""
 
     sha256: str | None
@@ -60,13 +60,13 @@ class Trained:
 
 
 @dataclass(slots=True, kw_only=True)
-class StrikingExecutor:
+class KillingExecutor:
     """Another executor, some of whose workers are killed in the middle; the supervisor sees them die of SIGKILL."""
 
     inner: Executor
-    strikes: Mapping[str, Strike]
+    kills: Mapping[str, Kill]
     """By ``job_id``; of each, the first attempt is killed."""
-    struck: set[str] = field(default_factory=set, init=False)
+    killed: set[str] = field(default_factory=set, init=False)
     neighbours: dict[str, int] = field(default_factory=dict, init=False)
     """The most others at once, by ``job_id``."""
     _running: set[Handle] = field(default_factory=set, init=False)
@@ -80,7 +80,7 @@ class StrikingExecutor:
         self._running.add(handle)
         for other in self._running:
             self.neighbours[other.job_id] = max(self.neighbours.get(other.job_id, 0), len(self._running) - 1)
-        if launch.number == 0 and launch.job_id in self.strikes:
+        if launch.number == 0 and launch.job_id in self.kills:
             self._watched[handle] = JobPaths(launch.job_dir).progress_csv
         return handle
 
@@ -111,14 +111,14 @@ class StrikingExecutor:
     def _look(self) -> None:
         now = time.monotonic()
         for handle, table in list(self._watched.items()):
-            strike = self.strikes[handle.job_id]
-            if _rows(table) >= strike.iterations:
+            kill_at = self.kills[handle.job_id]
+            if _rows(table) >= kill_at.iterations:
                 del self._watched[handle]
-                self._due[handle] = now + strike.delay_s
+                self._due[handle] = now + kill_at.delay_s
         for handle, when in list(self._due.items()):
             if now >= when:
                 del self._due[handle]
-                self.struck.add(handle.job_id)
+                self.killed.add(handle.job_id)
                 self.inner.cancel(handle, kill=True)
 
 
@@ -131,10 +131,10 @@ def _rows(table: Path) -> int:
 
 
 class _Watcher(SilentReporter):
-    """Tells how many of the subjects are over."""
+    """Tells how many of the cases are over."""
 
-    def __init__(self, subjects: Sequence[Subject], over: Callable[[int], None], warn: Callable[[str], None]) -> None:
-        self._left = {subject.job.job_id for subject in subjects}
+    def __init__(self, cases: Sequence[Case], over: Callable[[int], None], warn: Callable[[str], None]) -> None:
+        self._left = {case.job.job_id for case in cases}
         self._over, self._warn = over, warn
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -147,17 +147,17 @@ class _Watcher(SilentReporter):
 
 def train(
     root: Path,
-    subjects: Sequence[Subject],
+    cases: Sequence[Case],
     *,
     slots: SlotPool,
     stops: StopRequests,
-    neighbours: Sequence[Subject] = (),
-    strikes: Mapping[str, Strike] = NO_STRIKES,
+    neighbours: Sequence[Case] = (),
+    kills: Mapping[str, Kill] = NO_KILLS,
     tell: Callable[[str], None],
-) -> dict[str, Trained]:
-    """Train ``subjects``, in order and as many at once as ``slots`` allow, with ``neighbours`` in what room is left.
+) -> dict[str, ShortTraining]:
+    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in what room is left.
 
-    When all subjects are over, the neighbours are killed.
+    When all cases are over, the neighbours are killed.
 
     :param root: a run directory to be made.
     :raises KeyboardInterrupt: when ``stops`` holds one; no process is left.
@@ -166,9 +166,9 @@ def train(
     paths = RunPaths(root)
     root.mkdir(parents=True)
     ledger = Ledger.create(paths.ledger)
-    executor = StrikingExecutor(inner=LocalExecutor(), strikes=strikes)
+    executor = KillingExecutor(inner=LocalExecutor(), kills=kills)
     try:
-        rows = _enter(paths, ledger, [*subjects, *neighbours])
+        rows = _enter(paths, ledger, [*cases, *neighbours])
 
         def over(left: int) -> None:
             if left == 0:
@@ -180,7 +180,7 @@ def train(
             ledger=ledger,
             executor=executor,
             slots=slots,
-            reporter=_Watcher(subjects, over, tell),
+            reporter=_Watcher(cases, over, tell),
             grace_s=0.0,
         )
         stops.deliver_to(supervisor.request_stop)
@@ -194,11 +194,11 @@ def train(
         slots.close()
     return {
         job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor)
-        for job_id in (subject.job.job_id for subject in subjects)
+        for job_id in (case.job.job_id for case in cases)
     }
 
 
-def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Subject]) -> list[JobRow]:
+def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
     """Jobs into the ledger, robots into the job directories."""
     ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
     ledger.commit()
@@ -210,7 +210,7 @@ def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Subject]) -> list[
     return ledger.jobs()
 
 
-def _trained(paths: JobPaths, attempts: int, state: State, executor: StrikingExecutor) -> Trained:
+def _trained(paths: JobPaths, attempts: int, state: State, executor: KillingExecutor) -> ShortTraining:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
     iterations = run_reader.iterations(paths.timings_csv)[1:]  # none where ORCHESTRATOR_NO_TIMINGS is set
     problem = ""
@@ -218,24 +218,24 @@ def _trained(paths: JobPaths, attempts: int, state: State, executor: StrikingExe
         problem = state.message
     elif record is None or record.weights_sha256 is None:
         problem = f"{paths.attempts}: its last word holds no hash of the weights"
-    return Trained(
+    return ShortTraining(
         sha256=None if problem or record is None else record.weights_sha256,
         problem=problem,
         iteration_s=tuple(row.wall_s for row in iterations),
         waited_s=sum(row.run_delay_s or 0.0 for row in iterations),
         neighbours=executor.neighbours.get(paths.root.name, 0),
-        was_killed=paths.root.name in executor.struck and attempts > 1,
+        was_killed=paths.root.name in executor.killed and attempts > 1,
         resumed_from=None if record is None else record.resumed_from,
         unsaveable=None if record is None else record.unsaveable,
     )
 
 
-def groups(subjects: Sequence[Subject], room: Callable[[Sequence[Job]], bool]) -> list[list[Subject]]:
-    """``subjects`` in order, each group as large as there is ``room`` for at once; one too large for it is alone."""
-    found: list[list[Subject]] = []
-    for subject in subjects:
-        if found and room([*(other.job for other in found[-1]), subject.job]):
-            found[-1].append(subject)
+def groups(cases: Sequence[Case], room: Callable[[Sequence[Job]], bool]) -> list[list[Case]]:
+    """``cases`` in order, each group as large as there is ``room`` for at once; one too large for it is alone."""
+    found: list[list[Case]] = []
+    for case in cases:
+        if found and room([*(other.job for other in found[-1]), case.job]):
+            found[-1].append(case)
         else:
-            found.append([subject])
+            found.append([case])
     return found

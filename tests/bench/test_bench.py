@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -25,15 +26,14 @@ from orchestrator.bench import (
     runner,
     strong_scaling,
     tune,
-    weak_scaling,
     workload,
 )
-from orchestrator.bench.baselines import ARMS
-from orchestrator.bench.measurement_window import Course
-from orchestrator.bench.plan import Cells
-from orchestrator.bench.runner import Cell
+from orchestrator.bench.baselines import BASELINES
+from orchestrator.bench.measurement import Measurement, MeasurementLog, with_disturbance
+from orchestrator.bench.measurement_window import TimeSeries
 from orchestrator.core.environment import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.errors import UsageError
+from orchestrator.core.timing_columns import COLUMNS, Iteration
 from orchestrator.jobfile import load
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Cpu, Machine
@@ -61,7 +61,7 @@ FIGURES = {
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
-    return Cells(run_dir / "bench/cells.jsonl").read()
+    return MeasurementLog(run_dir / "bench/cells.jsonl").read()
 
 
 def key(record: dict[str, Any]) -> tuple[str, int, int]:
@@ -163,7 +163,7 @@ def test_a_second_call_adds_what_is_missing(measured: Path, tmp_path: Path) -> N
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # killed while it wrote the last one
     again = commands.give("bench", measured / "jobs.toml", *MEASURED, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "1 of 2 cells are there already" in again.stderr
+    assert "1 of 2 measurements are already finished" in again.stderr
     assert path.read_bytes().startswith(b"".join(lines[:-1]))
     assert [key(one) for one in records(tmp_path / "bench")] == list(map(key, records(measured / "bench")))
 
@@ -266,22 +266,22 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> workload.Work:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[runner.Ground]:
-    with runner.ground(tmp_path / "work", topology.detect()) as made:
+def setup(tmp_path: Path) -> Iterator[runner.Setup]:
+    with runner.set_up(tmp_path / "work", topology.detect()) as made:
         yield made
 
 
-def measure(arm: str, level: int, todo: workload.Work, ground: runner.Ground, **changes: float) -> dict[str, Any]:
+def measure(arm: str, level: int, todo: workload.Work, setup: runner.Setup, **changes: float) -> dict[str, Any]:
     settings = {"seconds": 0.2, "limit_s": LONG_S, "reference_s": 1.0, **changes}
-    return runner.measure(Cell(arm=arm, level=level, repeat=0), todo, ground, **settings)
+    return runner.measure(Measurement(baseline=arm, level=level, repeat=0), todo, setup, **settings)
 
 
 @pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned", "pool-spawn-pinned"])
 def test_a_thread_budget_and_affinity_are_what_the_arm_says(
-    arm: str, staged: workload.Work, ground: runner.Ground
+    arm: str, staged: workload.Work, setup: runner.Setup
 ) -> None:
-    level = min(2, ground.machine.capacity)
-    record = measure(arm, level, staged, ground)
+    level = min(2, setup.machine.capacity)
+    record = measure(arm, level, staged, setup)
     assert record["status"] == "ok", record["message"]
     assert record["window_s"] >= 0.2
     processes = record["processes"]
@@ -299,7 +299,7 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(
         assert len({tuple(one["cpus"]) for one in processes}) == level
     else:
         assert all(one["cpus"] == everywhere for one in processes)
-    assert list(ground.scratch.iterdir()) == []
+    assert list(setup.scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -307,29 +307,29 @@ def test_a_thread_budget_and_affinity_are_what_the_arm_says(
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU libraries start one thread by themselves")
 def test_without_a_budget_libraries_start_threads(
-    arm: str, staged: workload.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+    arm: str, staged: workload.Work, setup: runner.Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the user's shell says is not what libraries do by themselves
-    record = measure(arm, 1, staged, ground)
+    record = measure(arm, 1, staged, setup)
     assert record["status"] == "ok", record["message"]
     assert record["processes"][0]["n_threads"] >= len(os.sched_getaffinity(0))
 
 
 def test_a_window_that_the_time_limit_ends_is_told(
-    staged: workload.Work, ground: runner.Ground, monkeypatch: pytest.MonkeyPatch
+    staged: workload.Work, setup: runner.Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = runner._watch
     monkeypatch.setattr(runner, "_watch", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
-    record = measure("threads", 1, staged, ground, seconds=600.0)
+    record = measure("threads", 1, staged, setup, seconds=600.0)
     assert record["status"] == "ok"
-    assert f"for {record['window_s']:.1f} s only, until its time limit of 120 s" in record["message"]
+    assert f"for {record['window_s']:.1f} s only, until the time limit of 120 s" in record["message"]
 
 
-def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, ground: runner.Ground) -> None:
-    record = measure("threads", 1, staged, ground, seconds=600.0, limit_s=0.0)
+def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, setup: runner.Setup) -> None:
+    record = measure("threads", 1, staged, setup, seconds=600.0, limit_s=0.0)
     assert record["status"] == "cut"
     assert record["throughput"] > 0
-    assert "the most that it can have been" in record["message"]
+    assert "upper bound" in record["message"]
     assert len(record["processes"]) == 1
 
 
@@ -343,21 +343,21 @@ def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work
     ],
 )
 def test_a_training_that_fails_makes_a_failed_cell_with_its_reason(
-    arm: str, deed: str, words: str, tmp_path: Path, ground: runner.Ground
+    arm: str, deed: str, words: str, tmp_path: Path, setup: runner.Setup
 ) -> None:
     experiment = load(write_experiment(tmp_path, commands.odd("odd", deed)))
     todo = workload.examine(experiment, workload.pick(experiment, None), tmp_path / "staging")
-    record = measure(arm, 1, todo, ground, seconds=600.0)
+    record = measure(arm, 1, todo, setup, seconds=600.0)
     assert record["status"] == "failed"
     assert words in record["message"]
     assert record["throughput"] is None
 
 
-def test_more_processes_than_cores_share_them(staged: workload.Work, ground: runner.Ground) -> None:
-    level = 2 * ground.machine.capacity
-    if not plan.has_slots(ground.machine, level, 1):
+def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runner.Setup) -> None:
+    level = 2 * setup.machine.capacity
+    if not plan.has_slots(setup.machine, level, 1):
         pytest.skip("the CPU quota forbids it")
-    record = measure("pinned", level, staged, ground)
+    record = measure("pinned", level, staged, setup)
     assert record["status"] == "ok", record["message"]
     assert {len(one["cpus"]) for one in record["processes"]} == {1}
 
@@ -390,8 +390,8 @@ def test_environments_differ_in_the_thread_budget_alone() -> None:
 
     assert baselines.NO_TIMINGS == OFF_VARIABLE
     given = {"OMP_NUM_THREADS": "7", "KMP_AFFINITY": "compact", "ORCHESTRATOR_NO_TIMINGS": "1", "HOME": "/home/me"}
-    free = baselines.environment(ARMS["default"], 3, token="t", ours=given)
-    limited = baselines.environment(ARMS["threads"], 3, token="t", ours=given)
+    free = baselines.environment(BASELINES["default"], 3, token="t", inherited=given)
+    limited = baselines.environment(BASELINES["threads"], 3, token="t", inherited=given)
     assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
     assert free["HOME"] == "/home/me"
     assert free[TOKEN_VARIABLE] == "t"
@@ -449,25 +449,30 @@ def test_each_repeat_holds_every_cell_once_in_an_order_that_the_seed_decides() -
     cells = plan.order(("pinned", "default"), (1, 2, 4), 3, seed=1)
     for repeat in range(3):
         block = cells[repeat * 6 : repeat * 6 + 6]
-        assert {(cell.arm, cell.level) for cell in block} == wanted
+        assert {(cell.baseline, cell.level) for cell in block} == wanted
         assert {cell.repeat for cell in block} == {repeat}
     assert cells == plan.order(("pinned", "default"), (1, 2, 4), 3, seed=1)
     assert cells != plan.order(("pinned", "default"), (1, 2, 4), 3, seed=2)
 
 
-def course(ends: Sequence[float], **changes: Any) -> Course:
-    """A process whose iterations of 100 env_steps ended then; the first began at 0."""
-    rows: list[dict[str, float | None]] = []
-    for place, end in enumerate(ends):
-        took = end - (ends[place - 1] if place else 0.0)
-        row: dict[str, float | None] = {"clock_s": end, "wall_s": took, "env_s": took / 2, "cpu_s": took}
-        row |= {"policy_s": took / 4, "gae_s": 0.0, "backward_s": took / 8, "optimizer_s": 0.0, "run_delay_s": None}
-        rows.append(row | {"voluntary_switches": 10.0, "involuntary_switches": 1.0, "rss_mib": 9.0, "n_threads": 2.0})
-    return Course(**{"job": "j", "steps_an_iteration": 100, "updates_an_iteration": 4, "rows": rows, **changes})
+NO_FIGURES = Iteration._make([None] * len(COLUMNS))
+
+
+def series(ends: Sequence[float], **changes: Any) -> TimeSeries:
+    """A process whose iterations of 100 env_steps ended at ``ends``; the first began at 0."""
+    rows = []
+    for begin, end in itertools.pairwise([0.0, *ends]):
+        took = end - begin
+        rows.append(
+            NO_FIGURES._replace(
+                clock_s=end, wall_s=took, env_s=took / 2, cpu_s=took, policy_s=took / 4, gae_s=0.0, optimizer_s=0.0
+            )._replace(backward_s=took / 8, voluntary_switches=10.0, rss_mib=9.0, n_threads=2.0)
+        )
+    return TimeSeries(**{"job": "j", "steps_an_iteration": 100, "updates_an_iteration": 4, "rows": rows, **changes})
 
 
 def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time() -> None:
-    fast, other, slow = course([1, 2, 3, 4, 5, 6, 7, 8]), course([2, 4, 5.5, 7, 9]), course([3, 6, 9, 12, 15])
+    fast, other, slow = series([1, 2, 3, 4, 5, 6, 7, 8]), series([2, 4, 5.5, 7, 9]), series([3, 6, 9, 12, 15])
     span = measurement_window.window([fast, other])
     assert span is not None
     assert (span.begin, span.end) == (4.0, 8.0)
@@ -479,27 +484,17 @@ def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time()
     assert one["run_delay_s"] is None
     assert one["voluntary_switches"] == 40
     assert measurement_window.window([fast, slow]) is None  # when the slow one was warm, the fast one's rows end soon
-    assert measurement_window.window([fast, course([1.0, 2.0])]) is None
+    assert measurement_window.window([fast, series([1.0, 2.0])]) is None
 
 
 def test_a_bound_is_never_below_what_was_reached() -> None:
     # 7 iterations of 100 env_steps since the warm-up ended at 2; now it is 9.5.
-    found = measurement_window.bounded([course([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
+    found = measurement_window.bounded([series([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
     assert found["throughput"] == pytest.approx(800 / 7.5)
     assert found["processes"][0]["env_steps"] == 700
     # Its first iteration has not ended: less than 100 env_steps in 20 s.
-    assert measurement_window.bounded([course([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
-    assert measurement_window.bounded([course([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
-
-
-def test_rows_of_a_file_that_is_being_written_are_read_up_to_the_last_whole_one(tmp_path: Path) -> None:
-    path = tmp_path / "timings.csv"
-    assert measurement_window.read_rows(path) == []
-    path.write_text("iteration,wall_s,clock_s\n1,0.5,10.5\n2,,11.0\n3,0.5,1")
-    assert measurement_window.read_rows(path) == [
-        {"iteration": 1.0, "wall_s": 0.5, "clock_s": 10.5},
-        {"iteration": 2.0, "wall_s": None, "clock_s": 11.0},
-    ]
+    assert measurement_window.bounded([series([], begun_at=10.0)], 30.0)["throughput"] == pytest.approx(5.0)
+    assert measurement_window.bounded([series([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
 
 
 def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any]:
@@ -508,8 +503,8 @@ def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any
 
 
 def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
-    cells, cell = Cells(tmp_path / "cells.jsonl"), Cell(arm="pinned", level=1, repeat=0)
-    marked = weak_scaling.judged(record("ok", "a hog"), again=True)
+    cells, cell = MeasurementLog(tmp_path / "cells.jsonl"), Measurement(baseline="pinned", level=1, repeat=0)
+    marked = with_disturbance(record("ok", "a hog"), again=True)
     assert (marked["status"], marked["throughput"], marked["message"]) == ("disturbed", 5.0, "a hog")
     for _ in range(2):
         cells.append(marked)
@@ -517,14 +512,14 @@ def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tm
     cells.append(marked)
     assert cells.missing([cell], 2) == []
     cells.append(record("failed", repeat=1))
-    assert cells.missing([Cell(arm="pinned", level=1, repeat=1)], 2) != []
+    assert cells.missing([Measurement(baseline="pinned", level=1, repeat=1)], 2) != []
 
 
 def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
-    assert weak_scaling.judged(record("cut", "a hog"), again=True)["status"] == "disturbed"
-    assert weak_scaling.judged(record("cut", "a hog"), again=True)["throughput"] is None
-    assert weak_scaling.judged(record("cut", "a hog"), again=False)["status"] == "cut"
-    assert weak_scaling.judged(record("failed", "a hog"), again=False) == record("failed", "a hog")
+    assert with_disturbance(record("cut", "a hog"), again=True)["status"] == "disturbed"
+    assert with_disturbance(record("cut", "a hog"), again=True)["throughput"] is None
+    assert with_disturbance(record("cut", "a hog"), again=False)["status"] == "cut"
+    assert with_disturbance(record("failed", "a hog"), again=False) == record("failed", "a hog")
 
 
 def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use() -> None:

@@ -7,17 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-import cell_helpers as bench
 import command_helpers as commands
+import measurement_helpers as bench
 import numpy as np
 import pytest
 from command_helpers import BALANCER, HOPPER, write_experiment
 from supervisor_helpers import make_spec
 
 from orchestrator.analysis import contention, job_metrics, samples
-from orchestrator.bench import drift, isolation, rank_benchmark, wide_or_many, workload
-from orchestrator.bench.plan import Cells
-from orchestrator.bench.runner import Cell
+from orchestrator.bench import drift, rank_analysis, rank_benchmark, throughput_ratios, workload
+from orchestrator.bench.measurement import Measurement, MeasurementLog
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths
 from orchestrator.jobfile import load
@@ -52,7 +51,7 @@ def test_every_way_is_measured_once_and_the_end_says_which_is_better(tmp_path: P
     done = commands.give("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1024 ranks are left out: they ask for 1024 cores" in done.stderr
-    found = Cells(tmp_path / "bench/bench/ranks.jsonl").read()
+    found = MeasurementLog(tmp_path / "bench/bench/ranks.jsonl").read()
     assert {(one["arm"], one["level"]) for one in found} == {
         ("allreduce", 1),
         *((way, 2) for way in rank_benchmark.WAYS),
@@ -66,12 +65,12 @@ def test_every_way_is_measured_once_and_the_end_says_which_is_better(tmp_path: P
         together = one["arm"] in rank_benchmark.TOGETHER and one["level"] > 1
         assert [process["allreduce_s"] > 0 for process in one["processes"]] == [together] * len(one["processes"])
     assert len(next(one for one in found if one["arm"] == "jobs")["processes"]) == 2
-    first, *_ = wide_or_many.facts(tmp_path / "bench")["sentences"]
+    first, *_ = rank_analysis.facts(tmp_path / "bench")["sentences"]
     assert first.startswith("balancer-s0, on 2 cores: ")
     assert first in done.stdout
     again = commands.give("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "5 of 5 cells are there already" in again.stderr
+    assert "5 of 5 measurements are already finished" in again.stderr
     assert commands.give("report", "bench", cwd=tmp_path).returncode == 0
 
 
@@ -80,7 +79,7 @@ def test_the_other_arms_train_with_one_rank(tmp_path: Path) -> None:
     done = commands.give("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "balancer-s0 is measured with one rank, instead of resources.ranks = 2" in done.stderr
-    (one,) = Cells(tmp_path / "bench/bench/cells.jsonl").read()
+    (one,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
     assert one["throughput"] > 0
     assert one["processes"][0]["allreduce_s"] == 0
 
@@ -90,7 +89,7 @@ def test_wrong_usage_is_told_with_what_would_be_right(tmp_path: Path) -> None:
     for options, words in (
         (("--ranks", "1"), "--ranks 1: expected numbers of ranks, one of them above 1, such as 1,2,4"),
         (("--ranks", "2", "--tune"), "--tune and --ranks are two measurements"),
-        (("--ranks", "1024"), "nothing to be compared with one rank. 1024 ranks are left out"),
+        (("--ranks", "1024"), "no number of ranks above 1 can be measured. 1024 ranks are left out"),
     ):
         done = commands.give("bench", jobs, *options, "--run-dir", "bench", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
@@ -121,7 +120,7 @@ def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(st
         [1, 2],
         ["2 ranks with 1 core each share 1 physical core, or what a CPU quota allows."],
     )
-    with pytest.raises(UsageError, match="nothing to be compared with one rank"):
+    with pytest.raises(UsageError, match="no number of ranks above 1 can be measured"):
         rank_benchmark.fitting([1, 2], staged, cores(1))
 
 
@@ -139,8 +138,11 @@ def test_a_plan_has_every_way_at_every_number_and_one_rank_once(staged: workload
 
 
 def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> None:
-    found = {way: rank_benchmark.started_as(Cell(arm=way, level=2, repeat=3), staged) for way in rank_benchmark.WAYS}
-    assert {way: (cell.arm, cell.level, cell.repeat) for way, (cell, _) in found.items()} == {
+    found = {
+        way: rank_benchmark.started_as(Measurement(baseline=way, level=2, repeat=3), staged)
+        for way in rank_benchmark.WAYS
+    }
+    assert {way: (cell.baseline, cell.level, cell.repeat) for way, (cell, _) in found.items()} == {
         "allreduce": ("pinned", 1, 3),
         "parameter-server": ("pinned", 1, 3),
         "jobs": ("pinned", 2, 3),
@@ -193,17 +195,17 @@ def test_an_environment_by_itself_does_what_it_does_in_the_batch(tmp_path: Path)
 
 
 def measured(way: str, number: int, throughput: float, *, repeats: int = 5, **more: Any) -> list[dict[str, Any]]:
-    """Cells of which all processes together do so many env_steps/s."""
+    """MeasurementLog of which all processes together do so many env_steps/s."""
     made = bench.cells(way, number, repeats, **more)
     return [{**one, "throughput": throughput * (1 + 0.001 * one["repeat"])} for one in made]
 
 
-def told(many: float, wide: float, **more: Any) -> wide_or_many.Verdict:
+def verdict_of(many: float, wide: float, **more: Any) -> rank_analysis.Verdict:
     """Of one rank with 1,000 env_steps/s, and two."""
     cells = measured("allreduce", 1, 1000, **more) + measured("allreduce", 2, wide, **more)
     cells += measured("jobs", 2, many, **more) + measured("subproc", 2, 1000, **more)
     ways, _ = samples.by_arm(cells, tuple(rank_benchmark.WAYS))
-    found = wide_or_many.verdict(ways, job="dog-s0", cores=1, capacity=2)
+    found = rank_analysis.verdict(ways, job="dog-s0", cores=1, capacity=2)
     assert found is not None
     return found
 
@@ -211,41 +213,36 @@ def told(many: float, wide: float, **more: Any) -> wide_or_many.Verdict:
 @pytest.mark.parametrize(
     ("many", "wide", "choice", "words"),
     [
-        (1990, 1500, "jobs", "many jobs are better, as long as there are so many to train; one wide job has its one"),
-        (
-            1990,
-            1900,
-            "either",
-            "many jobs and one wide one do the same work, and one wide job has its",
-        ),
+        (1990, 1500, "jobs", "many jobs are better, as long as there are that many to train"),
+        (1990, 1900, "either", "many jobs and one wide job do the same work"),
         (1000, 1900, "wide", "one wide job is better"),
-        (1990, 900, "jobs", "many jobs are better: one job is not surely faster over several ranks than over one"),
+        (1990, 900, "jobs", "many jobs are better: it is not certain that one job is faster"),
     ],
 )
 def test_the_verdict_follows_from_the_figures(many: float, wide: float, choice: str, words: str) -> None:
-    found = told(many, wide)
+    found = verdict_of(many, wide)
     assert (found.number, found.choice) == (2, choice)
     assert found.sentences[0].startswith(f"dog-s0, on 2 cores: {words}")
-    assert f"2 jobs of one rank do {isolation.factor(many / wide)} [" in found.sentences[0]
-    assert "not sure)" not in found.sentences[0]
+    assert f"2 jobs of one rank do {throughput_ratios.factor(many / wide)} [" in found.sentences[0]
+    assert "uncertain)" not in found.sentences[0]
     assert "SubprocVecEnv" in found.sentences[2]
 
 
 def test_a_single_measurement_is_not_sure() -> None:
-    assert "measured once, so not sure" in told(1990, 1500, repeats=1).sentences[0]
+    assert "measured once, so uncertain" in verdict_of(1990, 1500, repeats=1).sentences[0]
 
 
 def test_facts_compare_with_one_rank_and_know_the_share_in_all_reduce(tmp_path: Path) -> None:
     folder = tmp_path / "bench"
     folder.mkdir()
-    assert wide_or_many.facts(tmp_path) is None
+    assert rank_analysis.facts(tmp_path) is None
     assert not samples.is_benchmark(tmp_path)
     cells = measured("allreduce", 1, 1000) + measured("allreduce", 2, 1750) + measured("jobs", 2, 1990)
     for one in cells:
         one["processes"] = [{**process, "allreduce_s": process["wall_s"] / 5} for process in one["processes"]]
     (folder / "ranks.json").write_text(json.dumps({**bench.plan(), "arms": list(rank_benchmark.WAYS)}))
     (folder / "ranks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cells) + '{"arm": "torn')
-    found = wide_or_many.facts(tmp_path)
+    found = rank_analysis.facts(tmp_path)
     assert found is not None
     assert samples.is_benchmark(tmp_path)
     wide, many = found["ways"]["allreduce"]["2"], found["ways"]["jobs"]["2"]

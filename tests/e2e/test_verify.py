@@ -19,9 +19,9 @@ from supervisor_helpers import make_job
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.verify import certificate, verification_runs
-from orchestrator.verify.cases import MOST, Subject, choose, neighbour_of, subject_job
+from orchestrator.verify.cases import MAX_CASES, Case, case_job, choose, neighbour_of
 from orchestrator.verify.certificate import Evidence, judge
-from orchestrator.verify.verification_runs import Trained
+from orchestrator.verify.verification_runs import ShortTraining
 
 SHORT = ("--iterations", "4")
 
@@ -177,10 +177,10 @@ def test_by_default_it_takes_the_first_of_every_robot_and_says_what_it_left_out(
     chosen, left_out = choose(jobs, [], Path("jobs.toml"))
     assert [one.job_id for one in chosen] == ["hopper-s0", "walker-s0"]
     assert left_out == {"hopper-s1": "has robot and task of hopper-s0"}
-    many = [named(f"r{number}-s0", f"/robots/{number}.xml") for number in range(MOST + 1)]
+    many = [named(f"r{number}-s0", f"/robots/{number}.xml") for number in range(MAX_CASES + 1)]
     chosen, left_out = choose(many, [], Path("jobs.toml"))
-    assert len(chosen) == MOST
-    assert list(left_out) == [f"r{MOST}-s0"]
+    assert len(chosen) == MAX_CASES
+    assert list(left_out) == [f"r{MAX_CASES}-s0"]
 
 
 @pytest.mark.parametrize(
@@ -207,16 +207,19 @@ def test_a_name_that_fits_no_job_is_refused() -> None:
 
 
 def test_groups_hold_what_runs_at_once() -> None:
-    subjects = [Subject(job=named(f"r{cores}-s{index}"), bundle=None) for index, cores in enumerate((1, 1, 2, 1))]
+    cases = [Case(job=named(f"r{cores}-s{index}"), bundle=None) for index, cores in enumerate((1, 1, 2, 1))]
 
     def room(jobs: list[Job]) -> bool:
         return sum(int(one.job_id[1]) for one in jobs) <= 2
 
-    found = verification_runs.groups(subjects, room)
+    found = verification_runs.groups(cases, room)
     assert [[one.job.job_id for one in group] for group in found] == [["r1-s0", "r1-s1"], ["r2-s2"], ["r1-s3"]]
 
 
-SAME, OTHER = Trained(sha256="a", neighbours=1, was_killed=True), Trained(sha256="b", neighbours=1, was_killed=True)
+SAME, OTHER = (
+    ShortTraining(sha256="a", neighbours=1, was_killed=True),
+    ShortTraining(sha256="b", neighbours=1, was_killed=True),
+)
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -240,8 +243,8 @@ def test_the_same_weights_each_time_are_a_pass() -> None:
         ({"resumed": [dataclasses.replace(OTHER, unsaveable="a file")]}, r"cannot be saved \(a file\)"),
         ({"resumed": [OTHER], "is_foreign": True}, "outside of its attributes"),
         ({"resumed": [dataclasses.replace(SAME, was_killed=False)]}, "ended before it could be killed"),
-        ({"alone": [Trained(sha256=None, problem="knee fell off")]}, "alone it was not trained to the end: knee"),
-        ({"resumed": [Trained(sha256=None, problem="no memory")]}, "killed and resumed it was not .*: no memory"),
+        ({"alone": [ShortTraining(sha256=None, problem="knee fell off")]}, "alone it was not trained to the end: knee"),
+        ({"resumed": [ShortTraining(sha256=None, problem="no memory")]}, "killed and resumed it was not .*: no memory"),
     ],
 )
 def test_everything_else_is_a_fail_that_says_why(changes: dict[str, Any], reason: str) -> None:
@@ -283,10 +286,10 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
     given = dataclasses.replace(
         given, spec=dataclasses.replace(given.spec, hyperparameters={"n_steps": 64}, n_envs=2, eval_episodes=3)
     )
-    short = subject_job(given, 4, checkpoints=True, max_retries=1)
+    short = case_job(given, 4, checkpoints=True, max_retries=1)
     assert (short.spec.total_timesteps, short.spec.checkpoint_every, short.spec.eval_episodes) == (512, 1, 0)
     assert short.max_retries == 1
-    neighbour = neighbour_of([Subject(job=short, bundle=None)], 0)
+    neighbour = neighbour_of([Case(job=short, bundle=None)], 0)
     assert neighbour.job.job_id == neighbour.job.spec.job_id == "neighbour-0"
     assert neighbour.job.spec.total_timesteps > 1000 * short.spec.total_timesteps
     assert neighbour.job.max_retries == 0
@@ -294,7 +297,7 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
 
 def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -> None:
     wide = make_job("wide-s0", ranks=3)
-    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.resources.all_memory_mib == 300
-    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.resources.ranks == 1
-    assert neighbour_of([Subject(job=wide, bundle=None)], 0).job.spec.ranks == 1
+    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.all_memory_mib == 300
+    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.ranks == 1
+    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.spec.ranks == 1
     assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == ["one-s0", "wide-s0"]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import cell_helpers as bench
+import measurement_helpers as bench
 import pytest
-from cell_helpers import cell, cells, collapsed, slower
+from measurement_helpers import cell, cells, collapsed, slower
 
 from orchestrator.analysis import samples
 from orchestrator.bench.attribution import attribute
@@ -42,16 +42,16 @@ class TestTheSentence:
         )
         text = entry["text"]
         assert text.startswith(
-            "at 4 processes on 2 cores with default threads, 100% of the loss is in backward and optimiser step"
+            "At 4 processes on 2 cores with default threads, 100% of the loss is in backward pass and"
         )
         assert "3.1 threads per process compete for 2 cores (6 are started" in text
-        assert "thread budget 1 recovers 6" in text
+        assert "A thread budget of 1 gives 6" in text
         assert entry["loss_ms"] == pytest.approx((wall - WALL) * 1e3, rel=0.05)
         assert entry["recovers"]["low"] < entry["recovers"]["median"] < entry["recovers"]["high"]
 
     def test_phases_are_named_until_most_of_the_loss_is_told(self, said: Any) -> None:
         entry = said(cells("pinned", 1), cells("pinned", 2, phases=slower(2, "env", "policy", "rest")))[0]
-        assert "95% of the loss is in physics and environment and policy;" in entry["text"]
+        assert "95% of the loss is in physics and environment and policy." in entry["text"]
         assert entry["shares"]["env"] == pytest.approx(0.25 / 0.42, abs=0.03)
         assert sum(entry["shares"].values()) == pytest.approx(1)
 
@@ -65,31 +65,31 @@ class TestTheSentence:
         assert entry["at_least"] is True
         assert entry["longer"]["high"] is None
         assert "take at least" in entry["text"]
-        assert "recovers at least" in entry["text"]
+        assert "gives at least" in entry["text"]
 
     def test_one_cut_off_before_any_iteration_has_no_phases(self, said: Any) -> None:
         empty = [{**one, "processes": []} for one in collapsed(2, status="cut")]
         entry = said(cells("default", 1), empty)[0]
-        assert "the phases of the loss are not known" in entry["text"]
-        assert "none of the witnesses explains it" in entry["text"]
+        assert "the phases of the loss are unknown" in entry["text"]
+        assert "No metric explains the loss" in entry["text"]
 
     def test_an_arm_cut_off_at_its_lowest_level_says_so(self, said: Any) -> None:
         entry = said(cells("default", 1, status="cut"), collapsed(2))[0]
-        assert "nothing can be said" in entry["text"]
+        assert "the loss is unknown" in entry["text"]
 
     def test_a_slow_start_is_told_beside_the_loss(self, said: Any) -> None:
         late = cells("pinned", 2, phases=slower(2, "env"), first_step_s=6.1)
         entry = said(cells("pinned", 1, first_step_s=2.9), late)[0]
-        assert "start-up takes 6.1 s instead of 2.9" in entry["text"]
+        assert "Start-up takes 6.1 s instead of 2.9 s" in entry["text"]
 
     def test_a_disturbed_machine_is_told(self, said: Any) -> None:
         entry = said(cells("pinned", 1), cells("pinned", 2, phases=slower(2, "env"), status="disturbed"))[0]
-        assert "the machine was disturbed" in entry["text"]
+        assert "The machine was disturbed" in entry["text"]
 
 
 class TestTheCauses:
-    def loss(self, said: Any, level: int, factor: float = 2.0, **witnesses: Any) -> dict[str, Any]:
-        figures = {"phases": slower(factor, *bench.ALONE), "cpu": WALL, **witnesses}
+    def loss(self, said: Any, level: int, factor: float = 2.0, **metrics: Any) -> dict[str, Any]:
+        figures = {"phases": slower(factor, *bench.ALONE), "cpu": WALL, **metrics}
         return dict(said(cells("pinned", 1), cells("pinned", level, **figures))[0])
 
     def test_threads_that_outnumber_the_cores(self, said: Any) -> None:
@@ -99,7 +99,7 @@ class TestTheCauses:
     def test_processes_that_share_cores(self, said: Any) -> None:
         entry = self.loss(said, 4, run_delay=WALL)
         assert names(entry) == ["sharing"]
-        assert "4 processes share cores for 2: each gets 50% of what it had" in entry["text"]
+        assert "4 processes share cores for 2: each gets 50%" in entry["text"]
 
     def test_both_at_once(self, said: Any) -> None:
         entry = said(cells("default", 1), collapsed(4))[0]
@@ -123,17 +123,17 @@ class TestTheCauses:
 
     def test_the_kernel_that_puts_two_on_one_core(self, said: Any) -> None:
         entry = self.loss(said, 2, run_delay=WALL, others_cores=0.0)
-        assert "the kernel put two on one core" in entry["text"]
+        assert "the kernel put two processes on one core" in entry["text"]
 
     def test_waiting_for_something_else(self, said: Any) -> None:
         entry = self.loss(said, 2)
         assert names(entry) == ["waiting"]
 
-    def test_without_witnesses_none_is_called(self, said: Any) -> None:
+    def test_without_metrics_no_cause_is_named(self, said: Any) -> None:
         first = [cell("pinned", 1, repeat, run_delay=None) for repeat in range(5)]
         entry = said(first, cells("pinned", 2, phases=slower(2, "env"), cpu=WALL, run_delay=None))[0]
         assert names(entry) == []
-        assert "none of the witnesses explains it" in entry["text"]
+        assert "No metric explains the loss" in entry["text"]
 
 
 class TestIsolation:
@@ -143,9 +143,9 @@ class TestIsolation:
         good = [cells(arm, level) for arm in self.ALL for level in (1, 2)]
         bad = [collapsed(2, arm) for arm in ("default", "pool-spawn")]
         entry = next(one for one in said(*good, *bad) if one.get("thing") == "budget")
-        assert entry["text"].startswith("at 2 processes, thread budget, not Pool, is the cause: threads has 12×")
+        assert entry["text"].startswith("At 2 processes, the thread budget, not Pool, is the cause: threads has 12×")
         assert "pool-spawn-pinned has 12×" in entry["text"]
-        assert "with the budget, threads has 1.0" in entry["text"]
+        assert "With the thread budget, threads has 1.0" in entry["text"]
         assert [(one["before"], one["after"]) for one in entry["ratios"]] == [
             ("default", "threads"),
             ("pool-spawn", "pool-spawn-pinned"),
@@ -161,7 +161,7 @@ class TestIsolation:
 
     def test_where_the_budget_changes_nothing_it_is_not_blamed(self, said: Any) -> None:
         entry = next(one for one in said(cells("threads", 2), cells("default", 2)) if "thing" in one)
-        assert "the thread budget makes no sure difference" in entry["text"]
+        assert "the thread budget makes no certain difference" in entry["text"]
 
     def test_affinity_is_told_by_the_arms_that_differ_in_it(self, said: Any) -> None:
         entry = next(one for one in said(cells("threads", 2), cells("pinned", 2)) if one.get("thing") == "affinity")
@@ -175,11 +175,11 @@ class TestIsolation:
     def test_what_was_measured_once_or_disturbed_is_not_called_sure(self, said: Any) -> None:
         arms = [cells("threads", 2, 1), collapsed(2)[:1]]
         entry = next(one for one in said(*arms) if "thing" in one)
-        assert "measured once, so not sure" in entry["text"]
+        assert "measured once, so uncertain" in entry["text"]
         entry = next(one for one in said(cells("threads", 2, status="disturbed"), collapsed(2)) if "thing" in one)
         assert "the machine was disturbed" in entry["text"]
 
     def test_where_pool_cannot_be_told_it_is_neither_blamed_nor_cleared(self, said: Any) -> None:
         pool = cells("pool-spawn-pinned", 2, noise=0.3)
         entry = next(one for one in said(cells("threads", 2), pool, collapsed(2)) if "thing" in one)
-        assert "whether Pool is one is not sure" in entry["text"]
+        assert "uncertain whether Pool is one" in entry["text"]

@@ -7,11 +7,11 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-import cell_helpers as bench
 import command_helpers as commands
+import measurement_helpers as bench
 import pytest
-from cell_helpers import cells, collapsed, slower
 from command_helpers import Experiment
+from measurement_helpers import cells, collapsed, slower
 
 from orchestrator.analysis.compare import Comparison, Pair, compare
 from orchestrator.core.errors import UsageError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import cell_helpers as bench
+import measurement_helpers as bench
 import pytest
-from cell_helpers import cell, cells, collapsed, slower
+from measurement_helpers import cell, cells, collapsed, slower
 
 from orchestrator.bench.scaling_analysis import analyse
 from orchestrator.core.errors import UsageError

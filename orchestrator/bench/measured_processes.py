@@ -1,4 +1,4 @@
-"""The processes of a cell: how they are started, what they tell, why they end, and that they do."""
+"""The processes of one measurement: how they are started, what they report, why they ended, and how they are killed."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from orchestrator.core.procfs import is_running
 from orchestrator.executors.process import end_group, with_descendants
 
 GRACE_S = 5.0
-"""What supervised workers have to leave in; then they are killed."""
+"""Time that supervised workers have to end after SIGTERM, before they are killed."""
 GONE_S = 5.0
-"""What killed processes have to be gone in; what is left then is the kernel's affair."""
+"""Longest wait until killed processes are gone. The kernel removes what is still there then."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Running:
-    """The processes of a cell."""
+class MeasuredProcesses:
+    """The processes of one measurement."""
 
     popens: Sequence[subprocess.Popen[bytes]]
     jobs: Mapping[str, JobPaths]
     run_dir: Path | None
-    """Of the supervised arm."""
+    """The supervisor's run directory; None for the baselines without one."""
     log: Path
     launched_at: float
 
     def why_ended(self) -> str:
-        """Why the cell cannot go on, in one line; empty as long as it can."""
+        """Why the measurement cannot continue, in one line; empty while it can."""
         for job_id, paths in self.jobs.items():
-            is_gone = not _is_alive(facts(paths).get("pid"))
+            is_gone = not _is_alive(start_facts(paths).get("pid"))
             with contextlib.suppress(OSError, ValueError):
-                return f"{job_id}: {ExitRecord.from_json(paths.attempt(0).exit.read_text()).message or 'it ended'}"
-            if is_gone:  # a Pool puts another process in its place, and waits for ever
-                return f"{job_id}: its process was killed, perhaps for want of memory"
-        for row in self.rows():
+                message = ExitRecord.from_json(paths.attempt(0).exit.read_text()).message
+                return f"{job_id}: {message or 'the process ended'}"
+            if is_gone:  # a Pool replaces the process and waits for ever
+                return f"{job_id}: its process was killed, perhaps because memory ran out"
+        for row in self.summary_rows():
             if row["state"] == "FAILED":
                 return f"{row['job_id']}: {row['message']}"
         codes = [code for popen in self.popens if (code := popen.poll()) is not None]
@@ -51,30 +52,30 @@ class Running:
             return lines[-1] if lines else f"a process ended with exit code {codes[0]}"
         return ""
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What the supervisor tells of its jobs; empty in the other arms, and until it has told something."""
+    def summary_rows(self) -> list[dict[str, Any]]:
+        """The supervisor's ``summary.json``; empty without a supervisor, and until the file is there."""
         if self.run_dir is not None:
             with contextlib.suppress(OSError, ValueError):
                 return list(json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8")))
         return []
 
     def affinities(self) -> dict[str, list[int]]:
-        """The CPUs that each process may run on, asked of the kernel."""
-        pids: dict[str, int | None] = {job_id: facts(paths).get("pid") for job_id, paths in self.jobs.items()}
-        pids |= {row["job_id"]: row["pid"] for row in self.rows()}
-        found = {}
+        """``job_id`` → the CPUs that its process may run on, as the kernel reports them."""
+        pids: dict[str, int | None] = {job_id: start_facts(paths).get("pid") for job_id, paths in self.jobs.items()}
+        pids |= {row["job_id"]: row["pid"] for row in self.summary_rows()}
+        affinities = {}
         for job_id, pid in pids.items():
             if pid:
                 with contextlib.suppress(OSError):
-                    found[job_id] = sorted(os.sched_getaffinity(pid))
-        return found
+                    affinities[job_id] = sorted(os.sched_getaffinity(pid))
+        return affinities
 
     def pids(self) -> list[int]:
-        """Of everything that was started, and what that has started."""
+        """All processes that were started, with their descendants."""
         return [pid for popen in self.popens for pid in with_descendants(popen.pid)]
 
     def stop(self) -> None:
-        """End them all. Supervised workers may finish their iteration, and leave their last word."""
+        """End all processes. Supervised workers may finish their iteration and write their exit record."""
         if self.run_dir is not None and self.popens[0].poll() is None:
             self.popens[0].terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -89,9 +90,9 @@ class Running:
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str], cpus: Collection[int] | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, its output in ``log``.
+    """Start a process in a session of its own, with its output in ``log``.
 
-    :param cpus: that it, and what it starts, is confined to; None: all that we may use.
+    :param cpus: CPUs to which the process and its children are confined; None: no affinity is set.
     """
     with log.open("ab") as out:
         popen = subprocess.Popen(
@@ -109,15 +110,15 @@ def start(
 
 
 def await_end(pids: Iterable[int]) -> None:
-    """Wait until processes that were killed are gone: those that give back much memory would disturb what follows."""
-    left = list(pids)
+    """Wait until killed processes are gone: while they release memory they would disturb the next measurement."""
+    remaining = list(pids)
     deadline = time.monotonic() + GONE_S
-    while (left := [pid for pid in left if is_running(pid)]) and time.monotonic() < deadline:
+    while (remaining := [pid for pid in remaining if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def facts(paths: JobPaths) -> dict[str, Any]:
-    """What the process has told of its start: in ``begun.json``, or, when a supervisor started it, at its end."""
+def start_facts(paths: JobPaths) -> dict[str, Any]:
+    """What a process reports of its start: in ``begun.json``, or, under a supervisor, in its exit record."""
     for path in (paths.begun, paths.attempt(0).exit):
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads(path.read_text()))
@@ -125,7 +126,7 @@ def facts(paths: JobPaths) -> dict[str, Any]:
 
 
 def _is_alive(pid: int | None) -> bool:
-    """Also where nothing is known of it."""
+    """True also for an unknown process."""
     try:
         if pid is not None:
             os.kill(pid, 0)

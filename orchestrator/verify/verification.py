@@ -1,0 +1,250 @@
+"""Non-interference certificate: the same seed trained alone, among neighbours, and killed in the middle and resumed.
+
+Every job is trained a few iterations in each way, through the real supervisor in scratch run directories; the
+hashes of all weights must be equal. The slow-down among neighbours comes with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import random
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from orchestrator import jobfile
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.machine import provenance
+from orchestrator.machine import topology as machines
+from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Machine
+from orchestrator.supervisor.termination import StopRequests
+from orchestrator.verify import verification_runs
+from orchestrator.verify.cases import Case, Selection, case_job, neighbour_of, of_job_file, of_run_dir
+from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed
+from orchestrator.verify.verification_runs import NO_KILLS, Kill, ShortTraining
+
+__all__ = ["FILE", "SCRATCH", "Certificate", "JobVerdict", "VerifyOptions", "verify"]
+
+ITERATIONS = 6
+LEAST_ITERATIONS = 3
+"""One before the kill, one after it, and one for either to be in the middle of."""
+PATIENCE_S = 150.0
+"""For trainings alone and among neighbours, where no jobs were named; the killed ones take about half as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What the command line may say."""
+
+    jobs: Sequence[str] = ()
+    """Ids, beginnings of ids, or patterns; none: the first of every robot and task, as many as some minutes hold."""
+    iterations: int = ITERATIONS
+    repeats: int = 1
+    output: Path | None = None
+    """Where the certificate goes; None: the run directory, or ``runs/<name>-verify`` for a job file."""
+
+
+def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) -> tuple[Certificate, Path]:
+    """Verify jobs of a run directory or a job file; the certificate and the directory that it was written into.
+
+    :param tell: called with a line on what is done.
+    :raises UsageError: for anything the user can mend; nothing was launched then.
+    :raises DiskFullError: no process is left.
+    :raises KeyboardInterrupt: after Ctrl-C; no process is left.
+    """
+    if options.iterations < LEAST_ITERATIONS:
+        text = f"at least {LEAST_ITERATIONS}, for one before the kill and one after it"
+        raise UsageError(f"--iterations {options.iterations}: expected {text}")
+    is_run_dir = source.is_dir()
+    output = options.output or (
+        source if is_run_dir else Path("runs") / f"{jobfile.load(source).directory_name}-verify"
+    )
+    stops = StopRequests()
+    with stops.installed(), run_directory.claim(output.absolute() / SCRATCH) as scratch:
+        _clear(scratch)
+        if is_run_dir:
+            selection = of_run_dir(source, options.jobs)
+        else:
+            scratch.staging.mkdir()
+            selection = of_job_file(source, options.jobs, scratch.staging, stops)
+        if not selection.cases:
+            why = "; ".join(f"{job_id}: {text}" for job_id, text in selection.left_out.items())
+            raise UsageError(f"{source}: no job that could be verified{f' ({why})' if why else ''}")
+        certificate = _Verification(selection, options, scratch, stops, tell).run()
+        write_whole(output / FILE, certificate.to_json())
+        _clear(scratch, keep=certificate.verdict == "FAIL")
+        if certificate.verdict == "PASS":
+            scratch.lock.unlink()
+            scratch.root.rmdir()
+    return certificate, output
+
+
+def _clear(scratch: RunPaths, *, keep: bool = False) -> None:
+    """What an earlier verification left, or unless ``keep`` this one."""
+    for entry in scratch.root.iterdir():
+        if entry.is_dir() and (not keep or entry == scratch.staging):
+            shutil.rmtree(entry)
+
+
+@dataclass(slots=True)
+class _Verification:
+    """The trainings of one verification, in order."""
+
+    selection: Selection
+    options: VerifyOptions
+    scratch: RunPaths
+    stops: StopRequests
+    tell: Callable[[str], None]
+    machine: Machine = field(init=False)
+    claims: CpuClaims = field(init=False)
+    lanes: int = field(init=False)
+    warnings: dict[str, None] = field(default_factory=dict, init=False)
+    alone: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
+    together: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
+    resumed: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
+
+    def __post_init__(self) -> None:
+        jobs = [case.job for case in self.selection.cases]
+        self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
+        self.claims = CpuClaims(shared_directory(), (cpu.index for cpu in self.machine.cpus))
+        self.lanes = max(2, self.machine.capacity)
+        if self.machine.capacity < 2:
+            # A neighbour there must be: two share what there is.
+            self.machine = dataclasses.replace(self.machine, quota=None)
+
+    def run(self) -> Certificate:
+        begun, started_at = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        cases, left_out = list(self.selection.cases), dict(self.selection.left_out)
+        for repeat in range(self.options.repeats):
+            deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
+            for number, group in enumerate(verification_runs.groups(cases, self._has_room)):
+                if number and time.monotonic() > deadline:
+                    why = f"no time: {PATIENCE_S:g} s were over; --jobs names what must be verified"
+                    left_out |= {case.job.job_id: why for case in group}
+                else:
+                    self._compare(group, f"{repeat}-{number}")
+            cases = [case for case in cases if case.job.job_id not in left_out]
+            self._train_killed(cases, repeat)
+        verdicts = [self._judge(case) for case in cases]
+        return Certificate(
+            verdict="PASS" if verdicts and all(one.verdict == "PASS" for one in verdicts) else "FAIL",
+            jobs=verdicts,
+            left_out=left_out,
+            iterations=self.options.iterations,
+            repeats=self.options.repeats,
+            lanes=self.lanes,
+            warnings=list(self.warnings),
+            machine={
+                "platform": platform.platform(),
+                "cpus": len(self.machine.cpus),
+                "physical_cores": self.machine.physical_cores,
+                "cpu_quota": self.machine.quota,
+                "memory_total_mib": self.machine.memory_total_mib,
+                "gpus": [dataclasses.asdict(gpu) for gpu in self.machine.gpus],
+                "versions": provenance.versions(),
+            },
+            started_at=started_at,
+            took_s=round(time.monotonic() - begun, 3),
+        )
+
+    def _compare(self, group: Sequence[Case], name: str) -> None:
+        """Alone and among neighbours, soon after each other: the drift of the machine shall not look like slow-down."""
+        names = ", ".join(case.job.job_id for case in group)
+        short = [self._short(case) for case in group]
+        self.tell(f"alone: {names}")
+        alone = self._train(f"alone-{name}", short, self._slots(1))
+        self.tell(f"among neighbours, {self.lanes} at once: {names}")
+        neighbours = [neighbour_of(short, index) for index in range(self.lanes - 1)]
+        together = self._train(f"together-{name}", short, self._slots(self.lanes), neighbours=neighbours)
+        for job_id in alone:
+            self.alone[job_id].append(alone[job_id])
+            self.together[job_id].append(together[job_id])
+
+    def _train_killed(self, cases: Sequence[Case], repeat: int) -> None:
+        self.tell(f"killed in the middle and resumed: {', '.join(case.job.job_id for case in cases)}")
+        dice = random.Random(os.urandom(8))
+        middle = (self.options.iterations + 1) // 2
+        kills = {
+            job_id: Kill(iterations=middle, delay_s=dice.uniform(0.0, median(one.iteration_s or (0.0,))))
+            for job_id, (*_, one) in self.alone.items()
+        }
+        killed = self._resume(f"resumed-{repeat}", cases, kills)
+        # Iterations of milliseconds may be over before the kill kills: then as early as a checkpoint stands for sure.
+        missed = [case for case in cases if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)]
+        if missed:
+            early = Kill(iterations=2, delay_s=0.0)
+            kills = {case.job.job_id: early for case in missed}
+            killed |= self._resume(f"resumed-{repeat}-early", missed, kills)
+        for job_id, one in killed.items():
+            self.resumed[job_id].append(one)
+
+    def _resume(self, name: str, cases: Sequence[Case], kills: dict[str, Kill]) -> dict[str, ShortTraining]:
+        short = [self._short(case, to_be_killed=True) for case in cases]
+        return self._train(name, short, self._slots(self.machine.capacity), kills=kills)
+
+    def _train(
+        self,
+        name: str,
+        short: Sequence[Case],
+        slots: SlotPool,
+        *,
+        neighbours: Sequence[Case] = (),
+        kills: Mapping[str, Kill] = NO_KILLS,
+    ) -> dict[str, ShortTraining]:
+        root = self.scratch.root / name
+        return verification_runs.train(
+            root, short, slots=slots, stops=self.stops, neighbours=neighbours, kills=kills, tell=self._warn
+        )
+
+    def _judge(self, case: Case) -> JobVerdict:
+        job_id = case.job.job_id
+        evidence = Evidence(
+            alone=self.alone[job_id],
+            together=self.together[job_id],
+            resumed=self.resumed[job_id],
+            is_foreign=case.job.spec.task is None,
+        )
+        if seems_disturbed(evidence):
+            self.tell(f"{job_id} once more alone: is it the neighbours, or chance?")
+            trained = self._train(f"again-{job_id}", [self._short(case)], self._slots(1))
+            evidence = dataclasses.replace(evidence, again=trained[job_id])
+        return judge(job_id, evidence)
+
+    def _short(self, case: Case, *, to_be_killed: bool = False) -> Case:
+        job = case_job(
+            case.job, self.options.iterations, checkpoints=to_be_killed, max_retries=1 if to_be_killed else 0
+        )
+        return dataclasses.replace(case, job=job)
+
+    def _slots(self, lanes: int) -> SlotPool:
+        cpus = len(self.machine.cpus)
+        with self.claims.choosing() as elsewhere:
+            if elsewhere:
+                text = "slow-downs are not to be trusted, weights must be the same all the same"
+                self._warn(f"other experiments of yours hold {len(elsewhere)} of {cpus} CPUs: {text}")
+        if lanes > cpus:
+            self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it, and slow each other")
+        return SlotPool(self.machine, lanes, self.claims)
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.tell(f"warning: {text}")
+        self.warnings[text] = None
+
+    def _has_room(self, jobs: Sequence[Job]) -> bool:
+        """Whether all ``jobs`` get a slot at once; memory is seen to when they start."""
+        cores, gpus = (sum(getattr(job.resources, name) for job in jobs) for name in ("all_cores", "all_gpus"))
+        return len(jobs) <= self.lanes and cores <= self.lanes and gpus <= len(self.machine.gpus)
