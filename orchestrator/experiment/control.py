@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
@@ -17,7 +17,7 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, Request, summary
+from orchestrator.ledger import Ledger, Request, SummaryRow, summary
 
 FOLLOW_EVERY_S = 0.3
 CHUNK = 1 << 16
@@ -27,7 +27,7 @@ PAST = {"cancel": "cancelled", "retry": "retried"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     paths: RunPaths
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[SummaryRow]
     """As in ``summary.json``, straight from the ledger."""
     holder: LockHolder | None
 
@@ -183,7 +183,7 @@ def _with_ledger(paths: RunPaths, requests: Sequence[Request]) -> None:
         ledger.abandon()
 
 
-def _row(snapshot: Snapshot, job_id: str) -> dict[str, Any]:
+def _row(snapshot: Snapshot, job_id: str) -> SummaryRow:
     for row in snapshot.rows:
         if row["job_id"] == job_id:
             return row

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import DiskFullError, Problem, RunDirError, SpecError
@@ -25,7 +24,7 @@ from orchestrator.experiment.backend import Backend, check_executor_name, open_b
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, rebuild, reconcile, recorded_jobs, take_late_requests
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import shared_directory
@@ -65,7 +64,7 @@ class RunResult:
 
     paths: RunPaths
     states: Mapping[str, State]
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[SummaryRow]
     """As in ``summary.json``."""
     exit_code: int
     interrupted: bool

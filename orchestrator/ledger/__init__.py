@@ -19,10 +19,10 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, P
 from orchestrator.core.messages import ExitRecord
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import AttemptFacts, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "JobRow", "Ledger", "Request", "Verb"]
+__all__ = ["SCHEMA_VERSION", "AttemptFacts", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 Verb: TypeAlias = Literal["stop", "cancel", "retry"]
 
@@ -261,11 +261,11 @@ class Ledger:
 
     # -- for people
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[SummaryRow]:
         """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
         return [row for page in self.summaries(page_rows=-1) for row in page]
 
-    def summaries(self, *, page_rows: int) -> Iterator[list[dict[str, Any]]]:
+    def summaries(self, *, page_rows: int) -> Iterator[list[SummaryRow]]:
         """:meth:`summary`, page by page, each as of the moment when it is asked for."""
         with translated(self._path), decoding(self._path):
             varied = self._varied()
@@ -289,7 +289,7 @@ class Ledger:
                 return
             last = found[-1]["position"], found[-1]["job_id"]
 
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[AttemptFacts]:
         """Every launch of every job, the jobs in their order, as in :func:`rows.attempt_facts`."""
         with translated(self._path), decoding(self._path):
             found = self._connection.execute(

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
 from orchestrator.core.worker_spec import WorkerSpec
@@ -25,6 +25,67 @@ class JobRow:
     """How many were launched; the next one's number."""
     env_steps: int = 0
     """Done so far, as last heard."""
+
+
+class SummaryRow(TypedDict):
+    """A job in ``summary.json``, where keys that a matrix of the experiment varies follow these.
+
+    What is not known (yet) is None; seconds and memory are those of the last attempt, ``wall_s`` is the sum of all.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    cause: str | None
+    message: str | None
+    traceback: str | None
+    """Of a FAILED job; not in ``summary.csv``."""
+    xml: str | None
+    task: str
+    algo: str
+    seed: int
+    learner: str | None
+    learner_reason: str | None
+    attempts: int
+    env_steps: int
+    total_timesteps: int
+    ep_rew_mean_first: float | None
+    ep_rew_mean: float | None
+    eval_mean: float | None
+    env_steps_per_s: float | None
+    queue_s: float | None
+    wall_s: float | None
+    cpu_s: float | None
+    import_s: float | None
+    first_step_s: float | None
+    checkpoint_s: float | None
+    eval_s: float | None
+    max_rss_mib: float | None
+    started_at: float | None
+    ended_at: float | None
+    ranks: int
+    node: str | None
+    cpus: list[int] | None
+    pid: int | None
+    """Of a RUNNING job."""
+    robot_hash: str | None
+    weights_sha256: str | None
+
+
+class AttemptFacts(TypedDict):
+    """An attempt with its end, for reports. What is not known (yet) is None."""
+
+    job_id: str
+    number: int
+    node: str | None
+    cpus: list[int]
+    queue_s: float
+    started_at: float
+    ended_at: float | None
+    wall_s: float | None
+    cpu_s: float | None
+    cause: str | None
+    message: str | None
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
@@ -98,8 +159,7 @@ def attempt_row(row: sqlite3.Row) -> Attempt:
     )
 
 
-def attempt_facts(row: sqlite3.Row) -> dict[str, Any]:
-    """An attempt with its end, for reports. What is not known (yet) is None."""
+def attempt_facts(row: sqlite3.Row) -> AttemptFacts:
     record = json.loads(row["record"]) if row["record"] else {}
     return {
         "job_id": row["job_id"],
@@ -116,7 +176,7 @@ def attempt_facts(row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
-def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
+def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
     """A row of ``summary.json``.
 
     :param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name.
@@ -125,7 +185,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
     spec = json.loads(row["spec"])
     record = json.loads(row["record"]) if row["record"] else {}
     running = row["state"] == "RUNNING"
-    figures = {
+    figures: SummaryRow = {
         "job_id": row["job_id"],
         "name": row["name"],
         "state": row["state"],
@@ -162,4 +222,4 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> dict[str, Any]:
         "robot_hash": row["robot_hash"],
         "weights_sha256": record.get("weights_sha256"),
     }
-    return figures | {key: point.get(key) for key in varied if key not in figures}
+    return cast(SummaryRow, {**figures, **{key: point.get(key) for key in varied if key not in figures}})

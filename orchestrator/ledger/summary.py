@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
+from orchestrator.ledger.rows import SummaryRow
 
 
-def writing(paths: RunPaths, pages: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[None]:
+def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[None]:
     """Write both, a page of rows a step; they appear with the last step, and not at all when it is never made.
 
     :raises DiskFullError: when the disk is full.
@@ -42,37 +42,37 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[Mapping[str, Any]]]) -> It
         raise
 
 
-def write(paths: RunPaths, rows: Sequence[Mapping[str, Any]]) -> None:
+def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
     """Write both at once; errors as of :func:`writing`."""
     for _ in writing(paths, [rows] if rows else []):
         continue
 
 
-def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
+def to_json(rows: Iterable[SummaryRow]) -> str:
     """A JSON array, one line a job."""
     return "[\n" + ",\n".join(map(_line, rows)) + "\n]\n"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: SummaryRow) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-def _columns(row: Mapping[str, Any]) -> list[str]:
+def _columns(row: SummaryRow) -> list[str]:
     """A traceback has many lines; a table that is read line by line goes without."""
     return [name for name in row if name != "traceback"]
 
 
-def _header(row: Mapping[str, Any]) -> str:
+def _header(row: SummaryRow) -> str:
     text = io.StringIO(newline="")
     csv.writer(text).writerow(_columns(row))
     return text.getvalue()
 
 
-def _cells(page: Sequence[Mapping[str, Any]]) -> str:
+def _cells(page: Sequence[SummaryRow]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     for row in page:
-        values = (row[name] for name in _columns(row))
+        values = [value for name, value in row.items() if name != "traceback"]
         writer.writerow(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
     return text.getvalue()
 
@@ -81,7 +81,7 @@ LEARNERS_SHOWN = 4
 """Reasons against the fast learner that the line about learners gives; and the jobs that it names for each."""
 
 
-def learner_summary(rows: Sequence[Mapping[str, Any]]) -> str:
+def learner_summary(rows: Sequence[SummaryRow]) -> str:
     """How many jobs each learner trains; where it is not the fast one, why and which. Empty: none is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.statistics import estimate, location
@@ -13,7 +13,7 @@ from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import AttemptFacts, JobRow, Ledger, SummaryRow
 from orchestrator.report import certificate_page, rank_data
 from orchestrator.report.number_format import plain
 
@@ -29,9 +29,9 @@ def gather(run_dir: Path) -> dict[str, Any]:
     """:raises UsageError: when it is not a run directory or its ledger is damaged."""
     paths, now = run_directory.existing(run_dir), time.time()
     alive = run_directory.holder(paths) is not None
-    rows, declared, attempts = _ledger(paths, alive)
+    rows, declared, launches = _ledger(paths, alive)
     varied = list(dict.fromkeys(key for one in declared.values() for key in one.job.point))
-    attempts = [_placed(attempt, declared[attempt["job_id"]], paths, alive, now) for attempt in attempts]
+    attempts = [_placed(attempt, declared[attempt["job_id"]], paths, alive, now) for attempt in launches]
     jobs = _jobs(rows, declared, attempts, paths, alive)
     return {
         "kind": "experiment",
@@ -50,10 +50,7 @@ def gather(run_dir: Path) -> dict[str, Any]:
     }
 
 
-Rows: TypeAlias = list[dict[str, Any]]
-
-
-def _ledger(paths: RunPaths, alive: bool) -> tuple[Rows, dict[str, JobRow], Rows]:
+def _ledger(paths: RunPaths, alive: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptFacts]]:
     """Rows of ``summary.json``, what each job was declared as, and all attempts."""
     if alive and not paths.ledger.exists():
         return [], {}, []  # its robots are being examined

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.text import Text
 from orchestrator.core.text import duration, number
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.session import RunResult
+from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
@@ -30,9 +30,6 @@ STATE_STYLE = {
 }
 TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
-
-Row: TypeAlias = Mapping[str, Any]
-"""A row of ``summary.json``."""
 
 
 def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> None:
@@ -70,7 +67,7 @@ def show_end(finished: RunResult) -> None:
         put(on, Text(text, style="red"))
 
 
-def summary(rows: Sequence[Row], width: int, *, alive: bool) -> Table:
+def summary(rows: Sequence[SummaryRow], width: int, *, alive: bool) -> Table:
     """A table with one line per job.
 
     :param alive: whether a supervisor is running; without one, no job is.
@@ -78,20 +75,19 @@ def summary(rows: Sequence[Row], width: int, *, alive: bool) -> Table:
     return table(_columns(rows, alive=alive), rows, width)
 
 
-def _columns(rows: Sequence[Row], *, alive: bool) -> list[Column[Row]]:
-    starts, ends = (
-        max((len(_return(row, key)) for row in rows), default=0) for key in ("ep_rew_mean_first", "ep_rew_mean")
-    )
+def _columns(rows: Sequence[SummaryRow], *, alive: bool) -> list[Column[SummaryRow]]:
+    starts = max((len(_return(row["ep_rew_mean_first"])) for row in rows), default=0)
+    ends = max((len(_return(row["ep_rew_mean"])) for row in rows), default=0)
 
-    def returns(row: Row) -> str:
-        start, end = _return(row, "ep_rew_mean_first"), _return(row, "ep_rew_mean")
+    def returns(row: SummaryRow) -> str:
+        start, end = _return(row["ep_rew_mean_first"]), _return(row["ep_rew_mean"])
         return NONE if start == end == NONE else f"{start:>{starts}} → {end:>{ends}}"
 
-    columns: list[Column[Row]] = [
+    columns: list[Column[SummaryRow]] = [
         Column("job", lambda row: row["job_id"]),
         Column("state", lambda row: _state(row, alive), style=lambda row: STATE_STYLE[_state(row, alive)]),
         number_column("return: first → last", returns, style=_return_style),
-        number_column("evaluated", lambda row: _return(row, "eval_mean"), rank=1),
+        number_column("evaluated", lambda row: _return(row["eval_mean"]), rank=1),
         number_column("env_steps", lambda row: f"{row['env_steps']:,}", rank=2),
         number_column("done", lambda row: f"{min(1.0, row['env_steps'] / row['total_timesteps']):.0%}", rank=5),
         number_column("time", lambda row: duration(row["wall_s"]), rank=1),
@@ -104,18 +100,18 @@ def _columns(rows: Sequence[Row], *, alive: bool) -> list[Column[Row]]:
     return [*columns, number_column("attempts", lambda row: str(row["attempts"]), rank=4)]
 
 
-def _return(row: Row, key: str) -> str:
-    return number(row[key], ",.1f")
+def _return(value: float | None) -> str:
+    return number(value, ",.1f")
 
 
-def _return_style(row: Row) -> str:
+def _return_style(row: SummaryRow) -> str:
     first, last = row["ep_rew_mean_first"], row["ep_rew_mean"]
     if first is None or last is None:
         return "dim"
     return "green" if last > first else "red" if last < first else ""
 
 
-def _state(row: Row, alive: bool) -> str:
+def _state(row: SummaryRow, alive: bool) -> str:
     if alive or row["state"] not in ("RUNNING", "PENDING"):
         return str(row["state"])
     return "INTERRUPTED" if row["attempts"] else "PENDING"
@@ -129,26 +125,26 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     return Group(f"{snapshot.paths.root}: {counts}. {supervisor}", "", jobs, *_remarks(snapshot.rows))
 
 
-def _remarks(rows: Sequence[Row]) -> list[Text]:
+def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
     learners, failed = learner_summary(rows), reasons(rows)
     lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
     return lines + [Text()] * bool(failed) + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
 
 
-def reasons(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     """``(job_id, reason)`` of the first few failed jobs, with the last lines of a traceback."""
     failed = [row for row in rows if row["state"] == "FAILED"]
     shown = [(row["job_id"], "\n".join([_reason(row), *_last_lines(row)])) for row in failed[:REASONS_SHOWN]]
     return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
 
 
-def _reason(row: Row) -> str:
+def _reason(row: SummaryRow) -> str:
     cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
     return f"{cause}{row['message'] or 'no reason is recorded; see its log'}"
 
 
-def _last_lines(row: Row) -> list[str]:
+def _last_lines(row: SummaryRow) -> list[str]:
     """Where the error was raised; the error itself is in the message."""
-    *places, _ = (row.get("traceback") or "").splitlines() or [""]
+    *places, _ = (row["traceback"] or "").splitlines() or [""]
     return [f"    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
