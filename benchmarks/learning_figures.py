@@ -47,8 +47,8 @@ SAME = SERIES[2]
 def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
     """Learning curves and final returns of two learners; the same robots on both sides."""
     return [
-        _picture("learning-curves", "Learning curves", lambda width: curves(labels, sides, width)),
-        _picture("learning-returns", "Final returns", lambda width: final_returns(labels, sides, width)),
+        _picture("learning-curves", "Learning curves", lambda: curves(labels, sides)),
+        _picture("learning-returns", "Final returns", lambda: final_returns(labels, sides)),
     ]
 
 
@@ -56,8 +56,8 @@ def over_ranks(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
     """Learning curves and final returns of one robot, side by side. :param labels: three at most, as of ``sides``."""
     from matplotlib.lines import Line2D
 
-    def draw(width: float) -> Drawn:
-        drawn, (left, right) = drawing.panels(width, 2, least_in=2.6, height_in=1.7, most=2, above_all=ABOVE_IN)
+    def draw() -> Drawn:
+        drawn, (left, right) = drawing.panels(2, columns=2, height_in=1.7, legend_in=ABOVE_IN)
         for axes, fill in ((left, _fill_curves), (right, _fill_returns)):
             fill(axes, [next(iter(side.values())) for side in sides], STYLES)
             axes.set_title(next(iter(sides[0])))
@@ -81,22 +81,22 @@ def published_results(label: str, robots: Robots) -> list[Picture]:
         _picture(
             "learning-published-curves",
             "Learning curves",
-            lambda width: curves([label], [robots], width, styles=[OURS]),
+            lambda: curves([label], [robots], styles=[OURS]),
         ),
-        _picture("learning-published", "Among published results", lambda width: among(label, robots, width)),
+        _picture("learning-published", "Among published results", lambda: among(label, robots)),
     ]
 
 
-def _picture(name: str, title: str, draw: Callable[[float], Drawn]) -> Picture:
+def _picture(name: str, title: str, draw: Callable[[], Drawn]) -> Picture:
     return name, drawing.render(Figure(name=name, title=title, caption="", draw=draw)).png
 
 
-def curves(labels: Sequence[str], sides: Sequence[Robots], width: float, styles: Sequence[Style] = STYLES[:2]) -> Drawn:
+def curves(labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Style] = STYLES[:2]) -> Drawn:
     """One panel a robot: thin lines are seeds, thick ones their means as far as all seeds reach."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
-    drawn, found = drawing.panels(width, len(robots), least_in=2.6, height_in=1.45, most=3, above_all=ABOVE_IN)
+    drawn, found = drawing.panels(len(robots), columns=3, height_in=1.45, legend_in=ABOVE_IN)
     for axes, robot in zip(found, robots, strict=True):
         _fill_curves(axes, [side[robot] for side in sides], styles)
         axes.set_title(robot)
@@ -129,12 +129,12 @@ def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
     axes.plot(grid, middle, color=style.colour, linewidth=1.8, linestyle=style.dashes)
 
 
-def final_returns(labels: Sequence[str], sides: Sequence[Robots], width: float) -> Drawn:
+def final_returns(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
     """One panel a robot: a mark a seed, a bar at their mean; of training, and of evaluation where there was one."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
-    drawn, found = drawing.panels(width, len(robots), least_in=1.9, height_in=1.6, most=5, above_all=ABOVE_IN)
+    drawn, found = drawing.panels(len(robots), columns=4, height_in=1.6, legend_in=ABOVE_IN)
     for axes, robot in zip(found, robots, strict=True):
         _fill_returns(axes, [side[robot] for side in sides], STYLES)
         axes.set_title(robot)
@@ -169,7 +169,7 @@ def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reac
     axes.plot([middle - reach, middle + reach], [mean, mean], color=INK, linewidth=1.4)
 
 
-def among(label: str, robots: Robots, width: float) -> Drawn:
+def among(label: str, robots: Robots) -> Drawn:
     """One panel a robot, one line a source: ours first, a mark a seed; what others give as spread is a thin line.
 
     Shaded is what :func:`published.band` says of the same settings.
@@ -180,13 +180,10 @@ def among(label: str, robots: Robots, width: float) -> Drawn:
     names = [f"{label}, training", f"{label}, evaluation"]
     names += [f"{source.name} ({source.versions})" for source in sources]
     height, below, above, right = ROW_IN * len(names), 0.48, 0.3, 0.1
-    rows, columns = (len(robots), 1) if drawing.is_narrow(width) else (1, len(robots))
-    drawn = drawing.sheet(width, rows * (height + below + above) + ABOVE_IN)
-    cell = (width - NAMES_IN) / columns
+    drawn = drawing.sheet(height + below + above + ABOVE_IN)
+    width = (drawing.WIDTH_IN - NAMES_IN) / len(robots)
     for place, (robot, trained) in enumerate(robots.items()):
-        row, column = divmod(place, columns)
-        bottom = (rows - 1 - row) * (height + below + above) + below
-        axes = drawing.axes_at(drawn, NAMES_IN + column * cell, bottom, cell - right, height)
+        axes = drawing.axes_at(drawn, NAMES_IN + place * width, below, width - right, height)
         axes.axvspan(*published.band(robot), color=SAME, alpha=0.1, linewidth=0)
         for line, measure in enumerate(MEASURES):
             found = values(trained, measure)
@@ -198,7 +195,7 @@ def among(label: str, robots: Robots, width: float) -> Drawn:
         for line, source in enumerate(sources, start=len(MEASURES)):
             _reported(axes, line, source.returns.get(robot), same=source in published.RECIPE)
         axes.set_title(robot)
-        axes.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
+        axes.set_yticks(range(len(names)), names if place == 0 else [""] * len(names))
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.set_xlabel("return", labelpad=1)

@@ -192,7 +192,7 @@ def _witnesses(arms: Mapping[str, Mapping[int, Any]]) -> list[Section]:
             "summed over them, for 1,000 env_steps. With a core and a thread budget for every process, both stay where "
             "they are. “≥” marks runs that were cut off."
         ),
-        draw=partial(figures.witnesses, latencies, delays),
+        draw=partial(figures.latency, latencies, delays),
     )
     return [Section(title="Latency", parts=[figure, Text(sentences=[tables.READING]), table])]
 
@@ -261,7 +261,7 @@ def _strong(strong: Mapping[str, Any] | None) -> list[Section]:
             "the lower bound of the makespan: no schedule ends before the longest job, nor before all work is spread "
             "evenly over the CPUs."
         ),
-        draw=partial(figures.strong, levels),
+        draw=partial(figures.makespan, levels),
     )
     return [Section(title="Makespan", parts=[*([figure] if lanes <= MOST_LANES else []), table])]
 

@@ -1,6 +1,6 @@
-"""What a report says, before it is a web page or Markdown: text, tables and figures in sections.
+"""The content of a report, independent of its format: sections of text, tables and figures.
 
-Every text is plain; who renders it escapes it.
+Texts are plain: the renderer of a web page or of Markdown escapes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tone: TypeAlias = Literal["", "good", "bad", "dim"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """One number that a reader wants first."""
+    """One of the numbers at the top."""
 
     label: str
     value: str
@@ -29,7 +29,7 @@ class Cell:
     text: str
     tone: Tone = ""
     image: str | None = None
-    """A ``data:`` address; ``text`` then says what is seen."""
+    """A ``data:`` URL; ``text`` then describes the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,16 @@ class Table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     name: str
-    """Of its files: letters and hyphens."""
+    """Name of its files, of letters and hyphens."""
     title: str
     caption: str
-    draw: Callable[[float], Drawn]
-    """Takes the width in inches; the height is its own affair."""
+    draw: Callable[[], Drawn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     sentences: Sequence[str]
-    """One is a paragraph, several are a list."""
+    """A single sentence makes a paragraph, several make a list."""
     tone: Tone = ""
 
 
@@ -84,7 +83,7 @@ class Document:
     headlines: Sequence[Headline]
     sections: Sequence[Section]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What ``report.json`` holds."""
+    """The content of ``report.json``."""
 
     def figures(self) -> list[Figure]:
         return [part for section in self.sections for part in section.parts if isinstance(part, Figure)]

@@ -1,4 +1,4 @@
-"""Figures as SVG and PNG: one style, and colours that a page can change between light and dark."""
+"""Figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or dark."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
-from orchestrator.report.number_format import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
-WIDE_IN, NARROW_IN = 9.6, 4.2
-"""For screens and paper; for phones."""
+WIDTH_IN = 8.4
+"""Width of every figure; a page scales it, down to a width at which text is legible, and scrolls it there."""
 PNG_DPI = 150
-LETTER_IN, LEAST_LETTERS = 0.068, 4
-"""Width of a letter in a bar's name; a name of fewer tells nothing."""
 
 COLOURS = {
     "ink": ("#1f2328", "#e6edf3"),
@@ -42,7 +39,7 @@ COLOURS = {
     "pink": ("#b8357f", "#f778ba"),
     "gray": ("#8b949e", "#6e7781"),
 }
-"""Name → light, dark. The light one is drawn; in a page it stands for the name."""
+"""Name → colour on a light and on a dark page. Figures are drawn with the first; a page replaces it by a variable."""
 INK, DIM, GRID, FACE = (COLOURS[name][0] for name in ("ink", "dim", "grid", "face"))
 SERIES = tuple(COLOURS[name][0] for name in ("blue", "orange", "green", "purple", "red", "teal", "pink", "yellow"))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -55,7 +52,7 @@ STYLE: Any = {
     "ytick.labelsize": 7.5,
     "legend.fontsize": 7.5,
     "text.color": INK,
-    "text.parse_math": False,  # a robot's name may hold dollar signs
+    "text.parse_math": False,  # a robot's name may contain dollar signs
     "axes.edgecolor": DIM,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.6,
@@ -94,31 +91,25 @@ class Rendered:
     png: bytes
     svg: bytes
     """A file of its own, on white."""
-    wide: str
-    narrow: str
-    """SVG elements for a page that defines the colours as ``--ink`` and so on."""
+    inline: str
+    """The same as an SVG element for a page that defines the colours as ``--ink`` and so on."""
 
 
 def render(figure: Figure) -> Rendered:
     """Draw ``figure`` in every form."""
-    with _own_settings(), _missing_glyphs_are_no_news():
-        wide = figure.draw(WIDE_IN)
-        png = io.BytesIO()
-        wide.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
-        svg = _svg(wide, figure.name, facecolor="white")
-        return Rendered(
-            png=png.getvalue(),
-            svg=svg,
-            wide=_inline(_svg(wide, f"{figure.name}-wide"), figure.title),
-            narrow=_inline(_svg(figure.draw(NARROW_IN), f"{figure.name}-narrow"), figure.title),
-        )
+    with _own_settings(), _no_font_warnings():
+        drawn = figure.draw()
+        png, svg = io.BytesIO(), io.BytesIO()
+        drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
+        _save_svg(drawn, svg, salt=figure.name)
+    return Rendered(png=png.getvalue(), svg=svg.getvalue(), inline=_inline(svg.getvalue(), figure.title))
 
 
 @contextmanager
 def _own_settings() -> Iterator[None]:
-    """Our style upon matplotlib's defaults, whatever a user's ``matplotlibrc`` or a notebook's ``MPLBACKEND`` say.
+    """Matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's ``MPLBACKEND`` say.
 
-    Without a word on its caches: where the home directory cannot be written, it makes its own.
+    Matplotlib's warnings about its cache are hidden: where the home directory is read-only, it uses a temporary one.
     """
     log = logging.getLogger("matplotlib")
     level = log.level
@@ -139,30 +130,27 @@ def _own_settings() -> Iterator[None]:
 
 
 @contextmanager
-def _missing_glyphs_are_no_news() -> Iterator[None]:
-    """A robot may have a name that the font of the PNG cannot show; the page's own can."""
+def _no_font_warnings() -> Iterator[None]:
+    """Hide warnings about characters that the font of the PNG lacks, as in a robot's name; the page has other fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font.*", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*natively supports.*", category=UserWarning)
         yield
 
 
-def _svg(drawn: Drawn, salt: str, facecolor: str = "none") -> bytes:
+def _save_svg(drawn: Drawn, file: io.BytesIO, *, salt: str) -> None:
+    """:param salt: makes the ids within the SVG the same at every run, and different between figures of a page."""
     import matplotlib as mpl
 
-    buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": salt}):
-        drawn.savefig(
-            buffer, format="svg", facecolor=facecolor, metadata={"Date": None, "Creator": None, "Format": None}
-        )
-    return buffer.getvalue()
+        drawn.savefig(file, format="svg", facecolor=FACE, metadata={"Date": None, "Creator": None, "Format": None})
 
 
 def _inline(svg: bytes, title: str) -> str:
-    """The ``<svg>`` element alone: sized by the page, in the page's colours, without ids that nothing refers to."""
+    """The ``<svg>`` element alone: sized by the page, in the page's colours, without unused ids."""
     ElementTree.register_namespace("", SVG_NAMESPACE)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    root = ElementTree.fromstring(svg)  # noqa: S314 - we have just made it
+    root = ElementTree.fromstring(svg)  # noqa: S314 - made by matplotlib just now
     for metadata in root.findall(f"{{{SVG_NAMESPACE}}}metadata"):
         root.remove(metadata)
     used = set()
@@ -196,49 +184,44 @@ PHASES = {
     "optimizer": ("optimiser step", COLOURS["purple"][0]),
     "rest": ("rest (losses, buffers, logging)", COLOURS["gray"][0]),
 }
-"""Of an iteration, in its order: what readers call it, and its colour."""
+"""Phases of an iteration, in their order: the name in figures, and the colour."""
 
 
-def sheet(width_in: float, height_in: float) -> Drawn:
+def sheet(height_in: float) -> Drawn:
+    """An empty figure of the common width."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in))
+    return Figure(figsize=(WIDTH_IN, height_in))
 
 
 def axes_at(drawn: Drawn, left: float, bottom: float, width: float, height: float) -> Axes:
     """Axes at a place given in inches, with a light grid."""
-    whole_width, whole_height = drawn.get_size_inches()
-    axes = drawn.add_axes((left / whole_width, bottom / whole_height, width / whole_width, height / whole_height))
+    height_in = drawn.get_size_inches()[1]
+    axes = drawn.add_axes((left / WIDTH_IN, bottom / height_in, width / WIDTH_IN, height / height_in))
     axes.grid(visible=True)
     return axes
 
 
-def panels(
-    width_in: float, amount: int, *, least_in: float, height_in: float, most: int = 4, above_all: float = 0.0
-) -> tuple[Drawn, list[Axes]]:
-    """``amount`` small axes side by side, as many in a row as fit at ``least_in`` each.
+def panels(amount: int, *, columns: int, height_in: float, legend_in: float = 0.0) -> tuple[Drawn, list[Axes]]:
+    """``amount`` small axes in rows of at most ``columns``.
 
-    :param above_all: inches kept free for a legend.
+    :param legend_in: inches kept free above all of them.
     """
-    columns = max(1, min(most, amount, int(width_in / least_in)))
+    columns = min(columns, amount)
     rows = math.ceil(amount / columns)
     left, below, above, between = 0.55, 0.48, 0.3, 0.08
-    drawn = sheet(width_in, rows * (height_in + below + above) + above_all)
-    cell = width_in / columns
-    found = []
+    drawn = sheet(rows * (height_in + below + above) + legend_in)
+    width = WIDTH_IN / columns
+    axes = []
     for index in range(amount):
         row, column = divmod(index, columns)
         bottom = (rows - 1 - row) * (height_in + below + above) + below
-        found.append(axes_at(drawn, column * cell + left, bottom, cell - left - between, height_in))
-    return drawn, found
-
-
-def is_narrow(width_in: float) -> bool:
-    return width_in < (WIDE_IN + NARROW_IN) / 2
+        axes.append(axes_at(drawn, column * width + left, bottom, width - left - between, height_in))
+    return drawn, axes
 
 
 def short(value: float, _position: object = None) -> str:
-    """``1500000`` → ``1.5M``: for ticks."""
+    """``1500000`` → ``1.5M``, for ticks."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
             return f"{value / size:.3g}{letter}".replace("-", "−")
@@ -246,7 +229,7 @@ def short(value: float, _position: object = None) -> str:
 
 
 def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) -> None:
-    """Few ticks with short numbers on the axes asked for."""
+    """At most ``most`` ticks with short numbers on the given axes."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for axis in ([axes.xaxis] if x else []) + ([axes.yaxis] if y else []):
@@ -276,22 +259,12 @@ def swatches(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, col
     legend(drawn, [Patch(facecolor=colour) for colour in colours], labels, columns=columns)
 
 
+def phase_legend(drawn: Drawn) -> None:
+    labels, colours = zip(*PHASES.values(), strict=True)
+    swatches(drawn, colours, labels, columns=3)
+
+
 def time_unit(span_s: float) -> tuple[float, str]:
     """Seconds in the unit that suits ``span_s``, and its name."""
     units = ((3600.0, "hours"), (60.0, "minutes"))
     return next(((size, name) for size, name in units if span_s > 3 * size), (1.0, "seconds"))
-
-
-def take_slot(free_at: list[float], begin: float, end: float) -> int:
-    """The first lane that is free at ``begin``, or a new one; ``free_at``, when each becomes free, is updated."""
-    slot = next((slot for slot, free in enumerate(free_at) if free <= begin), len(free_at))
-    free_at[slot : slot + 1] = [end]
-    return slot
-
-
-def name_bar(axes: Axes, lane: float, middle: float, room_in: float, name: str) -> None:
-    """A name within its bar, ``room_in`` inches long; cut where it is too long, left out where little would remain."""
-    letters = int(room_in / LETTER_IN) - 1
-    if letters >= LEAST_LETTERS:
-        text = plain(name, letters)
-        axes.text(middle, lane, text, ha="center", va="center", fontsize=6.5, color=FACE)

@@ -1,4 +1,4 @@
-"""A document as one web page: no script, no request, everything in it."""
+"""A document as one web page that needs no other file, no script and no network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.report.drawing import COLOURS, Rendered
 
 
 def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
-    """:param drawings: figure name → figure; their SVG goes in as it is, every other text is escaped."""
+    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is escaped."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -22,8 +22,7 @@ def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         light={name: light for name, (light, _) in COLOURS.items()},
         dark={name: dark for name, (_, dark) in COLOURS.items()},
-        wide={name: Markup(drawing.wide) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
-        narrow={name: Markup(drawing.narrow) for name, drawing in drawings.items()},  # noqa: S704 - likewise
+        drawings={name: Markup(drawing.inline) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
         kind=_kind,
     )
 
