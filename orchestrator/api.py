@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import session
+from orchestrator.experiment import run_plan, session
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.terminal.live_table import LineReporter
@@ -94,7 +94,7 @@ def run(
     """
     path = Path(jobs)
     experiment = load(path, overrides=overrides or {})
-    options = session.RunOptions(
+    options = run_plan.RunOptions(
         run_dir=Path(run_dir or Path("runs") / experiment.directory_name).absolute(),
         max_parallel=max_parallel,
         fresh=fresh,
@@ -158,7 +158,7 @@ def train(
     experiment = _declare(root.name, shared, files, unusable)
     rows: dict[tuple[str, int], Result] = {}
     if experiment is not None:
-        options = session.RunOptions(
+        options = run_plan.RunOptions(
             run_dir=root,
             max_parallel=max_parallel,
             executor=executor,
@@ -206,7 +206,7 @@ def _escaped(file: Path) -> str:
 
 
 def _finish(
-    experiment: Experiment, options: session.RunOptions, *, show: bool, given: bytes | None
+    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, given: bytes | None
 ) -> session.RunResult:
     reporter = LineReporter() if show else SilentReporter()
     finished = session.run(experiment, options, reporter, given=given)

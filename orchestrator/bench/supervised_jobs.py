@@ -42,7 +42,7 @@ def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_paralle
 
 
 def main(arguments: Sequence[str]) -> int:
-    from orchestrator.experiment import session
+    from orchestrator.experiment import run_plan, session
     from orchestrator.jobfile import Experiment
     from orchestrator.supervisor.events import SilentReporter
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         source=str(path),
         base=path.parent,
     )
-    options = session.RunOptions(run_dir=Path(request["run_dir"]), grace_s=request["grace_s"])
+    options = run_plan.RunOptions(run_dir=Path(request["run_dir"]), grace_s=request["grace_s"])
     try:
         return session.run(experiment, options, SilentReporter()).exit_code
     except OrchestratorError as error:

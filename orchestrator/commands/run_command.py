@@ -15,7 +15,7 @@ from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.experiment.preflight import Child
-    from orchestrator.experiment.session import Plan, RunOptions
+    from orchestrator.experiment.run_plan import Plan, RunOptions
     from orchestrator.jobfile import Experiment
 
 app = typer.Typer()
@@ -86,7 +86,7 @@ def run(
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.warm_up() as warm:
-        from orchestrator.experiment import resume, session
+        from orchestrator.experiment import resume, run_plan
         from orchestrator.jobfile import load
 
         changes = overrides(set_, learner)
@@ -100,7 +100,7 @@ def run(
             experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
         else:
             experiment, verdicts, job_file = load(jobs, overrides=changes), None, jobs.read_bytes()
-        options = session.RunOptions(
+        options = run_plan.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             verdicts=verdicts,
             refuse_invalid=verdicts is None,
@@ -115,7 +115,7 @@ def run(
         )
         with stoppable("stopped; nothing was launched"):
             if dry_run:
-                plan = session.dry_run(experiment, options, warm=warm)
+                plan = run_plan.dry_run(experiment, options, warm=warm)
                 _show_plan(experiment, plan, options.run_dir, as_json=as_json)
             else:
                 raise typer.Exit(_run(experiment, options, job_file, warm, as_json=as_json))

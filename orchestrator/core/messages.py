@@ -133,6 +133,8 @@ class ExaminationAnswer:
 
     problem: str | None = None
     """Why it cannot be trained, with the file; None: it can."""
+    errno: int | None = None
+    """Of the operating system's error that is the problem, if it is one."""
     warnings: Sequence[str] = ()
     """What speaks against training it as it is."""
     notes: Sequence[str] = ()

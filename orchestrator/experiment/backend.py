@@ -1,26 +1,24 @@
-"""Where attempts run: an executor, and the room it has, as ``--executor`` names it."""
+"""Backends: an executor together with its slots, as ``--executor`` names them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import Executor
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.machine import topology as machines
+from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuClaims
 from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Machine, available_memory_mib
 
-EXECUTORS = ("local", "ray")
-
 
 class Backend(Protocol):
-    """Made before robots are examined, ready after that."""
+    """Made before the robots are examined, and made ready afterwards."""
 
     @property
     def executor(self) -> Executor: ...
@@ -30,18 +28,15 @@ class Backend(Protocol):
 
     @property
     def here(self) -> SlotPool:
-        """Room on this machine, for what is done here when nothing is trained any more."""
+        """Slots on this machine, for work after the training."""
         ...
 
     def ready(self) -> list[str]:
-        """Wait until it can be used. Returns what the user should know, in whole sentences.
-
-        :raises UsageError: it cannot.
-        """
+        """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot be used."""
         ...
 
     def problems(self, job: Job) -> list[Problem]:
-        """Why ``job`` could never run here; empty: it could."""
+        """Why ``job`` can never run here; empty if it can."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -49,18 +44,18 @@ class Backend(Protocol):
         ...
 
     def available_memory_mib(self) -> int:
-        """For a further job, as far as :meth:`Slots.acquire` does not look after that."""
+        """Memory for a further job, where :meth:`Slots.acquire` does not check it."""
         ...
 
-    def report_to(self, tell: Callable[[str, str], None]) -> None:
-        """From now on ``tell`` hears what happens to machines: kind and message of an event."""
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        """Call ``report`` with kind and message of every event that concerns a machine."""
         ...
 
     def close(self) -> None: ...
 
 
 class LocalBackend:
-    """The machine that we are on."""
+    """Attempts run on this machine."""
 
     def __init__(self, machine: Machine, max_parallel: int | None, claims_directory: Path | None) -> None:
         self._machine = machine
@@ -72,21 +67,23 @@ class LocalBackend:
         return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
-        wanted, machine = job.resources, self._machine
-        each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
+        resources, machine = job.resources, self._machine
+        each = f" for each of {resources.ranks} ranks" if resources.ranks > 1 else ""
         problems = []
-        largest = machines.largest_job(machine)
-        if wanted.all_cores > largest:
-            key = "cores" if wanted.cores > largest else "ranks"
-            text = f"asks for {count(wanted.cores, 'core')}{each}; this machine can give a job {largest} (see `doctor`)"
+        largest = topology.largest_job(machine)
+        if resources.all_cores > largest:
+            key = "cores" if resources.cores > largest else "ranks"
+            text = (
+                f"asks for {count(resources.cores, 'core')}{each}; this machine can give a job {largest} (see `doctor`)"
+            )
             problems.append(Problem(where=f"{job.where}.resources.{key}", message=text))
-        if wanted.all_memory_mib > machine.memory_total_mib:
+        if resources.all_memory_mib > machine.memory_total_mib:
             there = f"this machine has {machine.memory_total_mib} MiB (see `doctor`)"
-            text = f"asks for {wanted.memory_mib} MiB{each}; {there}"
+            text = f"asks for {resources.memory_mib} MiB{each}; {there}"
             problems.append(Problem(where=f"{job.where}.resources.memory", message=text))
-        if wanted.all_gpus > len(machine.gpus):
+        if resources.all_gpus > len(machine.gpus):
             there = f"this machine has {len(machine.gpus)} (see `doctor`)"
-            text = f"asks for {count(wanted.gpus, 'GPU')}{each}; {there}"
+            text = f"asks for {count(resources.gpus, 'GPU')}{each}; {there}"
             problems.append(Problem(where=f"{job.where}.resources.gpus", message=text))
         return problems
 
@@ -96,49 +93,59 @@ class LocalBackend:
     def available_memory_mib(self) -> int:
         return available_memory_mib()
 
-    def report_to(self, tell: Callable[[str, str], None]) -> None:
-        """Nothing happens to the machine that one would hear of."""
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        """Does nothing: there are no such events."""
 
     def close(self) -> None:
         self.slots.close()
 
 
-def check_executor_name(name: str) -> None:
-    """:raises UsageError: naming the valid ones."""
-    if name not in EXECUTORS:
-        raise UsageError(f"--executor {name}: unknown; valid: {', '.join(EXECUTORS)}")
+class BackendSettings(TypedDict):
+    """Everything that a backend may need to know."""
+
+    machine: Machine
+    max_parallel: int | None
+    claims_directory: Path | None
+    """Where CPUs are claimed before other supervisors; None for no claims."""
+    run_dir: Path
+    """Exists."""
+    jobs: Sequence[Job]
+    """All declared jobs."""
+    address: str
+    """Of a cluster."""
+    storage: str
+    """How files travel between ``run_dir`` and other machines."""
 
 
-def open_backend(
-    name: str,
-    machine: Machine,
-    *,
-    max_parallel: int | None,
-    claims_directory: Path | None,
-    home: Path,
-    jobs: Sequence[Job],
-    address: str,
-    storage: str,
-) -> Backend:
-    """The engine called ``name``.
+def _local(settings: BackendSettings) -> Backend:
+    return LocalBackend(settings["machine"], settings["max_parallel"], settings["claims_directory"])
 
-    :param home: the run directory, which exists.
-    :param jobs: all that are declared.
-    :param address: of a cluster, for those that need one.
-    :param storage: how files travel between ``home`` and other machines.
-    :raises UsageError: there is no such engine here.
-    """
-    check_executor_name(name)
-    if name == "local":
-        return LocalBackend(machine, max_parallel, claims_directory)
+
+def _ray(settings: BackendSettings) -> Backend:
     from orchestrator.executors.ray.ray_backend import RayBackend
 
     return RayBackend(
-        machine,
-        max_parallel,
-        claims_directory,
-        home=home.absolute(),
-        jobs=jobs,
-        address=address,
-        storage=storage,
+        settings["machine"],
+        settings["max_parallel"],
+        settings["claims_directory"],
+        home=settings["run_dir"].absolute(),
+        jobs=settings["jobs"],
+        address=settings["address"],
+        storage=settings["storage"],
     )
+
+
+BACKENDS: Mapping[str, Callable[[BackendSettings], Backend]] = {"local": _local, "ray": _ray}
+"""What ``--executor`` may name. Entries import optional packages only when they are called."""
+
+
+def check_executor_name(name: str) -> None:
+    """:raises UsageError: naming the valid ones."""
+    if name not in BACKENDS:
+        raise UsageError(f"--executor {name}: unknown; valid: {', '.join(BACKENDS)}")
+
+
+def open_backend(name: str, **settings: Unpack[BackendSettings]) -> Backend:
+    """The backend called ``name``. :raises UsageError: it is unknown, or cannot be used here."""
+    check_executor_name(name)
+    return BACKENDS[name](settings)

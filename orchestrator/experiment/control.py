@@ -1,4 +1,4 @@
-"""Looking at a run directory and asking things of its supervisor, from another process."""
+"""Commands on a run directory from another process: look at it, and send requests to its supervisor."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ PAST = {"cancel": "cancelled", "retry": "retried"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """A run directory at one moment."""
+
     paths: RunPaths
     rows: Sequence[SummaryRow]
-    """As in ``summary.json``, straight from the ledger."""
+    """As in ``summary.json``, read from the ledger."""
     holder: LockHolder | None
 
     @property
@@ -37,11 +39,11 @@ class Snapshot:
 
 
 def status(run_dir: Path) -> Snapshot:
-    """:raises UsageError: when it is not a run directory or its ledger is damaged."""
+    """:raises UsageError: it is not a run directory, or its ledger is damaged."""
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
     if holder is not None and not paths.ledger.exists():
-        return Snapshot(paths=paths, rows=[], holder=holder)  # it is examining the robots
+        return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
         return Snapshot(paths=paths, rows=ledger.summary(), holder=holder)
@@ -50,9 +52,9 @@ def status(run_dir: Path) -> Snapshot:
 
 
 def find(run_dir: Path, job: str) -> JobPaths:
-    """The directory of a job given by its name or the beginning of it.
+    """The directory of the job whose id is ``job`` or begins with it.
 
-    :raises UsageError: for a name that fits none or several, and a job that has never been launched.
+    :raises UsageError: no job or several fit, or it has never been launched.
     """
     snapshot = status(run_dir)
     job_id = _resolve(snapshot, [job])[0]
@@ -63,9 +65,9 @@ def find(run_dir: Path, job: str) -> JobPaths:
 
 
 def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
-    """The text of a worker's log, piece by piece; with ``follow`` until the job is over.
+    """The text of a worker's log in chunks; with ``follow`` until the job is over.
 
-    :param lines: how many of the last lines to begin with; 0 for all.
+    :param lines: how many of the last lines to start with; 0 for all.
     """
     snapshot = status(run_dir)
     job_id = _resolve(snapshot, [job])[0]
@@ -81,7 +83,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         path = snapshot.paths.job(job_id).attempt(number).log_of(rank)
-        # Read before the state is asked for, written after: what comes in between is read next time.
+        # The state is read before the log: a job that is over writes nothing more.
         over = _row(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
         if path.exists():
             with path.open("rb") as file:
@@ -101,27 +103,27 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
 
 
 def _tail(descriptor: int, lines: int) -> int:
-    """Offset at which the last ``lines`` lines begin; reads from the end, however long the file."""
+    """Offset of the last ``lines`` lines. Reads from the end, so that the length of the file does not matter."""
     if lines == 0:
         return 0
     position = os.fstat(descriptor).st_size
     ends_whole = position > 0 and os.pread(descriptor, 1, position - 1) == b"\n"
-    # The newline before the first wanted line is looked for; one at the very end begins no line.
-    left = lines + 1 if ends_whole else lines
+    # The newline before the first of these lines is searched; a newline at the very end begins no line.
+    newlines = lines + 1 if ends_whole else lines
     while position > 0:
         start = max(0, position - CHUNK)
         block = os.pread(descriptor, position - start, start)
         at = len(block)
-        while left and (at := block.rfind(b"\n", 0, at)) >= 0:
-            left -= 1
-        if left == 0:
+        while newlines and (at := block.rfind(b"\n", 0, at)) >= 0:
+            newlines -= 1
+        if newlines == 0:
             return start + at + 1
         position = start
     return 0
 
 
 def stop(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Ask for a stop, or cancel ``jobs``. Returns what was done, in a sentence."""
+    """Ask for a stop, or cancel ``jobs``. Returns a message saying what was done."""
     return _ask(run_dir, jobs, "cancel") if jobs else _stop_all(run_dir)
 
 
@@ -129,9 +131,9 @@ def _stop_all(run_dir: Path) -> str:
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
     if holder is None:
-        return f"{run_dir}: no supervisor at work; nothing to stop"
+        return f"{run_dir}: no supervisor is running; nothing to stop"
     while not paths.ledger.exists() and run_directory.holder(paths) is not None:
-        time.sleep(FOLLOW_EVERY_S)  # it is still examining the robots
+        time.sleep(FOLLOW_EVERY_S)  # it still examines the robots
     if not paths.ledger.exists():
         return f"{run_dir}: its supervisor has just ended; nothing to stop"
     _with_ledger(paths, [Request(verb="stop", job_id=None)])
@@ -139,35 +141,35 @@ def _stop_all(run_dir: Path) -> str:
 
 
 def retry(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Put failed and cancelled jobs (all, or ``jobs``) back. Returns what was done, in a sentence."""
+    """Put failed and cancelled jobs (all, or ``jobs``) back. Returns a message saying what was done."""
     return _ask(run_dir, jobs, "retry")
 
 
 def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -> str:
     snapshot = status(run_dir)
-    takes = ("FAILED", "CANCELLED") if verb == "retry" else ("PENDING", "RUNNING")
+    from_states = ("FAILED", "CANCELLED") if verb == "retry" else ("PENDING", "RUNNING")
     named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: _row(snapshot, job_id)["state"] for job_id in named}
-    chosen = [job_id for job_id in named if states[job_id] in takes]
+    chosen = [job_id for job_id in named if states[job_id] in from_states]
     if jobs and len(chosen) < len(named):
         wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)
-        raise UsageError(f"{run_dir}: {wrong}; only what is {' or '.join(takes)} can be {PAST[verb]}")
+        raise UsageError(f"{run_dir}: {wrong}; only jobs that are {' or '.join(from_states)} can be {PAST[verb]}")
     if not chosen:
         return f"{run_dir}: no job has failed or was cancelled"
-    said = f"{run_dir}: {count(len(chosen), 'job')} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
+    message = f"{run_dir}: {count(len(chosen), 'job')} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
     if snapshot.holder is not None:
         _with_ledger(snapshot.paths, [Request(verb=verb, job_id=job_id) for job_id in chosen])
-        return f"{said}: asked its supervisor to {'cancel' if verb == 'cancel' else 'try again'}"
+        return f"{message}: asked its supervisor to {'cancel' if verb == 'cancel' else 'try again'}"
     with run_directory.claim(run_dir) as paths:
-        _move(paths, chosen, takes, Pending() if verb == "retry" else Cancelled())
-    return f"{said}: {'put back; the same `run` command goes on with them' if verb == 'retry' else 'cancelled'}"
+        _move(paths, chosen, from_states, Pending() if verb == "retry" else Cancelled())
+    return f"{message}: {'put back; run the same `run` command again to resume' if verb == 'retry' else 'cancelled'}"
 
 
-def _move(paths: RunPaths, chosen: Sequence[str], takes: Sequence[str], new: Pending | Cancelled) -> None:
+def _move(paths: RunPaths, chosen: Sequence[str], from_states: Sequence[str], new: Pending | Cancelled) -> None:
     ledger = Ledger.open(paths.ledger)
     try:
         for row in ledger.jobs():
-            if row.job.job_id in chosen and row.state.name in takes:
+            if row.job.job_id in chosen and row.state.name in from_states:
                 ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
         ledger.commit()
         summary.write(paths, ledger.summary())
@@ -187,21 +189,18 @@ def _row(snapshot: Snapshot, job_id: str) -> SummaryRow:
     for row in snapshot.rows:
         if row["job_id"] == job_id:
             return row
-    raise UsageError(f"{snapshot.paths.root}: {job_id} is not there any more")
+    raise UsageError(f"{snapshot.paths.root}: {job_id} is no longer there")
 
 
 def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
-    """Full job ids for names or beginnings of them.
-
-    :raises UsageError: for a name that fits none or several.
-    """
-    known = [row["job_id"] for row in snapshot.rows]
-    found = []
+    """The job ids that ``names`` are, or that begin with them. :raises UsageError: no job or several fit a name."""
+    job_ids = [row["job_id"] for row in snapshot.rows]
+    resolved = []
     for name in names:
-        fits = [name] if name in known else [job_id for job_id in known if job_id.startswith(name)]
-        if len(fits) != 1:
-            near = fits or difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
-            what = "fits several jobs" if fits else "no such job; there is"
-            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(near[:10])}")
-        found += fits
-    return found
+        matches = [name] if name in job_ids else [job_id for job_id in job_ids if job_id.startswith(name)]
+        if len(matches) != 1:
+            shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
+            what = "fits several jobs" if matches else "no such job; there is"
+            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(shown[:10])}")
+        resolved += matches
+    return resolved

@@ -1,8 +1,8 @@
-"""Robots and environments examined before anything is launched, in child processes.
+"""Examines robots and environments before anything is launched, in child processes.
 
-MuJoCo and gymnasium are imported there, not here; a model that crashes a C library, hangs or eats memory is a
-verdict. Every distinct robot-and-task is examined once, however many seeds and matrix points share it,
-and from the copy that its jobs will train from.
+MuJoCo and gymnasium are imported only there. A model that crashes a C library, hangs or exhausts the memory gets a
+verdict like any other. Every distinct pair of robot and task is examined once, however many jobs share it, and from
+the copy that its jobs will train.
 """
 
 from __future__ import annotations
@@ -28,36 +28,35 @@ from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.topology import available_memory_mib
 
 TIME_LIMIT_S = 60.0
-"""For one robot or environment, before a run."""
+"""For each robot or environment before a run."""
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
 MEMORY_SHARE = 0.8
 """Of the memory that is free, for all children together."""
 LEAST_MEMORY_MIB = 1024
 CHECK_EVERY_S = 0.1
-DISK_FULL = tuple(map(os.strerror, DISK_FULL_ERRNOS))
-"""How the answer ends when the robot's copy found no room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
-    """What preflight found for a job: a problem, or where its robot was staged."""
+    """The result of preflight for a job: a problem, or where its robot was staged."""
 
     problem: Problem | None
     bundle: Path | None = None
-    """Folder with the robot's MJCF and everything it pulls in; None without a robot."""
+    """Folder with the robot's MJCF and every file that it refers to; None without a robot."""
     xml: str | None = None
     """The main file in ``bundle``."""
     robot_hash: str | None = None
     warnings: Sequence[str] = ()
     task: str | None = None
-    """The task to be trained, chosen where the job left it open; None for an environment."""
+    """The task to train, chosen where the job file says ``auto``; None for an environment."""
     task_reason: str | None = None
-    """Why it was chosen; None where the job names it."""
+    """Why the task was chosen; None where the job file names it."""
 
 
 def examine(
@@ -70,9 +69,9 @@ def examine(
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
-    :param warm: a child started earlier (see :func:`warm_up`); it is used up.
-    :param check: called again and again while waiting; what it raises ends the examination.
-    :raises DiskFullError: when robots could not be staged for want of space.
+    :param warm: a child started earlier (see :func:`warm_up`); it is closed at the end.
+    :param check: called repeatedly while waiting; an exception that it raises ends the examination.
+    :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs)
     staged = [
@@ -88,7 +87,7 @@ def examine(
 
 
 def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationRequest, Job]], dict[str, bytes]]:
-    """The distinct requests by a key, each with the first job that makes it; and the key by ``job_id``."""
+    """The distinct requests by key, each with the first job that makes it; and the key of every ``job_id``."""
     distinct: dict[bytes, tuple[ExaminationRequest, Job]] = {}
     key_of: dict[str, bytes] = {}
     for job in jobs:
@@ -114,9 +113,9 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
 
 def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
     if answer.problem is not None:
-        if answer.problem.endswith(DISK_FULL):
+        if answer.errno in DISK_FULL_ERRNOS:
             raise DiskFullError(
-                f"{request.stage_to}: no space left on the disk; make room and give the same command again"
+                f"{request.stage_to}: no space left on the disk. Free some space and run the same command again"
             )
         return JobVerdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
     return JobVerdict(
@@ -137,19 +136,20 @@ def ask(
     time_limit_s: float = TIME_LIMIT_S,
     warm: Child | None = None,
     check: Callable[[], None] = lambda: None,
-    told: Callable[[int], None] = lambda _: None,
+    on_answer: Callable[[int], None] = lambda _: None,
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
-    What ends a child that has examined others before is asked again in a fresh one: it may not have been at fault.
+    A request that ends a child which has answered others before is repeated in a new child: an earlier one may be to
+    blame.
 
     :param time_limit_s: for each request.
-    :param told: called with the number of answers so far.
+    :param on_answer: called with the number of answers so far.
     """
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
     answers: dict[int, ExaminationAnswer] = {}
-    waiting, again = deque(range(len(requests))), set[int]()
+    waiting, repeated = deque(range(len(requests))), set[int]()
     with contextlib.ExitStack() as children:
         idle = [] if warm is None else [children.enter_context(warm)]
         busy: dict[Child, int] = {}
@@ -157,45 +157,42 @@ def ask(
             while waiting and len(busy) < lanes:
                 index = waiting.popleft()
                 request = dataclasses.replace(requests[index], memory_mib=memory_mib)
-                fit = [] if index in again else [child for child in idle if child.suits(request)]
-                child = fit[0] if fit else children.enter_context(Child())
-                if fit:
+                suitable = [] if index in repeated else [child for child in idle if child.suits(request)]
+                child = suitable[0] if suitable else children.enter_context(Child())
+                if suitable:
                     idle.remove(child)
                 child.ask(request, time_limit_s)
                 busy[child] = index
             readable = select.select(list(busy), [], [], CHECK_EVERY_S)[0]
             check()
             for child in list(busy):
-                found = child.answer(readable=child in readable)
-                if found is None:
+                answer = child.answer(readable=child in readable)
+                if answer is None:
                     continue
                 index = busy.pop(child)
-                if isinstance(found, ExaminationAnswer):
-                    answers[index] = found
-                    if not found.spoilt:
+                if isinstance(answer, ExaminationAnswer):
+                    answers[index] = answer
+                    if not answer.spoilt:
                         idle.append(child)
-                elif child.answered and not child.hung and index not in again:
-                    again.add(index)
+                elif child.answered and not child.hung and index not in repeated:
+                    repeated.add(index)
                     waiting.appendleft(index)
                 else:
-                    answers[index] = ExaminationAnswer(problem=f"{_named(requests[index])}{found}")
-                told(len(answers))
+                    xml = requests[index].xml
+                    answers[index] = ExaminationAnswer(problem=answer if xml is None else f"{xml}: {answer}")
+                on_answer(len(answers))
     return [answers[index] for index in range(len(requests))]
-
-
-def _named(request: ExaminationRequest) -> str:
-    return "" if request.xml is None else f"{request.xml}: "
 
 
 @contextlib.contextmanager
 def warm_up() -> Iterator[Child]:
-    """A child that imports MuJoCo while we read the job file: that is most of what an examination costs."""
+    """A child that imports MuJoCo, the slowest part of an examination, while the job file is read."""
     with Child() as child:
         yield child
 
 
 class Child:
-    """One examining process, in a session of its own so that whatever it starts ends with it."""
+    """One examining process, in a session of its own: the processes that it starts end with it."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -206,7 +203,7 @@ class Child:
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = tempfile.TemporaryDirectory(prefix="preflight-", ignore_cleanup_errors=True)
-        temporary = {"TMPDIR": self._folder.name}  # so that nothing stays behind of a process that is killed
+        temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
         environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"],
@@ -233,7 +230,7 @@ class Child:
         return self._popen.stdout.fileno()
 
     def suits(self, request: ExaminationRequest) -> bool:
-        """Whether the modules it may have imported for others are those that ``request`` means."""
+        """Whether the user's modules it may have imported come from the search path of ``request``."""
         return request.search_path is None or self._search_path in (None, request.search_path)
 
     def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
@@ -241,12 +238,12 @@ class Child:
         self._deadline = time.monotonic() + time_limit_s
         self._search_path = request.search_path or self._search_path
         assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died early; its exit code tells why
+        with contextlib.suppress(BrokenPipeError):  # it has ended; :meth:`answer` says why
             self._popen.stdin.write(request.to_line())
             self._popen.stdin.flush()
 
     def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
-        """The answer, or in words why there will be none; None: not yet."""
+        """The answer, or a text saying why there will be none; None while there is neither."""
         ended = has_ended(self._popen.pid)
         if readable:
             self._text += os.read(self.fileno(), 1 << 20)
@@ -266,6 +263,6 @@ class Child:
     def _why_it_ended(self) -> str:
         returncode = end_group(self._popen)
         self._err.seek(0)
-        last = self._err.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
         how = f"signal {-returncode} ({signal.strsignal(-returncode)})" if returncode < 0 else f"exit code {returncode}"
-        return f"examining it ended with {how}" + (f": {last[0]}" if last else "")
+        last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
+        return f"examining it ended with {how}" + (f": {last}" if last else "")

@@ -1,4 +1,4 @@
-"""An experiment as its run directory remembers it: to go on where job file and robots are gone, or were edited."""
+"""Resume a run directory without its job file: the jobs come from the ledger, the robots from the job directories."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from orchestrator.ledger import JobRow, Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedExperiment:
     experiment: Experiment
     verdicts: Mapping[str, JobVerdict]
-    """As the robots in the run directory deserve it, by ``job_id``; nothing is examined anew."""
+    """By ``job_id``; no robot is examined again."""
 
 
-def load(run_dir: Path) -> Recorded:
-    """Every job of ``run_dir``, with the robot that lies in its directory.
+def load(run_dir: Path) -> RecordedExperiment:
+    """Every job of ``run_dir``, with the robot in its job directory.
 
-    :raises UsageError: it is no run directory, its ledger is damaged, or its copy of the job file or the robot of an
-        unfinished job is gone.
+    :raises UsageError: it is no run directory, its ledger is damaged, its copy of the job file is missing, or the
+        robot of an unfinished job.
     """
     paths = run_directory.existing(run_dir)
     ledger = Ledger.open(paths.ledger, read_only=True)
@@ -39,23 +39,23 @@ def load(run_dir: Path) -> Recorded:
         top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise RunDirError(f"{paths.experiment}: cannot be read ({error}); run the job file instead") from error
-    wanted = top.get("max_parallel", "auto")
+    max_parallel = top.get("max_parallel", "auto")
     experiment = Experiment(
         name=top["name"],
-        max_parallel=None if wanted == "auto" else wanted,
+        max_parallel=None if max_parallel == "auto" else max_parallel,
         order=top.get("order", "longest-first"),
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),
     )
-    return Recorded(experiment=experiment, verdicts={row.job.job_id: _verdict(row, paths) for row in rows})
+    return RecordedExperiment(experiment=experiment, verdicts={row.job.job_id: _verdict(row, paths) for row in rows})
 
 
 def _verdict(row: JobRow, paths: RunPaths) -> JobVerdict:
     job = row.job
-    if isinstance(row.state, Failed) and not row.attempts:  # refused before its launch
+    if isinstance(row.state, Failed) and not row.attempts:  # invalid, and never launched
         return JobVerdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
     robot = paths.job(job.job_id).root / (job.spec.xml or "")
     if row.state.name not in TERMINAL and not robot.exists():
-        raise RunDirError(f"{robot}: the robot of {job.job_id} is no longer there; run the job file with --fresh")
+        raise RunDirError(f"{robot}: the robot of {job.job_id} is missing; run the job file with --fresh")
     return JobVerdict(problem=None, robot_hash=row.robot_hash)

@@ -93,7 +93,7 @@ def check(
         at_once=topology.detect().capacity,
         time_limit_s=time_limit_s,
         check=stop,
-        told=lambda count: told(count, len(asked)),
+        on_answer=lambda count: told(count, len(asked)),
     )
     answered = dict(zip(map(id, asked), answers, strict=True))
     includers = _includers((item, answer) for item, answer in zip(asked, answers, strict=True) if item.where is None)

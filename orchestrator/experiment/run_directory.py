@@ -1,4 +1,4 @@
-"""A run directory: whose it is, who holds it, and how it is put in order before work goes on."""
+"""Run directories: recognise, create, lock, and move them to another name."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class LockHolder:
 
 @contextlib.contextmanager
 def put_aside(root: Path) -> Iterator[Path | None]:
-    """Move an existing run directory of ours to ``<name>.<time>``; yields where it went, None when there was none.
+    """Rename an existing run directory to ``<name>.<time>``; yields the new path, None when there was none.
 
-    When the block ends with an exception and nothing has taken its place, it is moved back.
+    When the block ends with an exception and nothing has taken its place, it is renamed back.
 
-    :raises RunDirError: not ours, not writable, or held by another supervisor.
+    :raises RunDirError: not a run directory, not writable, or held by another supervisor.
     """
     paths, aside = RunPaths(root), None
-    with _explained(root):
+    with _errors_explained(root):
         _refuse_others(paths)
-        if is_ours(paths):
+        if is_run_directory(paths):
             with _locked(paths):
                 whole = root.absolute()
                 aside = whole.rename(_unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}")))
@@ -59,15 +59,15 @@ def put_aside(root: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def claim(root: Path) -> Iterator[RunPaths]:
-    """Hold ``root`` for as long as the block lasts, creating it where it is missing.
+    """Lock ``root`` for the block, creating it where it is missing.
 
-    A directory made here is removed again when the block ends with an exception before it holds jobs or measurements.
+    A directory created here is removed when the block ends with an exception before it holds jobs or measurements.
 
-    :raises RunDirError: not ours, not writable, or held by another supervisor.
-    :raises DiskFullError: when its disk has no room for the first files.
+    :raises RunDirError: not a run directory, not writable, or held by another supervisor.
+    :raises DiskFullError: when the disk has no room for the first files.
     """
     paths = RunPaths(root)
-    with _explained(root):
+    with _errors_explained(root):
         _refuse_others(paths)
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(parents=True, exist_ok=True)
@@ -76,14 +76,14 @@ def claim(root: Path) -> Iterator[RunPaths]:
             try:
                 yield paths
             except BaseException:
-                # Only its holder may do this: a second supervisor, turned away, must not.
+                # Only the holder of the lock may remove it.
                 if made and not (paths.jobs.exists() or paths.bench.exists()):
                     shutil.rmtree(root, ignore_errors=True)
                 raise
     except BaseException:
         for folder in made:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # if it is empty
+                folder.rmdir()  # fails unless it is empty
         raise
 
 
@@ -91,56 +91,59 @@ def _refuse_others(paths: RunPaths) -> None:
     root = paths.root
     if root.exists() and not root.is_dir():
         raise RunDirError(f"{root}: is a file; a run directory was expected. Choose another with --run-dir")
-    if root.is_dir() and not is_ours(paths) and any(root.iterdir()):
+    if root.is_dir() and not is_run_directory(paths) and any(root.iterdir()):
         raise RunDirError(
-            f"{root}: exists and is not a run directory of ours; it is left alone. Choose another with --run-dir"
+            f"{root}: exists and is not a run directory; nothing was changed. Choose another with --run-dir"
         )
 
 
 @contextlib.contextmanager
-def _explained(root: Path) -> Iterator[None]:
-    """The disk's refusals in the program's own words."""
+def disk_full_explained(path: Path, advice: str) -> Iterator[None]:
+    """Raise :class:`DiskFullError` with ``advice`` for an OSError that means so."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
-            raise DiskFullError(
-                f"{root}: no space left on the disk; make room, or choose another with --run-dir"
-            ) from error
+            raise DiskFullError(f"{path}: no space left on the disk. Free some space and {advice}") from error
+        raise
+
+
+@contextlib.contextmanager
+def _errors_explained(root: Path) -> Iterator[None]:
+    try:
+        with disk_full_explained(root, "run the same command again, or choose another with --run-dir"):
+            yield
+    except OSError as error:
         raise RunDirError(
-            f"{root}: cannot be used ({error.strerror}); choose another with --run-dir or mend its permissions"
+            f"{root}: cannot be used ({error.strerror}). Fix its permissions, or choose another with --run-dir"
         ) from error
 
 
-def is_ours(paths: RunPaths) -> bool:
+def is_run_directory(paths: RunPaths) -> bool:
     return paths.lock.exists() or paths.ledger.exists()
 
 
 def existing(root: Path) -> RunPaths:
-    """The paths of a run directory that must be there.
-
-    :raises RunDirError: when it is not.
-    """
+    """The paths of an existing run directory. :raises RunDirError: it is none, or does not exist."""
     paths = RunPaths(root)
-    if not root.is_dir() or not is_ours(paths):
+    if not root.is_dir() or not is_run_directory(paths):
         what = "is not a run directory" if root.exists() else "no such run directory"
-        raise RunDirError(f"{root}: {what}{_others(root)}")
+        raise RunDirError(f"{root}: {what}{_suggestions(root)}")
     return paths
 
 
-def _others(root: Path) -> str:
-    """Run directories that may have been meant: below ``root`` (it is ``runs``), or beside it."""
-    for folder, place in ((root, "in it"), (root.parent, "beside it")):
-        found = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
-        if found:
-            return (
-                f"; run directories {place}, the latest first: {', '.join(str(ledger.parent) for ledger in found[:5])}"
-            )
+def _suggestions(root: Path) -> str:
+    """Run directories that may have been meant: in ``root``, or beside it."""
+    for folder, where in ((root, "in it"), (root.parent, "beside it")):
+        ledgers = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
+        if ledgers:
+            names = ", ".join(str(ledger.parent) for ledger in ledgers[:5])
+            return f"; run directories {where}, the latest first: {names}"
     return ""
 
 
 def holder(paths: RunPaths) -> LockHolder | None:
-    """Who holds the run directory now; None when nobody does."""
+    """The supervisor that holds the run directory now; None when none does."""
     try:
         with paths.lock.open("rb") as file:
             try:
@@ -155,31 +158,31 @@ def holder(paths: RunPaths) -> LockHolder | None:
 def _read_holder(content: bytes) -> LockHolder:
     try:
         return LockHolder(**json.loads(content))
-    except (ValueError, TypeError):  # taken this very moment, not yet written
+    except (ValueError, TypeError):  # the lock was taken just now, and its file is not written yet
         return LockHolder(pid=0, pid_start=None, host="this machine", since="just now")
 
 
 @contextlib.contextmanager
 def _locked(paths: RunPaths) -> Iterator[None]:
-    """The kernel gives the lock back when its holder ends, in whatever way."""
+    """Hold the lock. The kernel releases it when its holder ends, in whatever way."""
     with contextlib.ExitStack() as stack:
-        with _explained(paths.root):
+        with _errors_explained(paths.root):
             file = stack.enter_context(paths.lock.open("a+b", buffering=0))
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
                 raise RunDirError(
                     f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
-                    f"`status {paths.root}` shows what it does, `stop {paths.root}` ends it"
+                    f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
                 )
             file.truncate(0)
-            me = {
+            content = {
                 "pid": os.getpid(),
                 "pid_start": process_start(os.getpid()),
                 "host": socket.gethostname(),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
             try:
-                file.write(json.dumps(me).encode())
+                file.write(json.dumps(content).encode())
             except OSError:
                 paths.lock.unlink()
                 raise
@@ -187,7 +190,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Whether ``path`` names the file we hold: its directory may have been moved or removed before we had the lock."""
+    """Whether ``path`` still names the locked file: its directory may have been moved before the lock was taken."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -195,7 +198,7 @@ def _is_still(file: IO[bytes], path: Path) -> bool:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """A look by :func:`holder` takes the lock for an instant: a few tries tell it from a supervisor."""
+    """Try a few times: :func:`holder` takes the lock for an instant, a supervisor keeps it."""
     for _ in range(5):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,7 +209,7 @@ def _try_lock(file: IO[bytes]) -> bool:
 
 
 def set_aside(directory: Path, into: Path) -> Path:
-    """Move ``directory`` below ``into`` under a name not taken; returns where it went, or would have gone."""
+    """Move ``directory`` (if it exists) below ``into`` under a free name; returns the new path."""
     into.mkdir(exist_ok=True)
     target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
     with contextlib.suppress(FileNotFoundError):

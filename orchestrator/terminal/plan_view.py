@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
-from orchestrator.experiment.session import Plan
+from orchestrator.experiment.run_plan import Plan
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.doctor_checks import cpu_text
 from orchestrator.terminal.output import console

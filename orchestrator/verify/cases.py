@@ -14,7 +14,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
-from orchestrator.experiment import run_directory, session
+from orchestrator.experiment import run_directory, run_plan
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.termination import StopRequests
 
@@ -74,7 +74,7 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
     experiment = jobfile.load(path)
     chosen, left_out = choose(experiment.jobs, names, path)
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed")
-    plan = session.plan(narrowed, session.RunOptions(run_dir=staging), staging, stops=stops)
+    plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
     cases = [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs]
     return Selection(cases=cases, left_out=left_out)
 

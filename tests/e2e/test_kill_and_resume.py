@@ -20,7 +20,7 @@ import pytest
 import worker_helpers as worker
 from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
 
-from orchestrator.experiment import reconcile
+from orchestrator.experiment import recovery
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
 
@@ -165,9 +165,9 @@ def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None
     with leftover() as process:
         start = process_start(process.pid)
         assert start is not None
-        reconcile._end_leftover(process.pid, start + 1)
+        recovery.kill_leftover(process.pid, start + 1)
         assert process.poll() is None
-        reconcile._end_leftover(process.pid, start)
+        recovery.kill_leftover(process.pid, start)
         assert process.wait() == -signal.SIGKILL
 
 
@@ -177,8 +177,8 @@ def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.Mon
         assert start is not None
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        monkeypatch.setattr("orchestrator.experiment.reconcile.time.sleep", lambda _: pytest.fail("waits for a zombie"))
-        reconcile._end_leftover(process.pid, start)
+        monkeypatch.setattr("orchestrator.experiment.recovery.time.sleep", lambda _: pytest.fail("waits for a zombie"))
+        recovery.kill_leftover(process.pid, start)
 
 
 def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment import control, reconcile
+from orchestrator.experiment import control, reconcile, recovery
 from orchestrator.experiment.backend import LocalBackend
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.terminal import live_table, status_view
@@ -183,14 +183,14 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
     for rank, said in enumerate(codes):
         if said is not None:
             attempt.exit_of(rank).write_text(ExitRecord(code=said, message="").to_json())
-    rank, record = reconcile.last_word(attempt, len(codes))
+    rank, record = recovery.decisive_record(attempt, len(codes))
     assert rank == said_by
     assert (record.code if record else None) == code
 
 
 def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> None:
     AttemptPaths(tmp_path).exit.write_text(ExitRecord(code=1, message="").to_json())
-    assert reconcile.last_word(AttemptPaths(tmp_path), 1) == (None, ExitRecord(code=1, message=""))
+    assert recovery.decisive_record(AttemptPaths(tmp_path), 1) == (None, ExitRecord(code=1, message=""))
 
 
 def settled(experiment: Experiment, job: Job) -> Any:

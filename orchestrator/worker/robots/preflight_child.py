@@ -48,6 +48,7 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         return _refused(error)
     except OSError as error:
         problem = f"{error.filename or request.xml}: {error.strerror or error}"
+        return ExaminationAnswer(problem=" ".join(problem.split()), errno=error.errno)
     except MemoryError:
         problem = f"{request.xml}: {too_large(request.memory_mib)}"
     except Exception as error:  # whoever's bug it is, the other requests want their answers

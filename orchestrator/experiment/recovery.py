@@ -1,0 +1,185 @@
+"""What an earlier supervisor left behind: attempts in state RUNNING, unread requests, or a ledger that is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from orchestrator.core.errors import RunDirError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+    move,
+)
+from orchestrator.core.messages import ExitRecord, read_exit_record
+from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
+from orchestrator.core.procfs import is_zombie
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.machine.process_identity import same_process
+from orchestrator.supervisor import retry_policy
+
+RecordedJob: TypeAlias = tuple[int, Job, str | None]
+"""Position in the job file, the job as it was trained, hash of its robot."""
+
+
+def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
+    """Those of ``jobs`` that have started, according to their directories.
+
+    :raises RunDirError: for a directory that cannot be read; nothing was changed.
+    """
+    recorded: list[RecordedJob] = []
+    for position, job in enumerate(jobs):
+        directory = paths.job(job.job_id)
+        if directory.spec.exists() and directory.robot_hash.exists():
+            try:
+                spec = WorkerSpec.from_json(directory.spec.read_text())
+                robot_hash = directory.robot_hash.read_text() or None
+            except (OSError, ValueError, TypeError) as error:
+                raise RunDirError(
+                    f"{directory.spec}: cannot be read ({error}); move {directory.root} away to train that job again,"
+                    " and run the same command again"
+                ) from error
+            resources = dataclasses.replace(job.resources, ranks=spec.ranks)
+            recorded.append((position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash))
+    return recorded
+
+
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
+    """Enter ``jobs`` and their attempts into an empty ledger."""
+    ledger.put_jobs(jobs)
+    for _, job, _ in jobs:
+        directory = paths.job(job.job_id)
+        for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
+            paths_of_attempt = directory.attempt(number)
+            attempt = Attempt(
+                job_id=job.job_id,
+                number=number,
+                cpus=(),
+                gpus=(),
+                pid=None,
+                pid_start=None,
+                started_at=paths_of_attempt.root.stat().st_mtime,
+            )
+            ledger.start_attempt(attempt, queue_s=0.0)
+            _, record = decisive_record(paths_of_attempt, job.spec.ranks)
+            succeeded = record is not None and record.code == ExitCode.SUCCEEDED
+            cause = None if succeeded else Cause.SUPERVISOR_DIED
+            outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
+            _end_attempt(ledger, attempt, outcome, record, None, None if record is None else record.wall_s)
+            if succeeded and directory.model.exists():
+                ledger.set_state(job.job_id, Succeeded())
+    ledger.commit()
+
+
+def apply_late_requests(ledger: Ledger) -> None:
+    """Apply what the previous supervisor did not live to read; a ``stop`` was meant for that one and is dropped.
+
+    To be called before anybody can have made a request to the new supervisor.
+    """
+    requests = ledger.take_requests()
+    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
+    for request in requests:
+        job_id = request.job_id or ""
+        state = states.get(job_id)
+        new: State
+        match request.verb, state:
+            case "retry", Failed() | Cancelled():
+                new = Pending()
+            case "cancel", Pending() | Running():
+                new = Cancelled()
+            case _:
+                continue
+        states[job_id] = move(job_id, state, new)
+        ledger.set_state(job_id, new)
+    ledger.commit()
+
+
+def decisive_record(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord | None]:
+    """Rank (None with one rank only) and exit record that say why an attempt ended which no supervisor saw end.
+
+    That is rank 0, unless another rank has failed in a way that would happen again.
+    """
+    records = [read_exit_record(attempt.exit_of(rank)) for rank in range(ranks)]
+    errors = (ExitCode.ERROR, ExitCode.DIVERGED)
+    rank = next((rank for rank, record in enumerate(records) if record and record.code in errors), 0)
+    return (rank if ranks > 1 else None), records[rank]
+
+
+def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
+    """Kill what still runs of a job that a dead supervisor left RUNNING, and record how its attempt ended."""
+    if not isinstance(row.state, Running):
+        return row
+    attempt, directory = row.state.attempt, paths.job(row.job.job_id)
+    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
+        kill_leftover(attempt.pid, attempt.pid_start)
+    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks)
+    if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
+        outcome = retry_policy.judge(record.code, record, asked=None, oom_killed=False, rank=rank)
+    else:
+        outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
+    ended_at = _last_write(directory, attempt.number)
+    wall_s = None if ended_at is None else max(0.0, ended_at - attempt.started_at)
+    if record is not None and record.wall_s is not None:
+        wall_s = record.wall_s
+    _end_attempt(ledger, attempt, outcome, record, ended_at, wall_s)
+    new = retry_policy.next_state(
+        outcome, failures=row.state.failures, max_retries=row.job.max_retries, now=time.monotonic()
+    )
+    ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
+    return dataclasses.replace(row, state=new)
+
+
+def _end_attempt(
+    ledger: Ledger,
+    attempt: Attempt,
+    outcome: AttemptOutcome,
+    record: ExitRecord | None,
+    ended_at: float | None,
+    wall_s: float | None,
+) -> None:
+    ledger.end_attempt(
+        attempt.job_id,
+        attempt.number,
+        ended_at=ended_at,
+        wall_s=wall_s,
+        returncode=None if record is None else record.code,
+        ending=outcome,
+        max_rss_mib=None,
+        record=record,
+    )
+
+
+def _last_write(job: JobPaths, number: int) -> float | None:
+    """When an attempt wrote last: to about an iteration, when it ended. Seconds since the epoch; None without files."""
+    attempt = job.attempt(number)
+    files = (attempt.worker_log, attempt.exit, job.timings_csv)
+    return max((path.stat().st_mtime for path in files if path.exists()), default=None)
+
+
+def kill_leftover(pid: int, pid_start: float) -> None:
+    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it is gone.
+
+    Pid and start time together identify the process: no other one is ever killed.
+    """
+    deadline = time.monotonic() + 5.0
+    while same_process(pid, pid_start) and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        if is_zombie(pid):
+            return  # it stays one in a container whose first process reaps nobody
+        time.sleep(0.01)

@@ -1,0 +1,161 @@
+"""The plan of a run: on which machine, in which order, with which robots, and what speaks against it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import Problem, SpecError
+from orchestrator.core.job import Job
+from orchestrator.core.text import listed
+from orchestrator.experiment import preflight
+from orchestrator.experiment.backend import Backend, check_executor_name, open_backend
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import OnChange
+from orchestrator.jobfile import Experiment
+from orchestrator.machine import topology
+from orchestrator.machine.topology import Machine
+from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.termination import StopRequests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of a run, as on the command line."""
+
+    run_dir: Path
+    max_parallel: int | None = None
+    """Overrides the job file's value."""
+    fresh: bool = False
+    on_change: OnChange = "refuse"
+    rebuild_ledger: bool = False
+    executor: str = "local"
+    ray_address: str = "local"
+    """``local``, ``auto`` or ``HOST:PORT``."""
+    storage: str = "auto"
+    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
+    grace_s: float = 30.0
+    refuse_invalid: bool = True
+    """Whether one invalid robot refuses the whole run; otherwise only its jobs are FAILED."""
+    verdicts: Mapping[str, JobVerdict] | None = None
+    """For all jobs, where they are known already (:mod:`orchestrator.experiment.resume`); None: examine the robots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run will do."""
+
+    machine: Machine
+    backend: Backend
+    """To be closed by whoever called :func:`plan`."""
+    jobs: Sequence[Job]
+    """In order of launch."""
+    verdicts: Mapping[str, JobVerdict]
+    warnings: Sequence[str]
+    choices: Sequence[str]
+    """What was chosen where the job file says ``auto``, and why."""
+
+
+def plan(
+    experiment: Experiment,
+    options: RunOptions,
+    staging: Path,
+    *,
+    stops: StopRequests,
+    warm: preflight.Child | None = None,
+    claims_directory: Path | None = None,
+) -> Plan:
+    """Examine machines and robots without launching anything.
+
+    :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
+    :param claims_directory: where CPUs are claimed before other supervisors; None for no claims.
+    :raises KeyboardInterrupt: when ``stops`` holds a request.
+    :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
+    """
+    check_executor_name(options.executor)
+    machine = topology.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
+    with contextlib.ExitStack() as undo:
+        backend = open_backend(
+            options.executor,
+            machine=machine,
+            max_parallel=options.max_parallel or experiment.max_parallel,
+            claims_directory=claims_directory,
+            run_dir=options.run_dir if options.run_dir in staging.parents else staging,
+            jobs=experiment.jobs,
+            address=options.ray_address,
+            storage=options.storage,
+        )
+        undo.callback(backend.close)
+        verdicts = dict(
+            preflight.examine(experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check)
+            if options.verdicts is None
+            else options.verdicts
+        )
+        stops.check()
+        warnings = backend.ready()
+        stops.check()
+        problems = _refuse_unfit(experiment.jobs, verdicts, backend)
+        if problems and options.refuse_invalid:
+            raise SpecError(experiment.source, problems)
+        jobs = [_examined(job, verdicts[job.job_id]) for job in experiment.jobs]
+        undo.pop_all()
+    return Plan(
+        machine=machine,
+        backend=backend,
+        jobs=retry_policy.launch_order(jobs, experiment.order),
+        verdicts=verdicts,
+        warnings=[*warnings, *_robot_warnings(experiment.jobs, verdicts)],
+        choices=_choices(jobs, verdicts),
+    )
+
+
+def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend: Backend) -> list[Problem]:
+    """Every distinct problem. ``verdicts`` receives those that the backend finds."""
+    problems: dict[Problem, None] = {}
+    for job in jobs:
+        in_preflight = verdicts[job.job_id].problem
+        of_job = [*backend.problems(job), *([in_preflight] if in_preflight else [])]
+        if of_job:
+            problems.update(dict.fromkeys(of_job))
+            verdicts[job.job_id] = JobVerdict(problem=of_job[0])
+    return list(problems)
+
+
+def _examined(job: Job, verdict: JobVerdict) -> Job:
+    """``job`` with the task that was chosen for it, and its robot's path in the job directory."""
+    xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
+    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task))
+
+
+def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
+    """Each warning once per robot, however many jobs train it."""
+    names: dict[tuple[Path | None, str], list[str]] = {}
+    for job in jobs:
+        for warning in verdicts[job.job_id].warnings:
+            names.setdefault((job.xml_source, warning), []).append(job.spec.name)
+    return [f"{_listed(jobs_of_it)}: {warning}" for (_, warning), jobs_of_it in names.items()]
+
+
+def _choices(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
+    names: dict[tuple[Path | None, str | None, str], list[str]] = {}
+    for job in jobs:
+        if reason := verdicts[job.job_id].task_reason:
+            names.setdefault((job.xml_source, job.spec.task, reason), []).append(job.spec.name)
+    return [f"{_listed(jobs_of_it)}: task {task} ({reason})" for (_, task, reason), jobs_of_it in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return listed(list(dict.fromkeys(names)), 1)
+
+
+def dry_run(experiment: Experiment, options: RunOptions, *, warm: preflight.Child | None = None) -> Plan:
+    """The plan, made without a run directory; its backend is closed already."""
+    stops = StopRequests()
+    with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
+        dry_plan = plan(experiment, options, Path(staging), stops=stops, warm=warm)
+        dry_plan.backend.close()
+        return dry_plan
