@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-PHASES = ("starting", "training", "evaluating")
+from orchestrator.core.decoding import decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,8 @@ class Progress:
 
     @classmethod
     def from_line(cls, line: bytes) -> Progress:
-        """:raises ValueError: for whatever is not such a record; whoever inherits the socket can write to it."""
-        progress = cls(**_checked(cls, line))
-        if progress.phase not in PHASES:
-            raise ValueError(f"unknown phase {progress.phase!r}")
-        return progress
+        """:raises ValueError: for anything else; whoever inherits the socket can write to it."""
+        return decode(cls, line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +79,8 @@ class ExitRecord:
 
     @classmethod
     def from_json(cls, text: str) -> ExitRecord:
-        """:raises ValueError: for whatever is not such a record."""
-        return cls(**_checked(cls, text))
+        """:raises ValueError: for anything else."""
+        return decode(cls, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +120,7 @@ class ExaminationRequest:
 
     @classmethod
     def from_line(cls, line: bytes) -> ExaminationRequest:
-        return cls(**json.loads(line))
+        return decode(cls, line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,38 +157,7 @@ class ExaminationAnswer:
 
     @classmethod
     def from_line(cls, line: bytes) -> ExaminationAnswer:
-        return cls(**json.loads(line))
-
-
-_ACCEPTED: Mapping[str, tuple[type, ...]] = {
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "float | None": (int, float, type(None)),
-}
-
-
-def _checked(cls: type, text: str | bytes) -> dict[str, Any]:
-    """The fields of ``cls`` in a JSON object, of the right types; a float that is not finite becomes None."""
-    try:
-        values = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(values, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - what came in is wrong, not what our caller did
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-    for name, value in values.items():
-        if name not in kinds or not isinstance(value, _ACCEPTED.get(kinds[name], (str,))):
-            raise ValueError(f"{name}: unknown, or of the wrong type")
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ValueError(f"{name}: out of range")
-        if isinstance(value, float) and not math.isfinite(value):
-            values[name] = None
-    missing = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in values]
-    if missing:
-        raise ValueError(f"without {', '.join(missing)}")
-    return values
+        return decode(cls, line)
 
 
 def read_exit_record(path: Path) -> ExitRecord | None:

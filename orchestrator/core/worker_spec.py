@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.decoding import decode
+
 SINGLE_KINDS = ("option", "compiler")
 """Parts of a robot that ``model.*`` keys edit, of which it has one: ``model.option.timestep``."""
 
@@ -143,7 +145,8 @@ class WorkerSpec:
 
     @classmethod
     def from_json(cls, text: str) -> WorkerSpec:
-        return cls(**json.loads(text))
+        """:raises ValueError: naming the field that is unknown, missing or of another type."""
+        return decode(cls, text)
 
 
 NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from orchestrator.core.decoding import decode
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
 from orchestrator.core.worker_spec import WorkerSpec
 
@@ -115,7 +116,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
             job_id=row["job_id"],
             where=row["where_"],
             spec=WorkerSpec.from_json(row["spec"]),
-            resources=Resources(**json.loads(row["resources"])),
+            resources=decode(Resources, row["resources"]),
             max_retries=row["max_retries"],
             xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
             point=json.loads(row["point"]),

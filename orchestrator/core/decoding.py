@@ -1,0 +1,122 @@
+"""Dataclasses from JSON that another process wrote, every field checked against its declared type."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Reader: TypeAlias = Callable[[Any], Any]
+
+_KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number of 64 bits", (int,)),
+    float: ("a number", (float, int)),
+    str: ("text", (str,)),
+}
+_INT64 = range(-(2**63), 2**63)
+
+
+def decode(kind: type[T], text: str | bytes) -> T:
+    """The dataclass ``kind`` from a JSON object.
+
+    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where None is admitted.
+
+    :raises ValueError: naming the field, when it is unknown, missing or of another type.
+    """
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return _object(kind, values)
+
+
+def _object(kind: Callable[..., T], values: Any) -> T:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected an object, not {_shown(values)}")  # noqa: TRY004 - the input is wrong, no call
+    readers, required = _fields(kind)
+    if unknown := values.keys() - readers.keys():
+        raise ValueError(f"{min(unknown)}: unknown field")
+    if missing := required - values.keys():
+        raise ValueError(f"{min(missing)}: missing")
+    return kind(**{name: _read(readers[name], value, name) for name, value in values.items()})
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
+    """How each field is read, and the names of those without a default."""
+    hints = get_type_hints(kind)
+    none = dataclasses.MISSING
+    fields = dataclasses.fields(kind)
+    required = {field.name for field in fields if field.default is none and field.default_factory is none}
+    return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(required)
+
+
+def _reader(kind: Any) -> Reader:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if origin in (Union, UnionType):
+        readers = [_reader(one) for one in arguments if one is not NoneType]
+        return functools.partial(_either, readers, NoneType in arguments)
+    if origin is Literal:
+        return functools.partial(_one_of, arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        return functools.partial(_mapping, _reader(arguments[1]))
+    if origin is not None and issubclass(origin, Sequence):
+        return functools.partial(_sequence, _reader(arguments[0]))
+    if dataclasses.is_dataclass(kind):
+        return functools.partial(_object, cast(Callable[..., Any], kind))
+    return functools.partial(_scalar, kind)
+
+
+def _read(reader: Reader, value: Any, name: str) -> Any:
+    try:
+        return reader(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _scalar(kind: type, value: Any) -> Any:
+    expected, accepted = _KINDS[kind]
+    if type(value) not in accepted or (type(value) is int and value not in _INT64):
+        raise ValueError(f"expected {expected}, not {_shown(value)}")
+    return value
+
+
+def _one_of(values: Sequence[Any], value: Any) -> Any:
+    if value not in values:
+        raise ValueError(f"expected one of {', '.join(map(str, values))}, not {_shown(value)}")
+    return value
+
+
+def _either(readers: Sequence[Reader], optional: bool, value: Any) -> Any:
+    if optional and (value is None or (isinstance(value, float) and not math.isfinite(value))):
+        return None
+    for reader in readers[1:]:
+        with contextlib.suppress(ValueError):
+            return reader(value)
+    return readers[0](value)
+
+
+def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, not {_shown(value)}")  # noqa: TRY004 - as above
+    return {name: _read(reader, one, name) for name, one in value.items()}
+
+
+def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, not {_shown(value)}")  # noqa: TRY004 - as above
+    return tuple(_read(reader, one, f"[{index}]") for index, one in enumerate(value))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 40 else f"{text[:39]}…"

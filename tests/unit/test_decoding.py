@@ -1,0 +1,117 @@
+"""What crosses a process boundary as JSON comes back as it was sent, or is refused naming the field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from supervisor_helpers import make_spec
+
+from orchestrator.core.decoding import decode
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, ExitRecord, Progress
+from orchestrator.core.worker_spec import WorkerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str
+    sizes: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    count: int
+    share: float | None = None
+    on: bool = False
+    kind: Literal["a", "b"] = "a"
+    names: Sequence[str] = ()
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    first: Part | None = None
+    mixed: int | str = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def test_nested_values_come_back_as_they_were() -> None:
+    whole = Whole(
+        count=3,
+        share=0.5,
+        kind="b",
+        names=("x",),
+        parts={"p": Part(name="leg", sizes=(1.0, 2))},
+        first=Part(name="arm"),
+        mixed="text",
+        options={"anything": [None, {"deep": 1.5}]},
+    )
+    assert decode(Whole, json.dumps(dataclasses.asdict(whole))) == whole
+
+
+def test_a_field_with_a_default_may_be_missing() -> None:
+    assert decode(Whole, b'{"count": 1}') == Whole(count=1)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_is_none_where_there_may_be_none(text: str) -> None:
+    assert decode(Whole, f'{{"count": 1, "share": {text}}}').share is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[1]", "expected an object"),
+        ("{", "Expecting"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{}", "count: missing"),
+        ('{"count": 1, "colour": 2}', "colour: unknown field"),
+        ('{"count": true}', "count: expected a whole number"),
+        ('{"count": 1.5}', "count: expected a whole number"),
+        ('{"count": 9223372036854775808}', "count: expected a whole number of 64 bits"),
+        ('{"count": NaN}', "count: expected a whole number"),
+        ('{"count": null}', "count: expected a whole number"),
+        ('{"count": 1, "share": "x"}', 'share: expected a number, not "x"'),
+        ('{"count": 1, "on": 1}', "on: expected true or false"),
+        ('{"count": 1, "kind": "c"}', "kind: expected one of a, b"),
+        ('{"count": 1, "kind": []}', "kind: expected one of a, b"),
+        ('{"count": 1, "names": "abc"}', "names: expected a list"),
+        ('{"count": 1, "names": ["a", 2]}', r"names: \[1\]: expected text"),
+        ('{"count": 1, "parts": []}', "parts: expected an object"),
+        ('{"count": 1, "parts": {"p": {"sizes": []}}}', "parts: p: name: missing"),
+        ('{"count": 1, "first": {"name": "a", "sizes": ["x"]}}', r"first: sizes: \[0\]: expected a number"),
+        ('{"count": 1, "mixed": 1.5}', "mixed: expected"),
+    ],
+)
+def test_anything_else_is_refused_and_the_field_named(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        decode(Whole, text)
+
+
+def test_every_message_comes_back_as_it_was_sent() -> None:
+    progress = Progress(phase="training", env_steps=2**40, ep_rew_mean=1, cpu_share=0.5, learner="sb3")
+    assert Progress.from_line(progress.to_line()) == progress
+    record = ExitRecord(code=1, message="why", traceback="a\nb", resumed_from=7, eval_mean=-1.5)
+    assert ExitRecord.from_json(record.to_json()) == record
+    request = ExaminationRequest(xml="/a.xml", model_edits={"geom.a.size": [1, 2.5]}, alone=True, memory_mib=5)
+    assert ExaminationRequest.from_line(request.to_line()) == request
+    answer = ExaminationAnswer(warnings=("w",), hash="h", spoilt=True, figures={"bodies": 3, "root": None})
+    assert ExaminationAnswer.from_line(answer.to_line()) == answer
+
+
+def test_a_figure_that_is_not_finite_is_none_in_progress_and_exit_record() -> None:
+    assert Progress.from_line(Progress(phase="training", ep_rew_mean=math.nan).to_line()).ep_rew_mean is None
+    assert ExitRecord.from_json(ExitRecord(code=0, message="", eval_mean=math.inf).to_json()).eval_mean is None
+
+
+def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() -> None:
+    spec = make_spec("a-s0")
+    values = json.loads(spec.to_json())
+    assert WorkerSpec.from_json(spec.to_json()) == spec
+    for name in ("ranks", "backend", "mode", "video", "model_edits"):
+        del values[name]
+    assert WorkerSpec.from_json(json.dumps(values)) == spec
+    for changes, name in (({"seed": "0"}, "seed"), ({"algo": "dqn"}, "algo"), ({"normalise": True}, "normalise")):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            WorkerSpec.from_json(json.dumps(values | changes))
