@@ -1,4 +1,4 @@
-"""From what short trainings gave to a verdict for every job, and to ``certificate.json``."""
+"""From the results of short trainings to a verdict for every job, and to ``certificate.json``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from orchestrator.verify.verification_runs import ShortTraining
 
 FILE = "certificate.json"
 SCRATCH = "verify"
-"""Folder below the output directory with the trainings; stays only where something failed."""
+"""Folder below the output folder with the trainings; kept only where something failed."""
 
 DISTURBED = 0.05
-"""Share of its time waiting for a CPU, from which a training did not have one for itself."""
+"""A training that waits for a CPU for more than this share of its time did not have a CPU to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The short trainings of one job, one of a kind and repeat."""
+    """The short trainings of one job, one per repeat of each kind."""
 
     alone: Sequence[ShortTraining]
     together: Sequence[ShortTraining]
     resumed: Sequence[ShortTraining]
     again: ShortTraining | None = None
-    """Alone once more, where neighbours seem to have mattered: to tell them from chance."""
+    """Alone again, where the weights differed among neighbours: tells the effect of neighbours from randomness."""
     is_foreign: bool = False
-    """Whether the environment is the user's own or gymnasium's: it may keep state where we cannot see it."""
+    """Whether the environment is the user's own or gymnasium's, which may keep state that no checkpoint holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +42,20 @@ class JobVerdict:
     reasons: Sequence[str]
     """Why it failed."""
     notes: Sequence[str]
-    """What could not be tried, or should be known."""
+    """What could not be tested, and remarks."""
     alone_sha256: str | None
     together_sha256: str | None
     resumed_sha256: str | None
-    """Of the first repeat, or of the first that differs from it."""
+    """Hashes of the first repeat, or of the first that differs from it."""
     neighbours: int
-    """The most trainings at once beside it."""
+    """Largest number of other trainings at the same time."""
     resumed_from: int | None
-    """env_steps of the checkpoint that the killed one went on from (of the first repeat)."""
+    """env_steps of the checkpoint from which the killed training resumed (first repeat)."""
     iteration_alone_s: float | None
     iteration_together_s: float | None
-    """Medians."""
+    """Median seconds per iteration."""
     slowdown: Estimate | None
-    """Time per iteration among neighbours by that alone, its median and interval; None where there are no timings."""
+    """Time per iteration among neighbours divided by that alone; None where there are no timings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Certificate:
     iterations: int
     repeats: int
     lanes: int
-    """Trainings at once where there were neighbours."""
+    """Number of trainings at once among neighbours."""
     warnings: Sequence[str]
     machine: Mapping[str, Any]
     started_at: str
@@ -91,8 +91,8 @@ def judge(job_id: str, evidence: Evidence) -> JobVerdict:
         reasons=reasons,
         notes=_notes(evidence, neighbours),
         alone_sha256=alone.sha256,
-        together_sha256=_telling(evidence.together, alone.sha256),
-        resumed_sha256=_telling(evidence.resumed, alone.sha256),
+        together_sha256=_most_telling(evidence.together, alone.sha256),
+        resumed_sha256=_most_telling(evidence.resumed, alone.sha256),
         neighbours=neighbours,
         resumed_from=evidence.resumed[0].resumed_from if evidence.resumed else None,
         iteration_alone_s=_median_s(evidence.alone),
@@ -104,12 +104,12 @@ def judge(job_id: str, evidence: Evidence) -> JobVerdict:
 def _notes(evidence: Evidence, neighbours: int) -> list[str]:
     notes = []
     if not neighbours:
-        notes.append("no neighbour fits beside it (cores, memory or GPUs): it was alone each time")
+        notes.append("no neighbour fits beside it (cores, memory or GPUs): it was trained alone each time")
     for kind, ones in (("alone", evidence.alone), ("among neighbours", evidence.together)):
         waited_s, wall_s = sum(one.waited_s for one in ones), sum(sum(one.iteration_s) for one in ones)
         if waited_s > DISTURBED * wall_s:
-            text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: something else uses this machine"
-            notes.append(f"{text}, or trainings share a CPU; its slow-down is not to be trusted")
+            text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: another program uses this machine"
+            notes.append(f"{text}, or trainings share a CPU; its slow-down is unreliable")
     return notes
 
 
@@ -126,17 +126,17 @@ def _reasons(evidence: Evidence) -> list[str]:
     repeated = [*evidence.alone, *([evidence.again] if evidence.again is not None else [])]
     if any(one.sha256 != expected for one in repeated):
         return [
-            "not even alone twice the same weights: something other than its seed decides them"
-            " (randomness of its own, the time, files that change)"
+            "it has different weights even in two trainings alone: they depend on something other than its seed"
+            " (other random generators, the time, files that change)"
         ]
     reasons = []
     if any(one.sha256 != expected for one in evidence.together):
         reasons.append(
-            "other weights among neighbours than alone, and alone the same each time:"
+            "it has other weights among neighbours than alone, and the same weights each time alone:"
             " its environment depends on what runs beside it"
         )
     if not all(one.was_killed for one in evidence.resumed):
-        reasons.append("it ended before it could be killed; longer iterations, or more of them, give the time")
+        reasons.append("it ended before it could be killed; use longer iterations, or more of them (--iterations)")
     if changed := [one for one in evidence.resumed if one.sha256 != expected]:
         reasons.append(_why_not_resumed(changed[0], is_foreign=evidence.is_foreign))
     return reasons
@@ -145,26 +145,27 @@ def _reasons(evidence: Evidence) -> list[str]:
 def _why_not_resumed(one: ShortTraining, *, is_foreign: bool) -> str:
     if one.unsaveable is not None:
         return (
-            f"other weights when killed and resumed: its environment's state cannot be saved ({one.unsaveable}), so new"
-            " episodes begin; get_state() and set_state(state) on the environment make it resumable"
+            f"it has other weights when killed and resumed: its environment's state cannot be saved ({one.unsaveable}),"
+            " so new episodes begin; define get_state() and set_state(state) on the environment to make it resumable"
         )
-    where = "nowhere" if one.resumed_from is None else f"the checkpoint at {one.resumed_from} env_steps"
-    text = f"other weights when killed and resumed from {where} than in one piece"
+    where = "the beginning" if one.resumed_from is None else f"the checkpoint at {one.resumed_from} env_steps"
+    text = f"it has other weights when killed and resumed from {where} than without interruption"
     if is_foreign:
         text += (
-            "; what its environment keeps outside of its attributes is in no checkpoint:"
-            " get_state() and set_state(state) on it save that too"
+            "; state that its environment keeps outside of its attributes is in no checkpoint:"
+            " define get_state() and set_state(state) on it to save that too"
         )
     return text
 
 
 def seems_disturbed(evidence: Evidence) -> bool:
-    """Whether neighbours, or chance, have changed the weights."""
+    """Whether neighbours, or randomness, have changed the weights."""
     expected = evidence.alone[0].sha256
     return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
 
 
-def _telling(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
+def _most_telling(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
+    """The first hash that differs from ``expected``, else ``expected``; None without trainings."""
     different = [one.sha256 for one in ones if one.sha256 != expected]
     return different[0] if different else expected if ones else None
 
@@ -175,7 +176,7 @@ def _median_s(ones: Sequence[ShortTraining]) -> float | None:
 
 
 def _slowdown(evidence: Evidence) -> Estimate | None:
-    """From iterations; from repeats, each by its median, where there are several: they hold the machine's drift too."""
+    """The ratio of iterations; of the repeats' medians where there are several, which include the machine's drift."""
     alone, together = evidence.alone, evidence.together
     if not all(one.iteration_s for one in (*alone, *together)) or not together:
         return None

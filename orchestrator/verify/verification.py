@@ -1,7 +1,7 @@
-"""Non-interference certificate: the same seed trained alone, among neighbours, and killed in the middle and resumed.
+"""The procedure of ``verify``: each job trained alone, among neighbours, and killed midway and resumed.
 
-Every job is trained a few iterations in each way, through the real supervisor in scratch run directories; the
-hashes of all weights must be equal. The slow-down among neighbours comes with it.
+Every job is trained for a few iterations in each way, by the real supervisor in scratch run directories. The hashes of
+all weights must be equal. The slow-down among neighbours is measured as well.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ __all__ = ["FILE", "SCRATCH", "Certificate", "JobVerdict", "VerifyOptions", "ver
 
 ITERATIONS = 6
 LEAST_ITERATIONS = 3
-"""One before the kill, one after it, and one for either to be in the middle of."""
+"""One iteration before the kill, one after it, and one during which the worker is killed."""
 PATIENCE_S = 150.0
-"""For trainings alone and among neighbours, where no jobs were named; the killed ones take about half as long."""
+"""Time for trainings alone and among neighbours, where no jobs are named; killed ones take about half as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What the command line may say."""
+    """Options of the command."""
 
     jobs: Sequence[str] = ()
-    """Ids, beginnings of ids, or patterns; none: the first of every robot and task, as many as some minutes hold."""
+    """Ids, beginnings of ids, or patterns; none: the first job of every robot and task, as many as time allows."""
     iterations: int = ITERATIONS
     repeats: int = 1
     output: Path | None = None
-    """Where the certificate goes; None: the run directory, or ``runs/<name>-verify`` for a job file."""
+    """Folder of the certificate; None: the run directory, or ``runs/<name>-verify`` for a job file."""
 
 
 def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) -> tuple[Certificate, Path]:
-    """Verify jobs of a run directory or a job file; the certificate and the directory that it was written into.
+    """Verify jobs of a run directory or a job file. Returns the certificate and the folder that it was written to.
 
-    :param tell: called with a line on what is done.
-    :raises UsageError: for anything the user can mend; nothing was launched then.
+    :param tell: called with a line of progress.
+    :raises UsageError: for what the user can correct; nothing has been launched.
     :raises DiskFullError: no process is left.
     :raises KeyboardInterrupt: after Ctrl-C; no process is left.
     """
     if options.iterations < LEAST_ITERATIONS:
-        text = f"at least {LEAST_ITERATIONS}, for one before the kill and one after it"
+        text = f"at least {LEAST_ITERATIONS}, so that there is one before the kill and one after it"
         raise UsageError(f"--iterations {options.iterations}: expected {text}")
     is_run_dir = source.is_dir()
     output = options.output or (
@@ -82,7 +82,7 @@ def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) ->
             selection = of_job_file(source, options.jobs, scratch.staging, stops)
         if not selection.cases:
             why = "; ".join(f"{job_id}: {text}" for job_id, text in selection.left_out.items())
-            raise UsageError(f"{source}: no job that could be verified{f' ({why})' if why else ''}")
+            raise UsageError(f"{source}: no job can be verified{f' ({why})' if why else ''}")
         certificate = _Verification(selection, options, scratch, stops, tell).run()
         write_whole(output / FILE, certificate.to_json())
         _clear(scratch, keep=certificate.verdict == "FAIL")
@@ -93,7 +93,7 @@ def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) ->
 
 
 def _clear(scratch: RunPaths, *, keep: bool = False) -> None:
-    """What an earlier verification left, or unless ``keep`` this one."""
+    """Remove the trainings of an earlier verification, or of this one unless ``keep``."""
     for entry in scratch.root.iterdir():
         if entry.is_dir() and (not keep or entry == scratch.staging):
             shutil.rmtree(entry)
@@ -122,7 +122,7 @@ class _Verification:
         self.claims = CpuClaims(shared_directory(), (cpu.index for cpu in self.machine.cpus))
         self.lanes = max(2, self.machine.capacity)
         if self.machine.capacity < 2:
-            # A neighbour there must be: two share what there is.
+            # There must be a neighbour: two trainings share the one core.
             self.machine = dataclasses.replace(self.machine, quota=None)
 
     def run(self) -> Certificate:
@@ -132,7 +132,7 @@ class _Verification:
             deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
             for number, group in enumerate(verification_runs.groups(cases, self._has_room)):
                 if number and time.monotonic() > deadline:
-                    why = f"no time: {PATIENCE_S:g} s were over; --jobs names what must be verified"
+                    why = f"the time of {PATIENCE_S:g} s was over; name jobs with --jobs to verify them in any case"
                     left_out |= {case.job.job_id: why for case in group}
                 else:
                     self._compare(group, f"{repeat}-{number}")
@@ -161,12 +161,12 @@ class _Verification:
         )
 
     def _compare(self, group: Sequence[Case], name: str) -> None:
-        """Alone and among neighbours, soon after each other: the drift of the machine shall not look like slow-down."""
+        """Train alone and among neighbours in close succession, so that drift is not taken for slow-down."""
         names = ", ".join(case.job.job_id for case in group)
         short = [self._short(case) for case in group]
-        self.tell(f"alone: {names}")
+        self.tell(f"Training alone: {names}")
         alone = self._train(f"alone-{name}", short, self._slots(1))
-        self.tell(f"among neighbours, {self.lanes} at once: {names}")
+        self.tell(f"Training among neighbours, {self.lanes} at once: {names}")
         neighbours = [neighbour_of(short, index) for index in range(self.lanes - 1)]
         together = self._train(f"together-{name}", short, self._slots(self.lanes), neighbours=neighbours)
         for job_id in alone:
@@ -174,15 +174,15 @@ class _Verification:
             self.together[job_id].append(together[job_id])
 
     def _train_killed(self, cases: Sequence[Case], repeat: int) -> None:
-        self.tell(f"killed in the middle and resumed: {', '.join(case.job.job_id for case in cases)}")
-        dice = random.Random(os.urandom(8))
+        self.tell(f"Training, killed midway and resumed: {', '.join(case.job.job_id for case in cases)}")
+        rng = random.Random(os.urandom(8))
         middle = (self.options.iterations + 1) // 2
         kills = {
-            job_id: Kill(iterations=middle, delay_s=dice.uniform(0.0, median(one.iteration_s or (0.0,))))
+            job_id: Kill(iterations=middle, delay_s=rng.uniform(0.0, median(one.iteration_s or (0.0,))))
             for job_id, (*_, one) in self.alone.items()
         }
         killed = self._resume(f"resumed-{repeat}", cases, kills)
-        # Iterations of milliseconds may be over before the kill kills: then as early as a checkpoint stands for sure.
+        # A training with very short iterations may end before it is killed: repeat it, killed right after a checkpoint.
         missed = [case for case in cases if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)]
         if missed:
             early = Kill(iterations=2, delay_s=0.0)
@@ -218,7 +218,7 @@ class _Verification:
             is_foreign=case.job.spec.task is None,
         )
         if seems_disturbed(evidence):
-            self.tell(f"{job_id} once more alone: is it the neighbours, or chance?")
+            self.tell(f"Training {job_id} alone again, to tell the effect of neighbours from randomness")
             trained = self._train(f"again-{job_id}", [self._short(case)], self._slots(1))
             evidence = dataclasses.replace(evidence, again=trained[job_id])
         return judge(job_id, evidence)
@@ -233,10 +233,10 @@ class _Verification:
         cpus = len(self.machine.cpus)
         with self.claims.choosing() as elsewhere:
             if elsewhere:
-                text = "slow-downs are not to be trusted, weights must be the same all the same"
-                self._warn(f"other experiments of yours hold {len(elsewhere)} of {cpus} CPUs: {text}")
+                text = "slow-downs are unreliable, weights must nevertheless be equal"
+                self._warn(f"other experiments of this user hold {len(elsewhere)} of {cpus} CPUs: {text}")
         if lanes > cpus:
-            self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it, and slow each other")
+            self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down")
         return SlotPool(self.machine, lanes, self.claims)
 
     def _warn(self, text: str) -> None:
@@ -245,6 +245,6 @@ class _Verification:
         self.warnings[text] = None
 
     def _has_room(self, jobs: Sequence[Job]) -> bool:
-        """Whether all ``jobs`` get a slot at once; memory is seen to when they start."""
+        """Whether all ``jobs`` get a slot at once; memory is checked when they start."""
         cores, gpus = (sum(getattr(job.resources, name) for job in jobs) for name in ("all_cores", "all_gpus"))
         return len(jobs) <= self.lanes and cores <= self.lanes and gpus <= len(self.machine.gpus)

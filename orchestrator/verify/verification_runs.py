@@ -1,4 +1,4 @@
-"""Short trainings through the real supervisor, in scratch run directories; some with neighbours, some killed midway."""
+"""Short trainings by the real supervisor in scratch run directories; some with neighbours, some killed midway."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify.cases import Case
 
 LOOK_EVERY_S = 0.005
-"""How often it is looked whether a worker is as far as it is to be killed."""
+"""Polling interval of the progress of workers that are to be killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """When a worker is killed: ``delay_s`` after its ``iterations``-th iteration is over."""
+    """When a worker is killed: ``delay_s`` after it has finished ``iterations`` iterations."""
 
     iterations: int
     delay_s: float
@@ -40,40 +40,40 @@ NO_KILLS: Mapping[str, Kill] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortTraining:
-    """What became of one short training."""
+    """The result of one short training."""
 
     sha256: str | None
-    """Of its weights; None when there are none."""
+    """Hash of the weights; None when there are none."""
     problem: str = ""
-    """Why there are none."""
+    """Why there are no weights."""
     iteration_s: tuple[float, ...] = ()
-    """Wall time of each iteration but the first, which warms up."""
+    """Wall time of each iteration except the first, which is the warm-up."""
     waited_s: float = 0.0
-    """Of these in all, how long it was runnable without a CPU; 0 where the system does not tell."""
+    """Time in these iterations in which it was runnable but had no CPU; 0 where the system does not report it."""
     neighbours: int = 0
-    """The most other trainings at once beside it."""
+    """Largest number of other trainings at the same time."""
     was_killed: bool = False
     resumed_from: int | None = None
-    """env_steps; None for one that went on from nothing, or was not killed."""
+    """env_steps of the checkpoint; None without a checkpoint, or for a training that was not killed."""
     unsaveable: str | None = None
-    """Why its environments' state is in no checkpoint."""
+    """Why the state of its environments is in no checkpoint; None where it is."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KillingExecutor:
-    """Another executor, some of whose workers are killed in the middle; the supervisor sees them die of SIGKILL."""
+    """Wraps an executor and kills some of its workers midway; the supervisor sees them end by SIGKILL."""
 
     inner: Executor
     kills: Mapping[str, Kill]
-    """By ``job_id``; of each, the first attempt is killed."""
+    """By ``job_id``; the first attempt of each is killed."""
     killed: set[str] = field(default_factory=set, init=False)
     neighbours: dict[str, int] = field(default_factory=dict, init=False)
-    """The most others at once, by ``job_id``."""
+    """``job_id`` → largest number of other workers at the same time."""
     _running: set[Handle] = field(default_factory=set, init=False)
     _watched: dict[Handle, Path] = field(default_factory=dict, init=False)
-    """``progress.csv`` of those that are to be killed."""
+    """``progress.csv`` of workers that are to be killed."""
     _due: dict[Handle, float] = field(default_factory=dict, init=False)
-    """When; monotonic seconds."""
+    """When a worker is killed; monotonic seconds."""
 
     def submit(self, launch: Launch) -> Handle:
         handle = self.inner.submit(launch)
@@ -87,14 +87,14 @@ class KillingExecutor:
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
         while True:
-            left_s = max(0.0, deadline - time.monotonic())
+            remaining_s = max(0.0, deadline - time.monotonic())
             busy = self._watched or self._due
-            events = self.inner.poll(min(left_s, LOOK_EVERY_S) if busy else left_s)
+            events = self.inner.poll(min(remaining_s, LOOK_EVERY_S) if busy else remaining_s)
             for event in events:
                 if isinstance(event, Exited):
                     self._forget(event.handle)
-            self._look()
-            if events or left_s == 0.0:
+            self._kill_due()
+            if events or remaining_s == 0.0:
                 return events
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
@@ -108,41 +108,42 @@ class KillingExecutor:
         self._watched.pop(handle, None)
         self._due.pop(handle, None)
 
-    def _look(self) -> None:
+    def _kill_due(self) -> None:
         now = time.monotonic()
         for handle, table in list(self._watched.items()):
             kill_at = self.kills[handle.job_id]
             if _rows(table) >= kill_at.iterations:
                 del self._watched[handle]
                 self._due[handle] = now + kill_at.delay_s
-        for handle, when in list(self._due.items()):
-            if now >= when:
+        for handle, due in list(self._due.items()):
+            if now >= due:
                 del self._due[handle]
                 self.killed.add(handle.job_id)
                 self.inner.cancel(handle, kill=True)
 
 
 def _rows(table: Path) -> int:
-    """Whole rows below the header."""
+    """Number of complete rows below the header."""
     try:
         return table.read_bytes().count(b"\n") - 1
     except FileNotFoundError:
         return 0
 
 
-class _Watcher(SilentReporter):
-    """Tells how many of the cases are over."""
+class _CaseReporter(SilentReporter):
+    """Calls ``done`` when all cases have ended, and passes on warnings."""
 
-    def __init__(self, cases: Sequence[Case], over: Callable[[int], None], warn: Callable[[str], None]) -> None:
-        self._left = {case.job.job_id for case in cases}
-        self._over, self._warn = over, warn
+    def __init__(self, cases: Sequence[Case], done: Callable[[], None], warn: Callable[[str], None]) -> None:
+        self._running = {case.job.job_id for case in cases}
+        self._done, self._warn = done, warn
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         if kind == "warning":
             self._warn(message)
-        if kind in ("succeeded", "failed", "cancelled") and facts["job_id"] in self._left:
-            self._left.remove(facts["job_id"])
-            self._over(len(self._left))
+        if kind in ("succeeded", "failed", "cancelled") and facts["job_id"] in self._running:
+            self._running.remove(facts["job_id"])
+            if not self._running:
+                self._done()
 
 
 def train(
@@ -155,13 +156,13 @@ def train(
     kills: Mapping[str, Kill] = NO_KILLS,
     tell: Callable[[str], None],
 ) -> dict[str, ShortTraining]:
-    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in what room is left.
+    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in the remaining slots.
 
-    When all cases are over, the neighbours are killed.
+    The neighbours are killed when all cases have ended. No process is left, whatever is raised.
 
-    :param root: a run directory to be made.
-    :raises KeyboardInterrupt: when ``stops`` holds one; no process is left.
-    :raises DiskFullError: likewise.
+    :param root: the run directory, which is created.
+    :raises KeyboardInterrupt: a stop was requested through ``stops``.
+    :raises DiskFullError: no space is left.
     """
     paths = RunPaths(root)
     root.mkdir(parents=True)
@@ -169,18 +170,13 @@ def train(
     executor = KillingExecutor(inner=LocalExecutor(), kills=kills)
     try:
         rows = _enter(paths, ledger, [*cases, *neighbours])
-
-        def over(left: int) -> None:
-            if left == 0:
-                supervisor.request_stop("enough is trained")
-
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
             ledger=ledger,
             executor=executor,
             slots=slots,
-            reporter=_Watcher(cases, over, tell),
+            reporter=_CaseReporter(cases, lambda: supervisor.request_stop("all cases have ended"), tell),
             grace_s=0.0,
         )
         stops.deliver_to(supervisor.request_stop)
@@ -199,7 +195,7 @@ def train(
 
 
 def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
-    """Jobs into the ledger, robots into the job directories."""
+    """Write jobs to the ledger and robots to the job directories."""
     ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
     ledger.commit()
     for entry in entries:
@@ -217,7 +213,7 @@ def _trained(paths: JobPaths, attempts: int, state: State, executor: KillingExec
     if isinstance(state, Failed):
         problem = state.message
     elif record is None or record.weights_sha256 is None:
-        problem = f"{paths.attempts}: its last word holds no hash of the weights"
+        problem = f"{paths.attempts}: the exit record holds no hash of the weights"
     return ShortTraining(
         sha256=None if problem or record is None else record.weights_sha256,
         problem=problem,
@@ -231,11 +227,11 @@ def _trained(paths: JobPaths, attempts: int, state: State, executor: KillingExec
 
 
 def groups(cases: Sequence[Case], room: Callable[[Sequence[Job]], bool]) -> list[list[Case]]:
-    """``cases`` in order, each group as large as there is ``room`` for at once; one too large for it is alone."""
-    found: list[list[Case]] = []
+    """``cases`` in order, in groups as large as there is ``room`` for at once; a case without room is a group."""
+    result: list[list[Case]] = []
     for case in cases:
-        if found and room([*(other.job for other in found[-1]), case.job]):
-            found[-1].append(case)
+        if result and room([*(other.job for other in result[-1]), case.job]):
+            result[-1].append(case)
         else:
-            found.append([case])
-    return found
+            result.append([case])
+    return result
