@@ -1,9 +1,9 @@
-"""Train many reinforcement-learning policies at once, each in a process of its own.
+"""Train many reinforcement-learning policies at once, each in its own process.
 
     import orchestrator
     results = orchestrator.train(["a.xml", "b.xml"], task="forward", total_timesteps=200_000)
 
-Names are loaded when they are first asked for, so that workers pay for none of them.
+Names are imported when they are first used, so that workers do not load them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``python -m orchestrator``."""
+"""Entry point of ``python -m orchestrator`` and of the ``orchestrator`` script."""
 
 import signal
 
-# Until there is something to save, Ctrl-C simply ends us, without a traceback of whatever is being imported.
+# Until there is something to save, Ctrl-C ends the process at once, without a traceback from an import.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

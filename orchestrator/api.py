@@ -1,8 +1,8 @@
-"""The command as functions, for scripts, notebooks and searches over bodies.
+"""The ``run`` command as functions, for scripts, notebooks and searches over robots.
 
-Both run the supervisor in the calling thread and return when it is done. Training happens in
-processes of its own as always: no ``if __name__ == "__main__"`` is needed, a running event loop
-is not touched, and nothing is left behind.
+Both functions run the supervisor in the calling thread and return when it has ended. Every training has its own
+process, as with the command: no ``if __name__ == "__main__"`` is needed, a running event loop is not disturbed, and
+no process or open file remains.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from orchestrator.terminal.live_table import LineReporter
 
 StrPath = str | os.PathLike[str]
 
-_XML_PROBLEM = re.compile(r"jobs\[(\d+)\]\.xml\Z")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one training."""
+    """Result of one training."""
 
     ok: bool
     error: str | None
-    """Why there is no trained policy; None when there is one."""
+    """Why there is no trained policy; None if there is one."""
     job_id: str | None
-    """None for a robot whose file could not even be found."""
+    """None for a robot whose file cannot be read."""
     xml: str | None
     seed: int
     state: str
@@ -49,13 +47,13 @@ class Result:
     model: Path | None
     """``model.zip``, for ``stable_baselines3.PPO.load``."""
     vecnormalize: Path | None
-    """Where normalisation was on: for ``VecNormalize.load``."""
+    """Normalisation statistics, for ``VecNormalize.load``; None if normalisation was off."""
     job_dir: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult:
-    """What became of an experiment. Iterates over its results, in the order of the job file."""
+    """Result of an experiment; ``results`` are in the order of the job file."""
 
     run_dir: Path
     results: tuple[Result, ...]
@@ -79,18 +77,18 @@ def run(
     storage: str = "auto",
     show: bool = False,
 ) -> ExperimentResult:
-    """``python -m orchestrator run JOBS``: runs the job file, or goes on with it.
+    """Run a job file, or resume it, as ``python -m orchestrator run JOBS`` does.
 
-    :param jobs: the job file.
-    :param overrides: defaults to set, as ``--set``: ``{"ppo.n_steps": 512}``.
-    :param executor: what launches the jobs, as ``--executor``: ``"local"`` or ``"ray"``.
-    :param ray_address: of the cluster, as ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
-    :param storage: how files travel to other machines, as ``--storage``.
-    :param show: print a line an event.
-    :raises UsageError: as the command would end with 2; a SpecError holds every problem found.
-    :raises DiskFullError: no space left; everything has stopped, and the same call resumes.
-    :raises ClusterLostError: the head of the cluster is gone, and its jobs with it; the same call resumes.
-    :raises KeyboardInterrupt: after Ctrl-C, once every worker has left; the same call resumes.
+    :param jobs: path of the job file.
+    :param overrides: defaults to set, as with ``--set``: ``{"ppo.n_steps": 512}``.
+    :param executor: what launches the jobs, as with ``--executor``: ``"local"`` or ``"ray"``.
+    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
+    :param storage: how other machines access the run directory, as with ``--storage``.
+    :param show: print one line per event.
+    :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
+    :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
+    :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
+    :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited; the same call resumes.
     """
     path = Path(jobs)
     experiment = load(path, overrides=overrides or {})
@@ -127,21 +125,21 @@ def train(
     show: bool = False,
     **defaults: Any,
 ) -> list[Result]:
-    """Train a policy for every robot, a process each, as many at once as there are cores.
+    """Train a policy for every robot, each in its own process, as many at once as there are cores.
 
-    Results come in the order of ``xmls`` (for each, in the order of ``seeds``). A robot that cannot be
-    trained has ``ok`` False and ``error`` says why; the others are trained all the same.
+    Results are in the order of ``xmls``, and for each robot in the order of ``seeds``. The result of a robot that
+    cannot be trained has ``ok`` False and the reason in ``error``; the other robots are trained.
 
     :param xmls: MJCF files.
-    :param task: as in a job file; ``"auto"``, what suits each robot's structure, unless ``env`` or ``entry_point`` is
-        among ``defaults``.
-    :param run_dir: where everything goes; a new folder below ``runs/`` when not given.
-    :param executor: as for :func:`run`, like ``ray_address`` and ``storage``.
+    :param task: as in a job file; the default is ``"auto"`` (chosen from each robot's structure), or no task if
+        ``defaults`` has ``env`` or ``entry_point``.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``.
+    :param executor: as for :func:`run`, and so are ``ray_address``, ``storage`` and ``show``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
-    :raises UsageError: when what all robots share is wrong: an unknown key, an impossible value.
-    :raises DiskFullError: no space left; everything has stopped. Likewise ClusterLostError: the head of the cluster is
-        gone.
-    :raises KeyboardInterrupt: after Ctrl-C, once every worker has left.
+    :raises UsageError: when settings that all robots share are invalid, such as an unknown key.
+    :raises DiskFullError: no space is left; every job has stopped.
+    :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
+    :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited.
     """
     if isinstance(xmls, str | os.PathLike):
         raise UsageError("train: xmls is one path; expected a sequence of them, such as [path]")
@@ -154,8 +152,7 @@ def train(
     shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
     if task is not None:
         shared["task"] = task
-    unusable: dict[int, str] = {}
-    experiment = _declare(root.name, shared, files, unusable)
+    experiment, unusable = _declare(root.name, shared, files)
     rows: dict[tuple[str, int], Result] = {}
     if experiment is not None:
         options = run_plan.RunOptions(
@@ -168,40 +165,37 @@ def train(
         )
         finished = _finish(experiment, options, show=show, given=None)
         rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
-    results = []
-    for index, file in enumerate(files):
-        for seed in seeds:
-            known = rows.get((_name(index, file), seed))
-            results.append(known if known is not None else _unusable(file, seed, unusable[index]))
-    return results
+    return [
+        rows.get((_name(index, file), seed)) or _unusable(file, seed, unusable[index])
+        for index, file in enumerate(files)
+        for seed in seeds
+    ]
 
 
-def _declare(
-    name: str, shared: Mapping[str, Any], files: Sequence[Path], unusable: dict[int, str]
-) -> Experiment | None:
-    """The experiment over all usable files; fills ``unusable`` with the others. None when there is nothing left."""
-    left = list(range(len(files)))
-    while left:
-        jobs = [{"name": _name(index, files[index]), "xml": _escaped(files[index])} for index in left]
+def _declare(name: str, shared: Mapping[str, Any], files: Sequence[Path]) -> tuple[Experiment | None, dict[int, str]]:
+    """The experiment over all usable files (None without any), and by index why the other files are unusable."""
+    unusable: dict[int, str] = {}
+    while len(unusable) < len(files):
+        usable = [index for index in range(len(files)) if index not in unusable]
+        jobs = [{"name": _name(index, files[index]), "xml": _escaped(files[index])} for index in usable]
         data = {"name": name, "defaults": dict(shared), "jobs": jobs}
         try:
-            return from_mapping(data, source="orchestrator.train", base=Path.cwd())
+            return from_mapping(data, source="orchestrator.train", base=Path.cwd()), unusable
         except SpecError as error:
-            bad = {int(match[1]): problem for problem in error.problems if (match := _XML_PROBLEM.match(problem.where))}
-            if len(bad) < len(error.problems):
-                raise
-            unusable.update({left[place]: problem.message for place, problem in bad.items()})
-            left = [index for place, index in enumerate(left) if place not in bad]
-    return None
+            for problem in error.problems:
+                if problem.job_index is None:
+                    raise
+                unusable[usable[problem.job_index]] = problem.message
+    return None, unusable
 
 
 def _name(index: int, file: Path) -> str:
-    """Unique even where two robots' files are named alike."""
+    """A name that is unique even where two files have the same name."""
     return f"{index:03d}-{file.stem}"
 
 
 def _escaped(file: Path) -> str:
-    """As an ``xml`` entry that means this one file, whatever characters its name has."""
+    """The path as a glob that matches this one file, whatever characters it contains."""
     return re.sub(r"([*?[])", r"[\1]", str(file))
 
 
@@ -224,7 +218,7 @@ def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
     job = paths.job(row["job_id"])
     return Result(
         ok=ok,
-        error=None if ok else _why(row),
+        error=None if ok else _error(row),
         job_id=row["job_id"],
         xml=row["xml"],
         seed=row["seed"],
@@ -239,16 +233,16 @@ def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
     )
 
 
-def _why(row: Mapping[str, Any]) -> str:
+def _error(row: Mapping[str, Any]) -> str:
     if row["state"] in ("PENDING", "RUNNING"):
-        return "stopped before it was finished; the same call on the same run_dir goes on with it"
+        return "stopped before it was finished; the same call with the same run_dir resumes it"
     return str(row["message"] or row["state"].lower())
 
 
-def _unusable(file: Path, seed: int, why: str) -> Result:
+def _unusable(file: Path, seed: int, error: str) -> Result:
     return Result(
         ok=False,
-        error=why,
+        error=error,
         job_id=None,
         xml=str(file),
         seed=seed,

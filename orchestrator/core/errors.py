@@ -37,6 +37,8 @@ class Problem:
 
     where: str
     message: str
+    job_index: int | None = None
+    """Index of the one job of the file that is wrong, where its robot file is; None for any other problem."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message

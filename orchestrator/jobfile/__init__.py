@@ -1,10 +1,10 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
-``load`` reads a file, ``from_mapping`` takes what a file would hold. Four layers make a job, each laid over the
-one before, tables key by key: the built-in defaults, ``[defaults]``, ``--set`` (``overrides``), the job's own table,
-and of its matrix one point. So ``--set`` replaces a default, and a job's own key still wins.
+:func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are layers, each of which
+overrides the one before, tables key by key: the built-in defaults, ``[defaults]``, ``--set`` (``overrides``), the
+job's own table, and one point of its matrix. So ``--set`` replaces a default, and a job's own key wins over it.
 
-Every problem of a file is found before anything is raised, and reported once, at the place where it was written.
+All problems of a file are found before anything is raised, each reported once, at the place where it was written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.jobfile.expand import expand
 from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.validation import check
-from orchestrator.jobfile.validation_errors import in_place_order, quoted, suggestion
+from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
 __all__ = ["Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
@@ -32,18 +32,18 @@ NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A job file, resolved."""
+    """A job file, resolved into jobs."""
 
     name: str
     max_parallel: int | None
-    """None: as many as the machine has cores for."""
+    """Largest number of jobs at once; None: as many as the machine has cores for."""
     order: Literal["longest-first", "as-listed"]
-    """The wish; ``jobs`` stand as listed."""
+    """Order of launch; ``jobs`` are in the order of the file."""
     jobs: tuple[Job, ...]
     source: str
     """The job file as the user named it, for messages."""
     base: Path
-    """Directory that relative paths start from, absolute."""
+    """Absolute directory to which relative paths refer."""
 
     @property
     def directory_name(self) -> str:
@@ -54,12 +54,12 @@ class Experiment:
 def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experiment:
     """Read a job file.
 
-    :param overrides: dotted keys of ``[defaults]`` and their values, as by :func:`parse_override`.
+    :param overrides: dotted keys of ``[defaults]`` and their values, as from :func:`parse_override`.
     :raises SpecError: with every problem of the file.
     """
     source = str(path)
     try:
-        # A byte order mark is no fault of the user's, so it is left out.
+        # Some editors write a byte order mark, which TOML does not allow.
         text = path.read_bytes().decode("utf-8-sig")
         data = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -71,28 +71,28 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experime
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, endless brackets
         raise SpecError(source, [Problem(where="", message=f"is not a job file: {error}")]) from None
     except OSError as error:
-        raise SpecError(source, [Problem(where="", message=_why_unread(path, error))]) from None
+        raise SpecError(source, [Problem(where="", message=_read_error(path, error))]) from None
     return from_mapping(data, source=source, base=path.parent, overrides=overrides)
 
 
 def from_mapping(
     data: Mapping[str, Any], *, source: str, base: Path, overrides: Mapping[str, Any] = NO_OVERRIDES
 ) -> Experiment:
-    """Resolve what a job file holds.
+    """Resolve the content of a job file.
 
-    :param source: what messages call it.
-    :param base: directory that relative paths start from.
+    :param source: name of the file in messages.
+    :param base: directory to which relative paths refer.
     :raises SpecError: with every problem found, sorted by place.
     """
     base = base.resolve()
-    problems: dict[Problem, None] = {}
+    problems = Problems()
     try:
         checked = check(data, problems)
     except RecursionError:
         raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
     jobs = expand(checked, base=base, overrides=overrides, problems=problems)
     if problems:
-        raise SpecError(source, sorted(problems, key=in_place_order))
+        raise SpecError(source, problems.in_order())
     return Experiment(
         name=checked.top["name"],
         max_parallel=checked.top.get("max_parallel"),
@@ -104,7 +104,7 @@ def from_mapping(
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """``"ppo.n_steps=512"`` → ``("ppo.n_steps", 512)``: the value as TOML, or as text where it is none.
+    """``"ppo.n_steps=512"`` → ``("ppo.n_steps", 512)``: the value is read as TOML, or taken as text if that fails.
 
     :raises UsageError: without a key and an equals sign.
     """
@@ -123,16 +123,18 @@ def _syntax_problem(text: str, message: str) -> Problem:
     if match is None:
         return Problem(where="", message=f"is not valid TOML: {message}")
     line = text.splitlines()[int(match[2]) - 1 :][:1]
-    shown = f": {line[0].strip()[:80]}" if line and line[0].strip() else ""
-    return Problem(where=f"line {match[2]}, column {match[3]}", message=f"not valid TOML, {match[1].lower()}{shown}")
+    source_line = f": {line[0].strip()[:80]}" if line and line[0].strip() else ""
+    return Problem(
+        where=f"line {match[2]}, column {match[3]}", message=f"not valid TOML, {match[1].lower()}{source_line}"
+    )
 
 
-def _why_unread(path: Path, error: OSError) -> str:
+def _read_error(path: Path, error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return "is a directory, not a job file"
     if not isinstance(error, FileNotFoundError):
         return f"cannot be read: {error.strerror}"
     if not path.parent.is_dir():
-        return "no such file, nor its folder"
-    meant = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
-    return "no such file" + (f"; did you mean {quoted(str(path.with_name(meant)))}?" if meant else "")
+        return "no such file, and its folder does not exist"
+    suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
+    return "no such file" + (f"; did you mean {quoted(str(path.with_name(suggested)))}?" if suggested else "")

@@ -1,34 +1,34 @@
-"""Checks of an algorithm's hyperparameters: that they are its own, and that they go together."""
+"""Checks an algorithm's hyperparameters: that the algorithm has them, and that they are consistent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
-from orchestrator.core.errors import Problem
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS
-from orchestrator.jobfile.layers import Layer
+from orchestrator.jobfile.validation import Layer, Report
+from orchestrator.jobfile.validation_errors import Problems
 
-Report = Callable[[Sequence[str], str], None]
+ONE_STEP = "n_steps × n_envs = 1 × 1: the advantage of one step cannot be normalised; it must be greater than 1"
 
 _DEFAULTS = {name: table().model_dump() for name, table in ALGORITHMS.items()}
 
 
-def check_tables(entry: Layer, algos: Set[str], problems: dict[Problem, None]) -> None:
-    """A job has the tables of its own algorithm only; [defaults] may hold those of others, for other jobs.
+def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
+    """Check that an entry has only tables of its own algorithms; [defaults] may hold any, for other jobs.
 
-    :param algos: those that the job is trained with.
+    :param algos: the algorithms that the entry's jobs are trained with.
     """
     for name in ALGORITHMS:
         if name in entry.values and name not in algos:
-            problems[Problem(where=entry.where(name), message=_not_used(name, *sorted(algos)))] = None
+            problems.add(entry.where(name), _not_used(name, *sorted(algos)))
 
 
 def check_algorithm(merged: Mapping[str, Any], point: Layer, report: Report) -> None:
-    """What one job's algorithm would refuse, or quietly not use.
+    """Report hyperparameters that one job's algorithm would refuse or ignore.
 
-    :param point: of the job's matrix: a hyperparameter of another algorithm would make jobs that differ in nothing.
+    :param point: the job's matrix point; a hyperparameter of another algorithm there would make equal jobs.
     """
     algo: str = merged["algo"]
     for name in ALGORITHMS:
@@ -42,7 +42,7 @@ def check_algorithm(merged: Mapping[str, Any], point: Layer, report: Report) -> 
 
 
 def _not_used(name: str, *algos: str) -> str:
-    """For a table, or a key of it, that does nothing."""
+    """The message for a table, or a key of one, that has no effect."""
     return f'is for algo = "{name}", and algo is {" or ".join(algos)} here; leave it out, or set algo = "{name}"'
 
 
@@ -64,20 +64,20 @@ def _check_policy(algo: str, merged: Mapping[str, Any], report: Report) -> None:
 def _check_a2c(merged: Mapping[str, Any], report: Report) -> None:
     values, n_envs = _values("a2c", merged), merged["n_envs"]
     if values["normalize_advantage"] and values["n_steps"] * n_envs == 1:
-        size = f"n_steps × n_envs = {values['n_steps']} × {n_envs} = 1"
-        report(["a2c.n_steps", "n_envs"], f"{size}: one step cannot be normalised; it must be greater than 1")
+        report(["a2c.n_steps", "n_envs"], ONE_STEP)
 
 
 def _check_off_policy(algo: str, merged: Mapping[str, Any], report: Report) -> None:
     values, n_envs, total = _values(algo, merged), merged["n_envs"], merged["total_timesteps"]
     frequency = values["train_freq"]
     if isinstance(frequency, list) and frequency[1] == "episode" and n_envs > 1:
-        report([f"{algo}.train_freq"], f"whole episodes need n_envs = 1, and it is {n_envs}; or set a number of steps")
+        message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set n_envs = 1, or a number of steps"
+        report([f"{algo}.train_freq"], message)
     if values["n_steps"] > 1 and merged["policy"] == "MultiInputPolicy":
-        report([f"{algo}.n_steps"], "must be 1: Stable-Baselines3 adds up no rewards where observations are a Dict")
+        report([f"{algo}.n_steps"], "must be 1: Stable-Baselines3 supports no n-step returns with Dict observations")
     if values["learning_starts"] >= total:
         message = f"learning_starts = {values['learning_starts']:_} is not below total_timesteps = {total:_}"
-        report([f"{algo}.learning_starts", "total_timesteps"], f"{message}: nothing would be learnt")
+        report([f"{algo}.learning_starts", "total_timesteps"], f"{message}, so the policy would not be trained")
 
 
 def _values(algo: str, merged: Mapping[str, Any]) -> dict[str, Any]:

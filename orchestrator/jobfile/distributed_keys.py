@@ -1,31 +1,29 @@
-"""Checks of a job that several processes train together: what they share out among them must come out even."""
+"""Checks jobs with several ranks: what the ranks divide among them must be divisible by their number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.text import joined
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
+from orchestrator.jobfile.validation import Report
 
 RANKED = ("ppo", "sac")
-"""Algorithms that several processes can train together."""
-SHARED_OUT = ("batch_size", "buffer_size")
-"""Hyperparameters of which every rank has an equal part."""
+"""Algorithms that can be trained with several ranks."""
+DIVIDED = ("batch_size", "buffer_size")
+"""Hyperparameters that are divided equally among the ranks."""
 
 
-def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Callable[[Sequence[str], str], None]) -> None:
-    """Check a job's merged settings; keys in ``bad`` are wrong already, and what hangs on them is not judged.
-
-    :param report: takes the dotted keys that may be at fault, and the problem in words.
-    """
+def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
+    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid already."""
     if bad & {"resources", "algo"}:
         return
     ranks, algo = merged["resources"]["ranks"], merged["algo"]
     if ranks == 1:
         return
     if algo not in RANKED:
-        text = f"resources.ranks = {ranks}, but {algo} trains in one process; {joined(RANKED)} can in several"
+        text = f"resources.ranks = {ranks}, but only {joined(RANKED)} can have several ranks, and algo is {algo}"
         report(["resources.ranks", "algo"], text)
         return
     n_envs = merged["n_envs"]
@@ -33,29 +31,29 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Callable[[Sequ
         report(["n_envs", "resources.ranks"], uneven(f"n_envs = {n_envs}", n_envs, ranks))
     if algo not in bad:
         values = ALGORITHMS[algo]().model_dump() | merged[algo]
-        # PPO's minibatches divide its rollout besides.
+        # The minibatches of PPO must also divide its rollout.
         rollout = values["n_steps"] * n_envs if algo == "ppo" and "n_envs" not in bad else 0
-        for name in SHARED_OUT:
+        for name in DIVIDED:
             value, text = values.get(name, 0), ""
             if value % ranks:
                 default = "" if name in merged[algo] else " (Stable-Baselines3's default)"
                 text = uneven(f"{name} = {value}{default}", value, ranks, rollout)
             elif name == "batch_size" and algo == "ppo" and value == ranks and values["normalize_advantage"]:
                 text = (
-                    f"batch_size = {value} leaves each of {ranks} ranks one sample a minibatch, and Stable-Baselines3 "
-                    f"normalises no advantage by itself; {2 * ranks} or more, or ppo.normalize_advantage = false"
+                    f"batch_size = {value} leaves each of {ranks} ranks one sample per minibatch, whose advantage "
+                    f"cannot be normalised; set batch_size to {2 * ranks} or more, or ppo.normalize_advantage = false"
                 )
             if text:
                 report([f"{algo}.{name}", "resources.ranks"], text)
     if "distributed" not in bad and merged["distributed"]["backend"] == "nccl" and not merged["resources"]["gpus"]:
-        text = 'nccl is for GPUs, and resources.gpus is 0; set resources.gpus = 1 (of each rank), or backend = "auto"'
+        text = 'nccl is for GPUs, and resources.gpus is 0; set resources.gpus = 1 (for each rank), or backend = "auto"'
         report(["distributed.backend", "resources.gpus"], text)
 
 
 def uneven(what: str, value: int, ranks: int, whole: int = 0) -> str:
     """``"n_envs = 10 is not divisible by resources.ranks = 4; 8 or 12 are"``.
 
-    :param whole: what good values divide, where any of about that size do; 0: they need not divide anything.
+    :param whole: a number that suggested values should divide, where there are any near ``value``; 0: no such number.
     """
     below = value // ranks * ranks
     reach = min(value, 10_000) // ranks * ranks

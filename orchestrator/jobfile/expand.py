@@ -1,4 +1,4 @@
-"""From validated layers to jobs: globs, matrix points and seeds."""
+"""Expands validated layers into jobs: one for every robot file, matrix point and seed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.algorithm_keys import check_tables
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
-from orchestrator.jobfile.job_names import canonical, digest, matrix_suffix, safe_name
+from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
 from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
-from orchestrator.jobfile.layers import Layer
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.robot_globs import Robot, Robots
 from orchestrator.jobfile.toml_models import Settings
-from orchestrator.jobfile.validation import Checked, check_one
-from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, place, quoted
+from orchestrator.jobfile.validation import Checked, Layer, check_one
+from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted
 from orchestrator.jobfile.value_types import is_users_task
 
 MOST_JOBS = 100_000
-"""A matrix is a product and grows out of hand quickly; beyond this it is taken for a mistake."""
+"""Largest number of jobs of an experiment: a matrix that makes more is taken for a mistake."""
 
 _NOT_IN_MATRIX = {
-    "name": "names come from the job's name and the matrix; leave it out",
-    "xml": "several robots are several [[jobs]] tables, or a glob",
-    "seeds": "seeds multiply the jobs already; set seeds = [0, 1, 2] on the job",
-    "matrix": "a matrix holds no matrix",
+    "name": "cannot vary: job ids are made of the job's name and the matrix; leave it out",
+    "xml": "cannot vary; write several [[jobs]] tables, or a glob as xml",
+    "seeds": "seeds make several jobs without a matrix; set seeds = [0, 1, 2] on the job",
+    "matrix": "a matrix cannot hold a matrix",
 }
 
 Tree = dict[str, Any]
@@ -44,14 +42,15 @@ class Choice:
 
     key: str
     value: Any
-    """As validated, in plain JSON types."""
+    """The validated value, in JSON types."""
     tree: Tree
+    """The key and its value as nested tables."""
     where: str
 
 
-def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], problems: dict[Problem, None]) -> list[Job]:
-    """Every job of the file, in its order; problems found on the way are added to ``problems``."""
-    # What the user did not set of these stays unset: the worker passes on nothing else.
+def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], problems: Problems) -> list[Job]:
+    """All jobs, in the order of the file; their problems are added to ``problems``."""
+    # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
@@ -66,7 +65,7 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
     broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
 
     robots = Robots(base)
-    namer = Namer()
+    names = JobNames()
     jobs: list[Job] = []
     for number, values in enumerate(checked.entries):
         bad = broken | checked.broken.get(number, set())
@@ -77,11 +76,11 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         settled = overlay(shared, values)
-        found = robots.find(values.get("xml"), values.get("name"), f"{where}.xml", problems)
-        count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * max(1, len(found))
+        files = robots.find(values.get("xml"), values.get("name"), number, problems)
+        count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * max(1, len(files))
         if len(jobs) + count > MOST_JOBS:
-            message = f"files, matrix and seeds make {count:_} jobs here; an experiment holds at most {MOST_JOBS:_}"
-            problems[Problem(where=where, message=message)] = None
+            message = f"files, matrix and seeds make {count:_} jobs here; an experiment can have at most {MOST_JOBS:_}"
+            problems.add(where, message)
             continue
         if "algo" not in bad:
             check_tables(entry, {choice.value for choice in choices.get("algo", ())} or {settled["algo"]}, problems)
@@ -92,15 +91,15 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
             check_together(merged, [*common, entry, chosen], where, bad, problems)
             variants.append((merged, point))
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
-            continue  # names made from what is wrong would only seem to collide
-        for robot in found:
+            continue  # names made of invalid values might only seem to collide
+        for robot in files:
             for merged, point in variants:
-                jobs += _jobs(merged, point, robot, where=where, base=base, namer=namer, problems=problems)
+                jobs += _jobs(merged, point, robot, where=where, base=base, names=names, problems=problems)
     return jobs
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Settings with ``above`` laid over ``below``: tables key by key, anything else whole."""
+    """``below`` overridden by ``above``: tables key by key, other values as a whole."""
     if any(key in above for key in FAMILY):
         below = {key: value for key, value in below.items() if key not in FAMILY}
     return _merge(below, above)
@@ -114,16 +113,16 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: dict[Problem, None]) -> Layer:
+def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:
     values: Tree = {}
     for key, value in overrides.items():
         where, top = f"--set {key}", key.partition(".")[0]
         if top == "matrix":
-            tree, message = None, "a matrix cannot be set from outside the job file"
-            problems[Problem(where=where, message=message)] = None
+            tree, message = None, "cannot be set on the command line; write the matrix in the job file"
+            problems.add(where, message)
         elif key == "max_parallel":
-            tree, message = None, "is not a default of the jobs; use --max-parallel"
-            problems[Problem(where=where, message=message)] = None
+            tree, message = None, "is not a default of jobs; use --max-parallel"
+            problems.add(where, message)
         else:
             tree = check_one(key, value, where, problems)
         if tree is None:
@@ -133,12 +132,12 @@ def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: di
     return Layer(values, "--set {}".format)
 
 
-def _choices(matrix: Mapping[str, Any], where: str, problems: dict[Problem, None]) -> dict[str, list[Choice]]:
-    """The values of every key of a matrix that are right; of a wrong key there are none."""
+def _choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:
+    """The valid values of every key of a matrix; an invalid key is left out."""
     first, *others = [key for key in matrix if key in FAMILY] or [""]
     for key in others:
         message = f"{key} and {first} exclude each other; keep the one that makes the environment"
-        problems[Problem(where=f"{where}.matrix.{key}", message=message)] = None
+        problems.add(f"{where}.matrix.{key}", message)
     return {
         key: choices
         for key, values in matrix.items()
@@ -146,11 +145,11 @@ def _choices(matrix: Mapping[str, Any], where: str, problems: dict[Problem, None
     }
 
 
-def _choices_of(key: str, values: Any, where: str, problems: dict[Problem, None]) -> list[Choice]:
+def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[Choice]:
     there = f"{where}.matrix.{place(key)}"
-    wrong = _wrong_in_matrix(key, values)
-    if wrong:
-        problems[Problem(where=there, message=wrong)] = None
+    fault = _matrix_fault(key, values)
+    if fault:
+        problems.add(there, fault)
         return []
     if not _is_key(key):
         check_one(key, values[0], there, problems)
@@ -163,8 +162,8 @@ def _choices_of(key: str, values: Any, where: str, problems: dict[Problem, None]
             continue
         plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
         if canonical(plain) in seen:
-            message = "the same value stands earlier in the list; each value makes its own jobs"
-            problems[Problem(where=f"{there}[{number}]", message=message)] = None
+            message = "the same value is earlier in the list; each value makes its own jobs"
+            problems.add(f"{there}[{number}]", message)
             continue
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
@@ -180,8 +179,8 @@ def _is_key(dotted: str) -> bool:
     return not rest and top in Settings.model_fields
 
 
-def _wrong_in_matrix(key: str, values: Any) -> str:
-    """Why a matrix cannot hold this; empty when it can, or when the key is simply unknown."""
+def _matrix_fault(key: str, values: Any) -> str:
+    """Why a matrix cannot hold this key; empty when it can, or when the key is unknown."""
     top, *rest = key.split(".")
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
@@ -191,7 +190,7 @@ def _wrong_in_matrix(key: str, values: Any) -> str:
             if isinstance(values, dict)
             else next(iter(TABLES[key].model_fields if key in TABLES else ()), "key")
         )
-        return f'a matrix takes the keys of a table one by one, dotted and in quotes: "{key}.{inner}" = […]'
+        return f'a matrix takes single keys of a table, dotted and in quotes: "{key}.{inner}" = […]'
     if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
         return f"there are no keys below {'.'.join([top, *rest[: top in TABLES]])}"
     if not isinstance(values, list) or not values:
@@ -207,31 +206,6 @@ def _point_layer(point: Sequence[Choice]) -> Layer:
     return Layer(values, lambda key: places.get(key, key))
 
 
-class Namer:
-    """Gives every job a job_id that no other job has, not even on a file system that ignores case."""
-
-    def __init__(self) -> None:
-        self._taken: dict[str, tuple[str, str, str]] = {}
-        """Of each job_id in lower case: name, matrix point and place of the job that has it."""
-
-    def job_id(self, name: str, suffix: str, point: str, seed: int, where: str) -> tuple[str, str]:
-        """``(job_id, "")``, or ``("", place of the other)`` when an equal job has been named before.
-
-        Different jobs whose ids would differ in nothing, or in nothing but case, are told apart by a hash of
-        what they are; the first in the file keeps the plain id.
-        """
-        stem = safe_name(name) + suffix
-        other = ("", "", where)
-        for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
-            job_id = f"{candidate}-s{seed}"
-            other = self._taken.setdefault(job_id.lower(), mine := (name, point, where))
-            if other is mine:
-                return job_id, ""
-            if other[:2] == mine[:2]:
-                break
-        return "", other[2]
-
-
 def _jobs(
     merged: Tree,
     point: Sequence[Choice],
@@ -239,10 +213,10 @@ def _jobs(
     *,
     where: str,
     base: Path,
-    namer: Namer,
-    problems: dict[Problem, None],
+    names: JobNames,
+    problems: Problems,
 ) -> list[Job]:
-    """One job per seed."""
+    """The jobs of one robot and matrix point, one per seed."""
     env, entry_point = merged.get("env"), merged.get("entry_point")
     task = merged.get("task")
     name = robot.name or env or str(entry_point or task).rpartition(":")[2]
@@ -260,13 +234,13 @@ def _jobs(
     )
     jobs = []
     for seed in merged["seeds"]:
-        job_id, other = namer.job_id(name, suffix, point_text, seed, where)
+        job_id, other = names.job_id(name, suffix, point_text, seed, where)
         if not job_id:
             whose = "this entry" if other == where else other
             message = (
                 f"the name {quoted(name)} with seed {seed} is taken by {whose}; give each job its own name or seeds"
             )
-            problems[Problem(where=where, message=message)] = None
+            problems.add(where, message)
             break
         spec = WorkerSpec(
             job_id=job_id,

@@ -1,4 +1,4 @@
-"""The tables of the algorithms, and of their policies: Stable-Baselines3's own keyword arguments and defaults."""
+"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
-from orchestrator.jobfile.toml_table import Table, key
 from orchestrator.jobfile.value_types import (
     MOST,
     Count,
@@ -18,23 +17,26 @@ from orchestrator.jobfile.value_types import (
     NetArch,
     OptionalSchedule,
     Schedule,
+    Table,
+    key,
 )
 
-_LEARNING_RATE = 'The optimiser\'s step size: a number, or a schedule "linear(start, end[, fraction])".'
+_LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
 _GAMMA = "Discount factor, 0 to 1."
-_WINDOW = "Episodes over which returns and lengths are averaged in the logs."
+_GAE_LAMBDA = "Trade-off of bias and variance in generalised advantage estimation (GAE), 0 to 1."
+_WINDOW = "Number of episodes over which logged returns and lengths are averaged."
 _USE_SDE = "State-dependent exploration (gSDE) instead of independent noise."
-_SDE_FREQ = "Steps between new gSDE noise; -1: only at the start of a rollout."
-_BUFFER_SIZE = "Transitions that the replay buffer holds, over all environments; the oldest give way."
+_SDE_FREQ = "Steps between samples of gSDE noise; -1: sample only at the start of a rollout."
+_BUFFER_SIZE = "Capacity of the replay buffer in transitions, over all environments; the oldest are overwritten."
 _LEARNING_STARTS = "env_steps with random actions before the first update."
 _BATCH_SIZE = "Transitions sampled from the replay buffer for each gradient step."
-_TAU = "How far target networks follow at each update of them, 0 to 1."
+_TAU = "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1."
 _TRAIN_FREQ = 'Steps of each environment between updates, or [count, "episode"] with one environment.'
-_GRADIENT_STEPS = "Gradient steps per update; -1: as many as there were env_steps since the last one."
-_ACTION_NOISE = "Standard deviation of normal noise on actions scaled to -1 … 1; none unset."
-_MULTI_STEP = "Steps over which rewards are added up before the value function takes over."
+_GRADIENT_STEPS = "Gradient steps per update; -1: as many as env_steps since the last update."
+_ACTION_NOISE = "Standard deviation of normal noise added to actions, which are scaled to -1 … 1; unset: no noise."
+_MULTI_STEP = "Number of steps of n-step returns."
 
-_LEARNT = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
+_AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
 
 def _train_freq(value: Any) -> int | list[Any]:
@@ -51,9 +53,9 @@ def _train_freq(value: Any) -> int | list[Any]:
 
 
 def _ent_coef(value: Any) -> float | str:
-    if isinstance(value, str) and _LEARNT.match(value) and float(value.partition("_")[2] or 1) > 0:
+    if isinstance(value, str) and _AUTO_ENT_COEF.match(value) and float(value.partition("_")[2] or 1) > 0:
         return value
-    return _number_or(value, 0.0, '"auto", "auto_0.1" (learnt, with a value to begin with), or a number of at least 0')
+    return _number_or(value, 0.0, '"auto", "auto_0.1" (learnt, with an initial value), or a number of at least 0')
 
 
 def _target_entropy(value: Any) -> float | str:
@@ -105,23 +107,23 @@ class Ppo(Table):
     """Keyword arguments of stable_baselines3.PPO, under its own names and with its own defaults."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE, 3e-4)
-    n_steps: Count = key(2048, "Steps of each environment per update; n_steps × n_envs is the rollout.", 256)
-    batch_size: Count = key(64, "Minibatch size; divides n_steps × n_envs.", 64)
-    n_epochs: Count = key(10, "Passes over the rollout per update.", 10)
+    n_steps: Count = key(2048, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256)
+    batch_size: Count = key(64, "Minibatch size; must divide n_steps × n_envs.", 64)
+    n_epochs: Count = key(10, "Epochs over the rollout per update.", 10)
     gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    gae_lambda: Fraction = key(0.95, "Bias against variance in generalised advantage estimation, 0 to 1.", 0.95)
+    gae_lambda: Fraction = key(0.95, _GAE_LAMBDA, 0.95)
     clip_range: Schedule = key(0.2, "Clipping of the probability ratio: a number or a schedule.", 0.2)
     clip_range_vf: OptionalSchedule = key(
-        None, "Clipping of the value function: a number or a schedule; off unless set.", 0.2
+        None, "Clipping of the value function: a number or a schedule; unset: no clipping.", 0.2
     )
     normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.", True)
     ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
     vf_coef: float = key(0.5, "Weight of the value function in the loss.", 0.5)
-    max_grad_norm: GradNorm = key(0.5, "Largest norm of the gradient; a huge number switches clipping off.", 0.5)
+    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.", 0.5)
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     target_kl: Annotated[float | None, Field(gt=0)] = key(
-        None, "Ends an update early beyond 1.5 × this KL divergence; off unless set.", 0.02
+        None, "An update ends early when the KL divergence exceeds 1.5 × this; unset: no limit.", 0.02
     )
     stats_window_size: Count = key(100, _WINDOW, 100)
 
@@ -132,12 +134,12 @@ class A2c(Table):
     learning_rate: Schedule = key(7e-4, _LEARNING_RATE, 7e-4)
     n_steps: Count = key(5, "Steps of each environment per update.", 5)
     gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    gae_lambda: Fraction = key(1.0, "Bias against variance in generalised advantage estimation, 0 to 1.", 1.0)
+    gae_lambda: Fraction = key(1.0, _GAE_LAMBDA, 1.0)
     ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
     vf_coef: float = key(0.5, "Weight of the value function in the loss.", 0.5)
-    max_grad_norm: GradNorm = key(0.5, "Largest norm of the gradient; a huge number switches clipping off.", 0.5)
-    rms_prop_eps: Positive = key(1e-5, "Keeps RMSprop from dividing by zero.", 1e-5)
-    use_rms_prop: bool = key(True, "RMSprop as the optimiser, else Adam.", True)
+    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.", 0.5)
+    rms_prop_eps: Positive = key(1e-5, "Constant that keeps RMSprop from dividing by zero.", 1e-5)
+    use_rms_prop: bool = key(True, "Use RMSprop as the optimiser; false: Adam.", True)
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
@@ -145,7 +147,7 @@ class A2c(Table):
 
 
 class OffPolicy(Table):
-    """What SAC and TD3 have in common."""
+    """Keyword arguments that SAC and TD3 share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE, 3e-4)
     buffer_size: Count = key(1_000_000, _BUFFER_SIZE, 300_000)
@@ -163,47 +165,51 @@ class OffPolicy(Table):
 class Sac(OffPolicy):
     """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
 
-    ent_coef: EntCoef = key("auto", 'Weight of the entropy: "auto" learns it, "auto_0.1" from 0.1 on.', "auto")
+    ent_coef: EntCoef = key("auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.', "auto")
     target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.", 1)
-    target_entropy: TargetEntropy = key("auto", 'What a learnt ent_coef aims at; "auto": minus the actions.', "auto")
+    target_entropy: TargetEntropy = key(
+        "auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.', "auto"
+    )
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
-    use_sde_at_warmup: bool = key(False, "gSDE instead of random actions before learning_starts.", True)
+    use_sde_at_warmup: bool = key(False, "Use gSDE instead of random actions before learning_starts.", True)
 
 
 class Td3(OffPolicy):
     """Keyword arguments of stable_baselines3.TD3, under its own names and with its own defaults."""
 
     learning_rate: Schedule = key(1e-3, _LEARNING_RATE, 1e-3)
-    action_noise: NoiseStd = key(None, f"{_ACTION_NOISE[:-1]}: then nothing is explored after learning_starts.", 0.1)
-    policy_delay: Count = key(2, "Updates of the critics for each of policy and target networks.", 2)
+    action_noise: NoiseStd = key(None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1)
+    policy_delay: Count = key(2, "Updates of the critics per update of the policy and the target networks.", 2)
     target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.", 0.2)
-    target_noise_clip: NotNegative = key(0.5, "Largest absolute value of that noise.", 0.5)
+    target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.", 0.5)
 
 
 class PolicyKwargs(Table):
-    """Keyword arguments of Stable-Baselines3's policies, under its own names; which, depends on the algorithm."""
+    """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has some of them."""
 
     net_arch: NetArch = key(
         None,
-        "Widths of the hidden layers, or a table { pi = […], vf = […] }, of SAC and TD3 { pi = […], qf = […] }; unset: "
-        "[64, 64] of PPO and A2C, [256, 256] of SAC, [400, 300] of TD3.",
+        "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (SAC, TD3: { pi = […], qf = […] }); "
+        "unset: [64, 64] for PPO and A2C, [256, 256] for SAC, [400, 300] for TD3.",
         [64, 64],
     )
     activation_fn: Activation | None = key(
-        None, "Activation between layers; unset: tanh of PPO and A2C, relu of SAC and TD3.", "tanh"
+        None, "Activation function between layers; unset: tanh for PPO and A2C, relu for SAC and TD3.", "tanh"
     )
-    ortho_init: bool = key(True, "PPO, A2C: orthogonal initialisation.", True)
+    ortho_init: bool = key(True, "PPO, A2C: initialise weights orthogonally.", True)
     log_std_init: float | None = key(
-        None, "Initial logarithm of the actions' standard deviation (SAC: with gSDE alone); unset: 0, of SAC -3.", -1.0
+        None, "Initial logarithm of the actions' standard deviation (SAC: only with gSDE); unset: 0, for SAC -3.", -1.0
     )
-    full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions, not features alone.", True)
-    use_expln: bool = key(False, "gSDE: expln() instead of exp() for the standard deviation.", False)
+    full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions; false: features only.", True)
+    use_expln: bool = key(False, "gSDE: use expln() instead of exp() for the standard deviation.", False)
     squash_output: bool = key(False, "PPO, A2C: squash actions by tanh; needs use_sde = true.", False)
-    clip_mean: NotNegative = key(2.0, "SAC with gSDE: limit of the mean action before tanh; 0: none.", 2.0)
-    n_critics: Count = key(2, "SAC, TD3: value networks, of which the lowest counts.", 2)
+    clip_mean: NotNegative = key(2.0, "SAC with gSDE: limit of the mean action before tanh; 0: no limit.", 2.0)
+    n_critics: Count = key(2, "SAC, TD3: number of critics; the smallest of their values is used.", 2)
     share_features_extractor: bool | None = key(
-        None, "One feature extractor for policy and value function; unset: true of PPO and A2C, else false.", True
+        None,
+        "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.",
+        True,
     )
     normalize_images: bool = key(True, "Divide images by 255.", True)
 
@@ -212,11 +218,11 @@ _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_i
 _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln", "squash_output"}
 
 ALGORITHMS: dict[str, type[Table]] = {"ppo": Ppo, "sac": Sac, "td3": Td3, "a2c": A2c}
-"""The table of each, which has its name."""
+"""Algorithms and the models of their tables, which have the same names."""
 POLICY_KEYS = {
     "ppo": _ACTOR_CRITIC,
     "a2c": _ACTOR_CRITIC,
     "sac": _SHARED | {"log_std_init", "use_expln", "clip_mean", "n_critics"},
     "td3": _SHARED | {"n_critics"},
 }
-"""Keys of ``policy_kwargs`` that the algorithm's policies take."""
+"""Keys of ``policy_kwargs`` that the policies of each algorithm accept."""

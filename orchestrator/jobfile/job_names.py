@@ -1,4 +1,4 @@
-"""From the user's names to directory names that are safe on every file system."""
+"""Turns the user's names into job ids: directory names that are safe on every file system."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from decimal import Decimal
 from typing import Any
 
 LONGEST = 64
-"""Characters of a name before it is cut; a job_id stays far below the 255 bytes of a file name."""
+"""Characters to which a name is shortened; a job_id stays far below the 255 bytes of a file name."""
 _SAFE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 _SHORT_KEYS = {"learning_rate": "lr"}
 
 
 def digest(text: str) -> str:
+    """The first 8 hexadecimal digits of the SHA-256 of ``text``."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def safe_name(text: str) -> str:
-    """``text`` itself where it is a safe directory name, else its readable remains and a hash of the whole.
+    """``text`` itself where it is a safe directory name; otherwise its safe characters and a hash of the whole.
 
     The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.`` or ``-``,
     is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
@@ -30,8 +31,8 @@ def safe_name(text: str) -> str:
     if len(text) <= LONGEST and _SAFE.match(text) and not _RESERVED.match(text):
         return text
     letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    remains = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
-    return f"{remains or 'unnamed'}-{digest(text)}"
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
+    return f"{readable or 'unnamed'}-{digest(text)}"
 
 
 def is_showable(text: str) -> bool:
@@ -40,25 +41,50 @@ def is_showable(text: str) -> bool:
 
 
 def canonical(value: Any) -> str:
-    """One text per value: equal exactly when type and content are."""
+    """A text that is equal for two values exactly when their types and contents are equal."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def matrix_suffix(point: Mapping[str, Any]) -> str:
-    """Readable mark of a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty without a matrix.
+    """Readable suffix for a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty without a matrix.
 
-    Where that would be long or unsafe it is a hash of the point instead.
+    A suffix that would be long or unsafe is replaced by a hash of the point.
     """
     if not point:
         return ""
-    text = "-".join(_mark(_short(key), value) for key, value in point.items())
+    text = "-".join(_key_and_value(_short(key), value) for key, value in point.items())
     if len(text) <= LONGEST + 16 and _SAFE.match(text):
         return f"-{text}"
     return f"-{digest(canonical(dict(point)))}"
 
 
+class JobNames:
+    """Gives every job its own job_id, different even on a file system that ignores case."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[str, str, str]] = {}
+        """For each job_id in lower case: name, matrix point and place of its job."""
+
+    def job_id(self, name: str, suffix: str, point: str, seed: int, where: str) -> tuple[str, str]:
+        """``(job_id, "")``, or ``("", place of the other job)`` when an equal job has its name already.
+
+        Different jobs whose ids would be equal, or would differ in case only, are distinguished by a hash of name
+        and matrix point; the first in the file keeps the plain id.
+        """
+        stem = safe_name(name) + suffix
+        owner = ("", "", where)
+        for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
+            job_id = f"{candidate}-s{seed}"
+            owner = self._taken.setdefault(job_id.lower(), mine := (name, point, where))
+            if owner is mine:
+                return job_id, ""
+            if owner[:2] == mine[:2]:
+                break
+        return "", owner[2]
+
+
 def _short(key: str) -> str:
-    """``ppo.n_steps`` → ``n_steps``; of a robot ``model.geom.thigh.size`` → ``thigh.size``, but ``*`` goes unsaid."""
+    """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left out."""
     table, _, rest = key.partition(".")
     *above, last = rest.split(".") if rest else [table]
     name = ".".join(above[1:]) if table == "model" else ""
@@ -66,7 +92,7 @@ def _short(key: str) -> str:
     return f"{name}.{last}" if name else last
 
 
-def _mark(key: str, value: Any) -> str:
+def _key_and_value(key: str, value: Any) -> str:
     if isinstance(value, str) and value.startswith("*"):
         return f"{key}{value[1:].strip()}x"
     joint = "_" if isinstance(value, (bool, str)) else ""
@@ -90,7 +116,7 @@ def _value_text(value: Any) -> str:
 
 
 def _shortest(number: float) -> str:
-    """The shorter of ``0.0001`` and ``1e-4``; both read back as the same number."""
+    """The shorter of ``0.0001`` and ``1e-4``; both are read as the same number."""
     plain = repr(number)
     if "e" not in plain and "." not in plain:
         return plain

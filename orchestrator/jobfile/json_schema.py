@@ -1,4 +1,4 @@
-"""The JSON Schema of the job file, for editors."""
+"""The JSON Schema of the job file, for editors that complete and check it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from orchestrator.jobfile.toml_models import Document
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a job file, generated from the models."""
+    """JSON Schema (draft 2020-12) of a job file, generated from :mod:`orchestrator.jobfile.toml_models`."""
     schema = Document.model_json_schema()
     definitions = schema["$defs"]
-    _leave_out_null(schema)
+    _remove_null(schema)
     matrix = _matrix(definitions)
     for table in ("Settings", "Entry"):
         definitions[table]["properties"]["matrix"] |= matrix
-    definitions["Settings"]["description"] = "Defaults of every job."
+    definitions["Settings"]["description"] = "Default settings of all jobs."
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Every dotted key that takes a value, with a list of what the key itself takes."""
+    """The schema of ``matrix``: every dotted key, with a list of values of its own type."""
     properties: dict[str, Any] = {}
     for key, content in definitions["Settings"]["properties"].items():
         if key in ("seeds", "matrix", "env_kwargs", "model", "task_options"):
@@ -44,8 +44,8 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _leave_out_null(schema: Any) -> None:
-    """TOML has no null: drop it from alternatives and defaults."""
+def _remove_null(schema: Any) -> None:
+    """Remove null, which TOML does not have, from alternatives and defaults."""
     if isinstance(schema, dict):
         if schema.get("default", ...) is None:
             del schema["default"]
@@ -58,4 +58,4 @@ def _leave_out_null(schema: Any) -> None:
             else:
                 schema["anyOf"] = kept
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        _leave_out_null(part)
+        _remove_null(part)

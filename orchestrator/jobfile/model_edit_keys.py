@@ -1,6 +1,6 @@
-"""The table ``model``: changes to a robot, written flat (``"geom.thigh.size"``), as nested tables, or mixed.
+"""The table ``model``: changes to a robot, with dotted keys (``"geom.thigh.size"``), as nested tables, or mixed.
 
-Whether the robot has such an element, and what its attribute takes, is found out when the robot is examined.
+The worker checks the elements and attributes themselves when it examines the robot.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 
 def nested(value: Any) -> dict[str, Any]:
-    """One table for each part of a key, so that layers merge key by key however they were written.
+    """The changes as nested tables, one level per part of a key, so that layers merge key by key.
 
-    :raises ValueError: with the key, for what cannot be an edit.
+    :raises ValueError: for a key or value that cannot be a change.
     """
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ExpectedError('expected a table of changes to the robot, such as { "geom.thigh.size" = "*1.2" }')
@@ -32,13 +32,13 @@ def nested(value: Any) -> dict[str, Any]:
         for table in tables:
             holder = holder.setdefault(table, {}) if isinstance(holder, dict) else None
         if not isinstance(holder, dict) or last in holder:
-            raise ValueError(f'"{key}" is written twice, or part of another key here')
+            raise ValueError(f'"{key}" is written twice, or is part of another key')
         holder[last] = changed
     return tree
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """:func:`nested` → dotted key → value."""
+    """The inverse of :func:`nested`: dotted keys and their values."""
     return dict(_leaves(tree))
 
 
@@ -53,10 +53,10 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def _check_key(key: str) -> None:
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
-        raise ValueError(f'"{key}": unknown kind of element; known are {", ".join(EDITABLE_KINDS)}')
+        raise ValueError(f'"{key}": unknown kind of element; expected one of {", ".join(EDITABLE_KINDS)}')
     if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
         example = f"{kind}.timestep" if kind in SINGLE_KINDS else f"{kind}.NAME.ATTRIBUTE, with * for any name"
-        raise ValueError(f'"{key}" names no attribute; expected {example}')
+        raise ValueError(f'"{key}" names no attribute; expected for example {example}')
 
 
 def _check_value(key: str, value: Any) -> None:

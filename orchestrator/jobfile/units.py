@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Parses sizes and durations: ``"2 GiB"``, ``"1h30min"``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f'unknown unit "{match[2]}": {expected}')
     size = float(match[1]) * _SIZE_UNITS[match[2].lower()]
     if not 0 < size < 2**60:
-        raise ValueError(f"{expected}, above nothing and below an exbibyte")
+        raise ValueError(f"{expected}, above 0 and below 1 EiB")
     return math.ceil(size / 2**20)
 
 

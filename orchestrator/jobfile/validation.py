@@ -1,23 +1,43 @@
-"""From data that may be anything to validated layers of settings."""
+"""Validates a parsed job file key by key, and splits it into layers of settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.core.errors import Problem
 from orchestrator.jobfile.toml_models import Document, Entry, Settings
-from orchestrator.jobfile.validation_errors import Location, message_for, place
+from orchestrator.jobfile.validation_errors import Location, Problems, message_for, place
+
+Report = Callable[[Sequence[str], str], None]
+"""Notes a problem: the dotted keys that may be at fault, and the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings written in one place; a job's settings are several layers, of which the last one wins, key by key."""
+
+    values: Mapping[str, Any]
+    where: Callable[[str], str]
+    """The place of a dotted key of this layer, for messages."""
+
+    def has(self, dotted: str) -> bool:
+        """Whether the layer sets this key."""
+        tree: Any = self.values
+        for part in dotted.split("."):
+            if not isinstance(tree, Mapping) or part not in tree:
+                return False
+            tree = tree[part]
+        return True
 
 
 @dataclass(slots=True)
 class Checked:
-    """A job file's layers, validated key by key.
+    """A job file's tables, validated key by key.
 
-    Only keys that the user wrote are there, in the units of the program; keys that were wrong are gone
+    They hold only the keys that the user wrote, in the units of the program. Invalid keys are removed
     from ``defaults`` and ``entries`` and listed in ``broken``.
     """
 
@@ -25,24 +45,24 @@ class Checked:
     defaults: dict[str, Any]
     entries: list[dict[str, Any]]
     broken: dict[int | str, set[str]] = field(default_factory=dict)
-    """Wrong keys of ``"defaults"`` and of each entry by number; ``"*"`` for all of them."""
+    """Invalid keys of ``"defaults"``, of ``"--set"`` and of each entry by number; ``"*"`` stands for all of them."""
 
 
-def check(data: Mapping[str, Any], problems: dict[Problem, None]) -> Checked:
-    """Validate a parsed job file; what is wrong goes to ``problems``, the rest is returned."""
+def check(data: Mapping[str, Any], problems: Problems) -> Checked:
+    """Validate a parsed job file: its problems are added to ``problems``, its valid keys are returned."""
     document = as_plain(data)
     try:
-        sound = Document.model_validate(document)
+        document_model = Document.model_validate(document)
     except ValidationError as error:
         return _salvage(document, error, problems)
-    written = sound.model_dump(exclude_unset=True)
+    written = document_model.model_dump(exclude_unset=True)
     return Checked(written, written.pop("defaults", {}), written.pop("jobs"))
 
 
-def check_one(name: str, value: Any, where: str, problems: dict[Problem, None]) -> dict[str, Any] | None:
+def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str, Any] | None:
     """Validate one dotted key of the settings (``"ppo.n_steps"``) as if it stood in [defaults].
 
-    Returns it as nested tables, or None when it was wrong and is now in ``problems``.
+    Returns it as nested tables, or None when it is invalid and its problem is in ``problems``.
     """
     *tables, last = name.split(".")
     nested: dict[str, Any] = {last: as_plain(value)}
@@ -52,12 +72,12 @@ def check_one(name: str, value: Any, where: str, problems: dict[Problem, None]) 
         return Settings.model_validate(nested).model_dump(exclude_unset=True)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            problems[Problem(where=where, message=message_for(("defaults", *details["loc"]), details)[0])] = None
+            problems.add(where, message_for(("defaults", *details["loc"]), details)[0])
         return None
 
 
 def as_plain(value: Any) -> Any:
-    """A copy with tables as dict and sequences as list, so that nothing is shared with the caller."""
+    """A copy with every table as a dict and every sequence as a list; nothing is shared with the caller."""
     if isinstance(value, Mapping):
         return {key: as_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -65,15 +85,15 @@ def as_plain(value: Any) -> Any:
     return value
 
 
-def _salvage(document: dict[str, Any], error: ValidationError, problems: dict[Problem, None]) -> Checked:
-    """Report, take the wrong keys out, and keep the rest for the checks that come later."""
+def _salvage(document: dict[str, Any], error: ValidationError, problems: Problems) -> Checked:
+    """Add the problems, remove the invalid keys, and keep the others for later checks."""
     broken: dict[int | str, set[str]] = {}
     for details in error.errors(include_url=False):
-        message, meant = message_for(details["loc"], details)
-        problems[Problem(where=place(*details["loc"]), message=message)] = None
+        message, intended_key = message_for(details["loc"], details)
+        problems.add(place(*details["loc"]), message)
         layer, key = _layer_of(details["loc"])
-        broken.setdefault(layer, set()).update({key, meant or key})
-        _take_out(document, details["loc"])
+        broken.setdefault(layer, set()).update({key, intended_key or key})
+        _remove(document, details["loc"])
     jobs = document.get("jobs", [])
     defaults = document.get("defaults", {})
     return Checked(
@@ -85,7 +105,7 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: dict[Pr
 
 
 def _layer_of(location: Location) -> tuple[int | str, str]:
-    """The layer in which ``location`` lies, and the key there; ``*`` when it is the layer itself."""
+    """The layer of ``location``, and its key there; ``*`` when it is the layer itself."""
     match location:
         case ("jobs", int(number), *keys):
             return number, str(keys[0]) if keys else "*"
@@ -95,8 +115,8 @@ def _layer_of(location: Location) -> tuple[int | str, str]:
             return "", str(location[0])
 
 
-def _take_out(document: dict[str, Any], location: Location) -> None:
-    """Remove the wrong key; a job that is no table becomes an empty one, so that the others keep their numbers."""
+def _remove(document: dict[str, Any], location: Location) -> None:
+    """Remove an invalid key; a job that is not a table becomes an empty one, so that the others keep their numbers."""
     holder: Any = document
     for part in location[:-1]:
         holder = holder[part]

@@ -1,4 +1,4 @@
-"""Plain words for what is wrong: places, suggestions, and pydantic's errors retold."""
+"""Messages about invalid job files: places, suggestions, and what pydantic's errors mean to a user."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ TABLES: dict[str, type[BaseModel]] = {
     "distributed": Distributed,
     "retry": Retry,
 }
-"""Tables of a job whose keys are known."""
+"""Tables of a job with fixed keys."""
 FREE_TABLES = ("env_kwargs", "model", "task_options")
-"""Tables of a job that are passed on as they are."""
+"""Tables of a job with any keys."""
 
 _NO_CLASS = "cannot be set in a job file"
-_OPTIMIZER = "cannot be set: every learner uses Stable-Baselines3's own optimiser (of PPO, Adam with eps = 1e-5)"
-_NOT_OURS = {
+_OPTIMIZER = "cannot be set: every learner uses the optimiser of Stable-Baselines3 (for PPO, Adam with eps = 1e-5)"
+_NOT_CONFIGURABLE = {
     "seed": "is set by the job's seeds, a list: seeds = [0]",
     "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
-    "verbose": "cannot be set: progress is shown by the command, and is in progress.csv",
-    "tensorboard_log": "cannot be set: the logger's values are in progress.csv of the job's directory",
+    "verbose": "cannot be set: the command shows progress, and progress.csv records it",
+    "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
     "rollout_buffer_class": _NO_CLASS,
     "rollout_buffer_kwargs": _NO_CLASS,
     "replay_buffer_class": _NO_CLASS,
     "replay_buffer_kwargs": _NO_CLASS,
-    "optimize_memory_usage": "cannot be set: Stable-Baselines3 could not tell time limits from failures then",
+    "optimize_memory_usage": "cannot be set: Stable-Baselines3 would take time limits for terminations",
     "_init_setup_model": _NO_CLASS,
 }
-"""Keyword arguments of the algorithms that are no keys of their tables."""
+"""Keyword arguments of the algorithms that a job file cannot set, and what to do instead."""
 _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
-    **{(table, name): why for table in ALGORITHMS.values() for name, why in _NOT_OURS.items()},
+    **{(table, name): why for table in ALGORITHMS.values() for name, why in _NOT_CONFIGURABLE.items()},
     (PolicyKwargs, "optimizer_class"): _OPTIMIZER,
     (PolicyKwargs, "optimizer_kwargs"): _OPTIMIZER,
     (PolicyKwargs, "features_extractor_class"): _NO_CLASS,
@@ -62,6 +62,24 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (Document, "job"): "unknown key; did you mean [[jobs]]?",
     (Document, "default"): "unknown key; did you mean [defaults]?",
 }
+
+
+class Problems:
+    """The problems found so far in one job file, each once."""
+
+    def __init__(self) -> None:
+        self._problems: dict[Problem, None] = {}
+
+    def add(self, where: str, message: str, *, job_index: int | None = None) -> None:
+        """Note a problem; the parameters are fields of :class:`~orchestrator.core.errors.Problem`."""
+        self._problems[Problem(where=where, message=message, job_index=job_index)] = None
+
+    def __bool__(self) -> bool:
+        return bool(self._problems)
+
+    def in_order(self) -> list[Problem]:
+        """The problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
+        return sorted(self._problems, key=_place_order)
 
 
 def place(*parts: int | str) -> str:
@@ -79,13 +97,12 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def in_place_order(problem: Problem) -> tuple[int | str, ...]:
-    """Sort key under which ``jobs[2]`` stands before ``jobs[10]``."""
+def _place_order(problem: Problem) -> tuple[int | str, ...]:
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", problem.where))
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant."""
+    """The known word most similar to ``word``; None when none is similar."""
     return _suggestion(word, tuple(known))
 
 
@@ -103,58 +120,58 @@ def _plain_spelling(word: str) -> str:
 
 
 def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
-    """Plain words for one of pydantic's errors, and the key that was meant where one was misspelt."""
+    """The message for one of pydantic's errors, and for a misspelt key the key that was probably intended."""
     if details["type"] == "extra_forbidden":
         return _unknown_key(_model_at(location[:-1]), str(location[-1]))
     return _wrong_value(location, details), None
 
 
 def _wrong_value(location: Location, details: ErrorDetails) -> str:
-    kind, found = details["type"], details["input"]
+    kind, value = details["type"], details["input"]
     if location == ("jobs",) and kind in ("missing", "too_short"):
-        return "there are no jobs; add a [[jobs]] table with at least a name and an xml"
-    if location == ("jobs",) and isinstance(found, dict):
+        return "there are no jobs; add a [[jobs]] table with at least name and xml"
+    if location == ("jobs",) and isinstance(value, dict):
         return "expected a list of tables: write [[jobs]] with double brackets above each job"
     if kind == "missing":
         return f"missing; add for example {_example(location)}"
     if kind == "invalid_key":
-        return f"a key must be text, found {_shown(found)}"
+        return f"a key must be text, found {_shown(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]
-        return f"{error}, found {_shown(found)}" if isinstance(error, ExpectedError) else str(error)
+        return f"{error}, found {_shown(value)}" if isinstance(error, ExpectedError) else str(error)
     info, example = _field_at(location), _example(location)
-    advice = _hint(found, info) or (f"; for example {example}" if example else "")
-    return f"expected {_expected(info)}, found {_shown(found)}{advice}"
+    advice = _hint(value, info) or (f"; for example {example}" if example else "")
+    return f"expected {_expected(info)}, found {_shown(value)}{advice}"
 
 
 def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
     is_settings = model in (Settings, Entry)
     instead = _INSTEAD.get((Settings if is_settings else model, name)) or _belongs(model, name)
     if instead is not None:
-        return instead, _home_of(name) if is_settings else None
-    meant = suggestion(name, model.model_fields)
-    if meant is not None:
-        return f"unknown key; did you mean {quoted(meant)}?", meant
+        return instead, _table_with(name) if is_settings else None
+    suggested = suggestion(name, model.model_fields)
+    if suggested is not None:
+        return f"unknown key; did you mean {quoted(suggested)}?", suggested
     if is_settings:
-        for table, known in TABLES.items():
-            meant = suggestion(name, known.model_fields)
-            if meant is not None:
-                return f"unknown key; did you mean {quoted(f'{table}.{meant}')}?", table
-    return f"unknown key; known here: {', '.join(sorted(model.model_fields))}", None
+        for table, table_model in TABLES.items():
+            suggested = suggestion(name, table_model.model_fields)
+            if suggested is not None:
+                return f"unknown key; did you mean {quoted(f'{table}.{suggested}')}?", table
+    return f"unknown key; known keys: {', '.join(sorted(model.model_fields))}", None
 
 
 def _belongs(model: type[BaseModel], name: str) -> str | None:
-    """Where a key belongs that is right in itself but stands in the wrong place."""
-    home = _home_of(name)
+    """The message for a key that exists but is in the wrong table; None for an unknown key."""
+    table = _table_with(name)
     if name in Entry.model_fields and model is Document:
         where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
     elif name in Entry.model_fields:
         where = "to the job itself, not to a table of it"
-    elif home in ALGORITHMS and model in ALGORITHMS.values():
-        return f"unknown key here; {home} has it, {_name_of(model)} has {', '.join(sorted(model.model_fields))}"
-    elif home is not None:
-        several = sum(name in table.model_fields for table in ALGORITHMS.values()) > 1
-        where = f"in the table {home}: {home}.{name}" + " (or in that of the job's own algorithm)" * several
+    elif table in ALGORITHMS and model in ALGORITHMS.values():
+        return f"unknown key here; {table} has it, {_name_of(model)} has {', '.join(sorted(model.model_fields))}"
+    elif table is not None:
+        several = sum(name in algorithm.model_fields for algorithm in ALGORITHMS.values()) > 1
+        where = f"in the table {table}: {table}.{name}" + " (or in the table of the job's algorithm)" * several
     elif name in Document.model_fields:
         where = "at the top of the file"
     else:
@@ -162,8 +179,8 @@ def _belongs(model: type[BaseModel], name: str) -> str | None:
     return f"unknown key here; it belongs {where}"
 
 
-def _home_of(name: str) -> str | None:
-    return next((table for table, known in TABLES.items() if name in known.model_fields), None)
+def _table_with(name: str) -> str | None:
+    return next((table for table, model in TABLES.items() if name in model.model_fields), None)
 
 
 def _name_of(model: type[BaseModel]) -> str:
@@ -171,7 +188,7 @@ def _name_of(model: type[BaseModel]) -> str:
 
 
 def _model_at(location: Location) -> type[BaseModel]:
-    """The table that ``location`` names."""
+    """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, **TABLES}
     names = [part for part in location if isinstance(part, str)]
     return tables[names[-1]] if names else Document
@@ -189,8 +206,8 @@ def _expected(info: FieldInfo | None) -> str:
         return "a table"
     kind = _kind(info)
     if get_origin(kind) is Literal:
-        known = [quoted(value) for value in get_args(kind)]
-        return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
+        choices = [quoted(value) for value in get_args(kind)]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if kind in (int, float):
         return ("a whole number" if kind is int else "a number") + _limits(info)
     if get_origin(kind) is list:
@@ -199,7 +216,7 @@ def _expected(info: FieldInfo | None) -> str:
 
 
 def _kind(info: FieldInfo) -> Any:
-    """The field's type, of an optional one that of its value."""
+    """The field's type, without None."""
     kinds = [kind for kind in get_args(info.annotation) if kind is not type(None)]
     return kinds[0] if get_origin(info.annotation) in (Union, types.UnionType) else info.annotation
 
@@ -221,22 +238,22 @@ def _limits(info: FieldInfo) -> str:
             return ""
 
 
-def _hint(found: Any, info: FieldInfo | None) -> str:
-    """What to do about a value that is nearly right."""
+def _hint(value: Any, info: FieldInfo | None) -> str:
+    """What to do about a value that is nearly valid."""
     if info is None:
         return ""
     expected = _expected(info)
-    if isinstance(found, str):
-        looks_numeric = re.fullmatch(r"[-+]?[\d_.]+([eE][-+]?\d+)?", found.strip())
+    if isinstance(value, str):
+        looks_numeric = re.fullmatch(r"[-+]?[\d_.]+([eE][-+]?\d+)?", value.strip())
         if looks_numeric and expected.startswith(("a number", "a whole number")):
             return "; write it without quotes"
-        if expected == "true or false" and found.lower() in ("true", "false"):
-            return f"; write it without quotes: {found.lower()}"
-        known = [value for value in get_args(_kind(info)) if isinstance(value, str)]
-        meant = suggestion(found, known) if known else None
-        return f"; did you mean {quoted(meant)}?" if meant else ""
-    if isinstance(found, float) and found.is_integer() and abs(found) < 10**12 and info.annotation is int:
-        return f"; write {int(found):_}, without point or exponent"
+        if expected == "true or false" and value.lower() in ("true", "false"):
+            return f"; write it without quotes: {value.lower()}"
+        choices = [choice for choice in get_args(_kind(info)) if isinstance(choice, str)]
+        suggested = suggestion(value, choices) if choices else None
+        return f"; did you mean {quoted(suggested)}?" if suggested else ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 10**12 and info.annotation is int:
+        return f"; write {int(value):_}, without point or exponent"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What the values of a job file may be: one annotated type per kind, with its check and its JSON Schema."""
+"""Types of the values in a job file, each with its validation and its JSON Schema; the base class of its tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.task_names import AUTO, PRESETS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
@@ -15,21 +15,41 @@ from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.units import parse_duration, parse_size
 
 MOST = 10**12
-"""Upper limit of every count: far above any use, far below what would overflow."""
-
-
+"""Upper limit of every count: far above any use, far below any overflow."""
 SHORTEST_STALL_S = 3
 
 
+def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
+    """A key of a table. ``shown`` is the default as a user would write it, if that differs from ``default``."""
+    return Field(
+        default=default,
+        description=description,
+        examples=None if example is None else [example],
+        json_schema_extra=None if shown is None else {"default": shown},
+    )
+
+
+class Table(BaseModel):
+    """Base class of the tables of the job file."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        field_title_generator=lambda name, _: name,
+    )
+
+
 class ExpectedError(ValueError):
-    """What a key takes; the message shown goes on with what was found."""
+    """States what a key accepts; the message for the user adds the value that was found."""
 
 
 def _schedule(value: Any) -> float | str:
     if isinstance(value, str):
         start, end, _ = parse_schedule(value)
         if not (0 < start <= MOST and 0 <= end <= MOST):
-            raise ValueError(f'"{value}" must start above 0 and not fall below it, for example "linear(3e-4, 0)"')
+            raise ValueError(f'"{value}" must start above 0 and must not fall below 0, for example "linear(3e-4, 0)"')
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
         return float(value)
@@ -64,8 +84,8 @@ def _stall_timeout(value: Any) -> float:
     seconds = _duration(value)
     if seconds < SHORTEST_STALL_S:
         raise ExpectedError(
-            f"expected at least {SHORTEST_STALL_S} s: a worker tells of its progress twice a second, and of nothing "
-            "while it imports its libraries"
+            f"expected at least {SHORTEST_STALL_S} s: a worker reports progress twice a second, but not while it "
+            "imports its libraries"
         )
     return seconds
 
@@ -84,13 +104,13 @@ def _seeds(value: Any) -> list[int]:
     return value
 
 
-def _layers(value: Any) -> bool:
+def _are_widths(value: Any) -> bool:
     return isinstance(value, list) and all(_is_count(width, 1) for width in value)
 
 
 def _net_arch(value: Any) -> list[int] | dict[str, list[int]]:
     is_both = isinstance(value, dict) and set(value) in ({"pi", "vf"}, {"pi", "qf"})
-    if _layers(value) or (is_both and all(map(_layers, value.values()))):
+    if _are_widths(value) or (is_both and all(map(_are_widths, value.values()))):
         return value  # type: ignore[no-any-return]
     raise ExpectedError(
         "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] } "
@@ -104,7 +124,7 @@ def _name(value: Any) -> str:
     if not value.strip():
         raise ValueError("the name is empty")
     if not is_showable(value):
-        raise ValueError("the name holds a control character, such as a line break; leave it out")
+        raise ValueError("the name contains a control character, such as a line break; remove it")
     return value
 
 
@@ -123,22 +143,22 @@ def _entry_point(value: Any) -> str:
 
 
 def is_users_task(task: str) -> bool:
-    """Whether it is a class of the user's own, found beside the job file too (built-in ones never are)."""
+    """Whether it is a class of the user, which is also looked for in the directory of the job file."""
     return ":" in task and task not in PRESETS
 
 
 def _task(value: Any) -> str:
-    known = (AUTO, *TASKS, *PRESETS)
-    if value in known:
+    built_in = (AUTO, *TASKS, *PRESETS)
+    if value in built_in:
         return value  # type: ignore[no-any-return]
     if isinstance(value, str):
         module, colon, kind = value.partition(":")
         if colon and module != "gymnasium" and all(part.isidentifier() for part in (*module.split("."), kind)):
             return value
-        near = difflib.get_close_matches(value, known, n=1)
+        near = difflib.get_close_matches(value, built_in, n=1)
         if near:
             raise ValueError(f'unknown task "{value}"; did you mean "{near[0]}"?')
-    raise ExpectedError(f'expected {", ".join(known)}, or a class of your own as "package.module:Class"')
+    raise ExpectedError(f'expected {", ".join(built_in)}, or a class of yours as "package.module:Class"')
 
 
 _ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
@@ -153,15 +173,15 @@ def _env(value: Any) -> str:
 def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ExpectedError("expected a table")
-    stranger = _not_plain(value)
-    if stranger is not None:
-        kind = type(stranger).__name__
-        raise ValueError(f"holds a value ({kind}) other than text, 64-bit numbers, true, false, lists and tables")
+    unsupported = _not_json(value)
+    if unsupported is not None:
+        kind = type(unsupported).__name__
+        raise ValueError(f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables")
     return value
 
 
-def _not_plain(value: Any) -> object | None:
-    """The first thing within ``value`` that JSON cannot say (a date, for one)."""
+def _not_json(value: Any) -> object | None:
+    """The first value within ``value`` that JSON cannot represent, such as a date; None if there is none."""
     if isinstance(value, dict):
         parts: list[Any] = list(value.values())
         parts += [key for key in value if not isinstance(key, str)]
@@ -171,13 +191,13 @@ def _not_plain(value: Any) -> object | None:
         return None if abs(value) < 2**63 else value
     else:
         return None if value is None or isinstance(value, (str, float)) else value
-    return next((found for found in map(_not_plain, parts) if found is not None), None)
+    return next((part for part in map(_not_json, parts) if part is not None), None)
 
 
 def _matrix(value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
-    raise ExpectedError("expected a table of lists, each under a dotted key in quotes")
+    raise ExpectedError("expected a table of lists, each with a dotted key in quotes")
 
 
 def _max_parallel(value: Any) -> int | None:

@@ -45,7 +45,7 @@ WRONG_FILES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
             'jobs[0].ppo.n_step: unknown key; did you mean "n_steps"',
         ],
     ),
-    "unknown key": ([{"name": "a", "xml": HOPPER, "wings": 2}], ["jobs[0].wings: unknown key; known here:"]),
+    "unknown key": ([{"name": "a", "xml": HOPPER, "wings": 2}], ["jobs[0].wings: unknown key; known keys:"]),
     "wrong types": (
         [{"name": "a", "xml": HOPPER, "n_envs": "4", "normalize": "yes", "total_timesteps": 1.5}],
         ["jobs[0].n_envs: expected a whole number", "jobs[0].normalize: expected true or", "jobs[0].total_timesteps:"],

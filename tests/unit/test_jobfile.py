@@ -294,14 +294,14 @@ def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"bodi.x.pos": 1}, '"bodi.x.pos": unknown kind of element; known are option, compiler, actuator, body'),
-        ({"geom.size": 1}, '"geom.size" names no attribute; expected geom.NAME.ATTRIBUTE'),
-        ({"option": 1}, '"option" names no attribute; expected option.timestep'),
+        ({"bodi.x.pos": 1}, '"bodi.x.pos": unknown kind of element; expected one of option, compiler, actuator, body'),
+        ({"geom.size": 1}, '"geom.size" names no attribute; expected for example geom.NAME.ATTRIBUTE'),
+        ({"option": 1}, '"option" names no attribute; expected for example option.timestep'),
         ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
         ({"geom.x.size": []}, '"geom.x.size": expected a number'),
         ({"geom.x.size": [[1]]}, '"geom.x.size": expected a number'),
         ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
-        ({"geom.x": {"size": 1}, "geom.x.size.y": 2}, '"geom.x.size.y" is written twice, or part of another key'),
+        ({"geom.x": {"size": 1}, "geom.x.size.y": 2}, '"geom.x.size.y" is written twice, or is part of another key'),
         (3, "expected a table of changes to the robot"),
     ],
 )
@@ -316,7 +316,9 @@ def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, 
 def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Path) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})
-    assert problems(error) == [("jobs[0].model", "changes a robot, and this job has none; set xml")]
+    ((where, message),) = problems(error)
+    assert where == "jobs[0].model"
+    assert "this job has none; set xml" in message
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "matrix": {"model": {"option.timestep": [1]}}})
     assert '"model.option.timestep" = […]' in problems(error)[0][1]
@@ -450,7 +452,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     # claim, job laid over hopper, place within the job, message
     ("misspelt key", {"ppo": {"n_step": 256}}, ".ppo.n_step", 'unknown key; did you mean "n_steps"?'),
     ("misspelt key of the job", {"total_timestep": 1}, ".total_timestep", 'did you mean "total_timesteps"?'),
-    ("unknown key", {"quux": 1}, ".quux", "unknown key; known here: a2c, algo, checkpoint_every"),
+    ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, algo, checkpoint_every"),
     ("key of a table on the job", {"n_steps": 1}, ".n_steps", "belongs in the table ppo: ppo.n_steps"),
     ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),
     ("key of the file on the job", {"max_parallel": 1}, ".max_parallel", "belongs at the top of the file"),
@@ -507,7 +509,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("seed twice", {"seeds": [1, 2, 1]}, ".seeds", "the seed 1 is listed twice"),
     ("size without unit", {"resources": {"memory": 2}}, ".resources.memory", 'with its unit, such as "2 GiB"'),
     ("unknown unit of size", {"resources": {"memory": "2 G"}}, ".resources.memory", 'unknown unit "G"'),
-    ("no size", {"resources": {"memory": "0 GiB"}}, ".resources.memory", "above nothing"),
+    ("no size", {"resources": {"memory": "0 GiB"}}, ".resources.memory", "above 0"),
     ("unknown unit of time", {"resources": {"timeout": "2m"}}, ".resources.timeout", 'unknown unit "m" (known: d, h'),
     ("no time", {"resources": {"timeout": "0s"}}, ".resources.timeout", "above 0"),
     ("stall at once", {"resources": {"stall_timeout": "1s"}}, ".resources.stall_timeout", "at least 3 s: a worker"),
@@ -521,7 +523,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("entry point without colon", {"entry_point": "mine"}, ".entry_point", 'expected "package.module:callable"'),
     ("entry point with shell words", {"entry_point": "a:b; reboot"}, ".entry_point", 'expected "package.module'),
     ("environment id", {"env": "Ant v5"}, ".env", 'expected a gymnasium id such as "Ant-v5"'),
-    ("date as option", {"task_options": {"x": tomllib.loads("x = 2020-01-01")["x"]}}, ".task_options", "(date)"),
+    ("date as option", {"task_options": {"x": tomllib.loads("x = 2020-01-01")["x"]}}, ".task_options", "a date"),
     # what Stable-Baselines3, torch or arithmetic would reject
     ("gamma above 1", {"ppo": {"gamma": 1.5}}, ".ppo.gamma", "a number between 0 and 1, found 1.5"),
     ("gae_lambda below 0", {"ppo": {"gae_lambda": -0.1}}, ".ppo.gae_lambda", "a number between 0 and 1"),
@@ -533,7 +535,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
         "a number above 0 or a schedule",
     ),
     ("unknown schedule", {"ppo": {"learning_rate": "lin(1, 0)"}}, ".ppo.learning_rate", "linear(3e-4, 0)"),
-    ("schedule below 0", {"ppo": {"clip_range": "linear(0.2, -1)"}}, ".ppo.clip_range", "not fall below it"),
+    ("schedule below 0", {"ppo": {"clip_range": "linear(0.2, -1)"}}, ".ppo.clip_range", "not fall below 0"),
     ("schedule of infinity", {"ppo": {"learning_rate": "linear(inf, 0)"}}, ".ppo.learning_rate", "must start above 0"),
     ("clip_range_vf of 0", {"ppo": {"clip_range_vf": 0}}, ".ppo.clip_range_vf", "a number above 0"),
     ("no epochs", {"ppo": {"n_epochs": 0}}, ".ppo.n_epochs", "at least 1"),
@@ -566,21 +568,21 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     # what makes the environment
     ("task and env", {"task": "forward", "env": "Ant-v5"}, ".env", "env and task exclude each other"),
     ("env and entry_point", {"env": "Ant-v5", "entry_point": "a:b"}, ".entry_point", "exclude each other"),
-    ("env_kwargs for a task", {"env_kwargs": {"a": 1}}, ".env_kwargs", "stand in task_options"),
-    ("task_options for an env", {"env": "Ant-v5", "task_options": {"a": 1}}, ".task_options", "stand in env_kwargs"),
-    ("seed for the env", {"env": "Ant-v5", "env_kwargs": {"seed": 1}}, ".env_kwargs.seed", "use seeds"),
+    ("env_kwargs for a task", {"env_kwargs": {"a": 1}}, ".env_kwargs", "belong in task_options"),
+    ("task_options for an env", {"env": "Ant-v5", "task_options": {"a": 1}}, ".task_options", "belong in env_kwargs"),
+    ("seed for the env", {"env": "Ant-v5", "env_kwargs": {"seed": 1}}, ".env_kwargs.seed", "seeds"),
     ("robot twice", {"env": "Ant-v5", "env_kwargs": {"xml_file": "a"}}, ".env_kwargs.xml_file", "keep xml"),
     # robots
     ("missing file", {"xml": "../mjcf/hoper.xml"}, ".xml", 'did you mean "hopper.xml"?'),
-    ("missing folder", {"xml": "../nowhere/a.xml"}, ".xml", "there is no folder"),
+    ("missing folder", {"xml": "../nowhere/a.xml"}, ".xml", "does not exist"),
     ("folder", {"xml": "../mjcf/zoo"}, ".xml", '"zoo/*.xml"'),
     ("endless path", {"xml": "a" * 5000 + ".xml"}, ".xml", "cannot be read: file name too long"),
     ("empty path", {"xml": ""}, ".xml", "expected the path of an MJCF file"),
     ("path with NUL", {"xml": "a\0.xml"}, ".xml", "expected the path of an MJCF file"),
     ("glob without match", {"xml": "../mjcf/zoo/*.mjcf"}, ".xml", "which holds ant.xml, bug.xml"),
     ("glob in an empty folder", {"xml": "../mjcf/empty/*.xml"}, ".xml", "which holds nothing"),
-    ("glob in no folder", {"xml": "../nowhere/*.xml"}, ".xml", "there is no such folder"),
-    ("glob of directories", {"xml": "../mjcf/z*"}, ".xml", "only folders do"),
+    ("glob in no folder", {"xml": "../nowhere/*.xml"}, ".xml", "does not exist"),
+    ("glob of directories", {"xml": "../mjcf/z*"}, ".xml", "only folders"),
     # matrix
     ("misspelt matrix key", {"matrix": {"ppo.lerning_rate": [1, 2]}}, '.matrix."ppo.lerning_rate"', '"learning_rate"?'),
     ("matrix key without table", {"matrix": {"gamma": [1]}}, ".matrix.gamma", "table ppo: ppo.gamma"),
@@ -591,7 +593,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("matrix without list", {"matrix": {"ppo.gamma": 1}}, '.matrix."ppo.gamma"', "expected a list of values"),
     ("empty matrix list", {"matrix": {"ppo.gamma": []}}, '.matrix."ppo.gamma"', "at least one"),
     ("wrong matrix value", {"matrix": {"ppo.gamma": [0.5, 2]}}, '.matrix."ppo.gamma"[1]', "between 0 and 1, found 2"),
-    ("matrix value twice", {"matrix": {"ppo.gamma": [1, 1.0]}}, '.matrix."ppo.gamma"[1]', "stands earlier in the list"),
+    ("matrix value twice", {"matrix": {"ppo.gamma": [1, 1.0]}}, '.matrix."ppo.gamma"[1]', "earlier in the list"),
     (
         "matrix of task and env",
         {"matrix": {"task": ["forward"], "env": ["Ant-v5"]}},
@@ -705,7 +707,7 @@ def test_a_wrong_file_is_refused_at_its_place(place: Path, data: dict[str, Any],
     [
         ("ppo.n_step", 3, 'did you mean "n_steps"?'),
         ("total_timesteps", "many", "expected a whole number"),
-        ("matrix", {}, "cannot be set from outside"),
+        ("matrix", {}, "in the job file"),
         ("max_parallel", 3, "use --max-parallel"),
         ("xml", "a", "belongs in a [[jobs]] table"),
         ("", 1, "unknown key"),
@@ -803,7 +805,7 @@ def test_an_unreadable_robot_is_refused(place: Path, monkeypatch: pytest.MonkeyP
 def test_a_link_to_nothing_is_refused(place: Path) -> None:
     (place / "link.xml").symlink_to("nowhere.xml")
     for pattern in ("link.xml", "li*.xml"):
-        with pytest.raises(SpecError, match="is a link to nothing"):
+        with pytest.raises(SpecError, match="is a broken symbolic link"):
             resolve(place, {"xml": pattern})
 
 
@@ -902,7 +904,7 @@ def test_a_missing_job_file_is_answered_with_its_neighbour(write: Callable[..., 
     path = write(EXAMPLE)
     with pytest.raises(SpecError, match=r"robot.toml: no such file; did you mean .*robots.toml"):
         load(path.with_name("robot.toml"))
-    with pytest.raises(SpecError, match="no such file, nor its folder"):
+    with pytest.raises(SpecError, match="its folder does not exist"):
         load(tmp_path / "nowhere" / "robots.toml")
     with pytest.raises(SpecError, match="is a directory, not a job file"):
         load(path.parent)
