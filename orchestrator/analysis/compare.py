@@ -1,6 +1,6 @@
-"""Two run directories side by side: another machine, another version, other settings. Ratios with intervals.
+"""Comparison of two run directories (other machine, version or settings): ratios with intervals.
 
-Two benchmarks are compared arm by arm and level by level, two experiments job by job, over their seeds. Read-only.
+Two benchmarks are compared by baseline and level, two experiments by job, over its seeds. Read-only.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One figure of one thing on both sides."""
+    """One figure of one subject in both run directories."""
 
     what: str
-    """``default × 2``, or a job's name."""
+    """The subject: ``default × 2``, or a job's name."""
     figure: str
-    """``throughput`` and ``efficiency``; of jobs ``env_steps/s``, ``return`` (of training) and ``evaluation``."""
+    """``throughput`` or ``efficiency``; of jobs ``env_steps/s``, ``return`` (in training) or ``evaluation``."""
     a: Estimate
     b: Estimate
     ratio: Estimate | None
-    """B against A; None where a value is not positive, so that there is none."""
+    """B divided by A; None where a value is not positive."""
     bound: str = ""
-    """Which sides are bounds from above, of cells that were cut off: ``a``, ``b``, ``ab``."""
+    """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or ``ab``."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -55,12 +55,12 @@ class Comparison:
     b: Path
     pairs: Sequence[Pair]
     differences: Sequence[tuple[str, str, str]]
-    """What else differs: the thing, as in A, as in B."""
+    """Other differences: the name, the value in A, the value in B."""
     only_a: Sequence[str]
     only_b: Sequence[str]
 
     def facts(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The content of ``--json``."""
         return {
             "kind": self.kind,
             "a": str(self.a),
@@ -73,37 +73,40 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Figures:
-    """One side's values of a thing."""
+class _Subject:
+    """The figures of a baseline at a level, or of a job, in one run directory."""
 
     values: Mapping[str, Sequence[float]]
-    """Figure → one value a repeat or seed."""
+    """Figure → one value per repeat or seed."""
     bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     kind: Kind
-    things: Mapping[str, _Figures]
+    subjects: Mapping[str, _Subject]
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
-    """Compare what both have.
+    """Compare the subjects that both run directories have.
 
-    :raises UsageError: not run directories, of different kinds, or with nothing in common.
+    :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
     a, b = _side(run_a), _side(run_b)
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
-        raise UsageError(f"{run_a} is {article[a.kind]}, {run_b} {article[b.kind]}: two of a kind can be compared")
-    pairs = [pair for what in a.things if what in b.things for pair in _pairs(what, a.things[what], b.things[what])]
-    if not pairs:
-        names = "Arms and levels" if a.kind == "benchmark" else "Names of finished jobs"
         raise UsageError(
-            f"{run_a} and {run_b} have nothing in common: one has {names_of(list(a.things))}, the other"
-            f" {names_of(list(b.things))}. {names} must agree"
+            f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}: give two benchmarks or two experiments"
+        )
+    common = [what for what in a.subjects if what in b.subjects]
+    pairs = [pair for what in common for pair in _pairs(what, a.subjects[what], b.subjects[what])]
+    if not pairs:
+        names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
+        raise UsageError(
+            f"{run_a} and {run_b} have nothing in common: the first has {names_of(list(a.subjects))}, the second has"
+            f" {names_of(list(b.subjects))}. {names} must agree"
         )
     return Comparison(
         kind=a.kind,
@@ -111,8 +114,8 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         b=run_b,
         pairs=pairs,
         differences=_differences(a.facts, b.facts),
-        only_a=[what for what in a.things if what not in b.things],
-        only_b=[what for what in b.things if what not in a.things],
+        only_a=[what for what in a.subjects if what not in b.subjects],
+        only_b=[what for what in b.subjects if what not in a.subjects],
     )
 
 
@@ -124,34 +127,35 @@ def _side(run_dir: Path) -> _Side:
 
 def _benchmark(run_dir: Path) -> _Side:
     from orchestrator.analysis import samples
-    from orchestrator.analysis.samples import Measured
+    from orchestrator.analysis.samples import LevelSamples
 
     bench = samples.read(run_dir)
-    things = {}
 
-    def figures(one: Measured, base: Measured) -> _Figures:
-        values: dict[str, Sequence[float]] = {"throughput": one.throughputs}
-        # In pairs of the same repeat where both are there, as in the benchmark's own report.
+    def subject(level: LevelSamples, base: LevelSamples) -> _Subject:
+        values: dict[str, Sequence[float]] = {"throughput": level.throughputs}
+        # In pairs of the same repeat where both exist, as in the benchmark's own report.
         alone = {sample.repeat: sample.throughput for sample in base.samples}
-        if one is not base and not base.at_most:
-            ideal = min(one.processes, bench.capacity) / base.processes
+        if level is not base and not base.at_most:
+            ideal = min(level.processes, bench.capacity) / base.processes
             values["efficiency"] = [
-                sample.throughput / alone[sample.repeat] / ideal for sample in one.samples if sample.repeat in alone
+                sample.throughput / alone[sample.repeat] / ideal for sample in level.samples if sample.repeat in alone
             ]
-        return _Figures(values=values, bound=one.at_most)
+        return _Subject(values=values, bound=level.at_most)
 
-    for arm, levels in bench.arms.items():
-        for level, one in levels.items():
-            things[f"{arm} × {level}"] = figures(one, levels[min(levels)])
+    subjects = {
+        f"{baseline} × {level}": subject(samples_, levels[min(levels)])
+        for baseline, levels in bench.baselines.items()
+        for level, samples_ in levels.items()
+    }
     plan = bench.plan
-    work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_flat("work", plan.get("work"))}
+    work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_prefixed("work", plan.get("work"))}
     learner = ", ".join(bench.learners) or plan.get("learner")
-    facts = {**work, "learner": learner, **_flat("", plan.get("machine")), **_flat("", plan.get("versions"))}
-    return _Side(kind="benchmark", things=things, facts=facts)
+    facts = {**work, "learner": learner, **_prefixed("", plan.get("machine")), **_prefixed("", plan.get("versions"))}
+    return _Side(kind="benchmark", subjects=subjects, facts=facts)
 
 
 def _experiment(run_dir: Path) -> _Side:
-    """Jobs by their name and the point of their matrix; their seeds are the values."""
+    """Jobs by name and point of their matrix; their seeds are the values."""
     from orchestrator.analysis import job_metrics, run_reader
     from orchestrator.experiment import control
 
@@ -161,37 +165,38 @@ def _experiment(run_dir: Path) -> _Side:
         suffix = f"-s{row['seed']}"
         groups.setdefault(row["job_id"].removesuffix(suffix), []).append(row)
     speeds = {
-        one.job_id: one.env_steps / one.wall_s
-        for one in job_metrics.gather(run_dir).jobs
-        if one.env_steps and one.wall_s
+        job.job_id: job.env_steps / job.wall_s
+        for job in job_metrics.gather(run_dir).jobs
+        if job.env_steps and job.wall_s
     }
-    found = {name: _values(rows, speeds) for name, rows in groups.items()}
-    things = {name: _Figures(values=values) for name, values in found.items() if values}
-    last = run_reader.last_session(snapshot.paths.provenance)
+    values = {name: _values(rows, speeds) for name, rows in groups.items()}
+    session = run_reader.last_session(snapshot.paths.provenance)
     facts = {
         "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
-        **{name: last.get(name) for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")},
-        **_flat("", last.get("versions")),
-        **_flat("git", last.get("git")),
+        **{name: session.get(name) for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")},
+        **_prefixed("", session.get("versions")),
+        **_prefixed("git", session.get("git")),
     }
-    return _Side(kind="experiment", things=things, facts=facts)
+    subjects = {name: _Subject(values=figures) for name, figures in values.items() if figures}
+    return _Side(kind="experiment", subjects=subjects, facts=facts)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
-    """What is known of finished seeds.
+    """Figure → its values over the seeds that have succeeded; without figures that have none.
 
     :param speeds: job_id → env_steps/s of its iterations, without start-up, evaluation and videos.
     """
     done = [row for row in rows if row["state"] == "SUCCEEDED"]
-    found: dict[str, Sequence[float]] = {
-        "env_steps/s": [speeds[row["job_id"]] for row in done if row["job_id"] in speeds],
-        "return": [row["ep_rew_mean"] for row in done if row["ep_rew_mean"] is not None],
-        "evaluation": [row["eval_mean"] for row in done if row["eval_mean"] is not None],
+    figures = {
+        "env_steps/s": [speeds.get(row["job_id"]) for row in done],
+        "return": [row["ep_rew_mean"] for row in done],
+        "evaluation": [row["eval_mean"] for row in done],
     }
-    return {name: values for name, values in found.items() if values}
+    known = {name: [value for value in values if value is not None] for name, values in figures.items()}
+    return {name: values for name, values in known.items() if values}
 
 
-def _pairs(what: str, a: _Figures, b: _Figures) -> list[Pair]:
+def _pairs(what: str, a: _Subject, b: _Subject) -> list[Pair]:
     bound = f"{'a' if a.bound else ''}{'b' if b.bound else ''}"
     return [
         _pair(what, figure, a.values[figure], b.values[figure], bound)
@@ -201,32 +206,30 @@ def _pairs(what: str, a: _Figures, b: _Figures) -> list[Pair]:
 
 
 def _pair(what: str, figure: str, a: Sequence[float], b: Sequence[float], bound: str) -> Pair:
-    positive = min(*a, *b) > 0
-    one, other = _one(figure, a, "a" in bound), _one(figure, b, "b" in bound)
-    both = ratio(b, a) if positive and bound != "ab" else None
-    if both is not None and bound == "a":  # at most so much before: at least so many times
-        both = Estimate(both.median, both.low, None, both.n)
-    elif both is not None and bound == "b":
-        both = Estimate(both.median, None, both.high, both.n)
-    return Pair(what=what, figure=figure, a=one, b=other, ratio=both, bound=bound)
+    quotient = ratio(b, a) if min(*a, *b) > 0 and bound != "ab" else None
+    if quotient is not None and bound == "a":  # A is at most so much, so the ratio is at least so much
+        quotient = Estimate(quotient.median, quotient.low, None, quotient.n)
+    elif quotient is not None and bound == "b":
+        quotient = Estimate(quotient.median, None, quotient.high, quotient.n)
+    estimates = {side: _estimate(figure, values, side in bound) for side, values in (("a", a), ("b", b))}
+    return Pair(what=what, figure=figure, a=estimates["a"], b=estimates["b"], ratio=quotient, bound=bound)
 
 
-def _one(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
-    """As in the reports: a bound from above has no ``low``, and returns have no natural zero."""
-    found = location(values) if figure in RETURNS else estimate(values)
-    return Estimate(found.median, None, found.high, found.n) if is_bound else found
+def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
+    """As in the reports: an upper bound has no ``low``, and returns have no natural zero."""
+    result = location(values) if figure in RETURNS else estimate(values)
+    return Estimate(result.median, None, result.high, result.n) if is_bound else result
 
 
-def _flat(prefix: str, values: Any) -> dict[str, Any]:
+def _prefixed(prefix: str, values: Any) -> dict[str, Any]:
     items = values.items() if isinstance(values, Mapping) else ()
     return {f"{prefix} {name}".strip(): value for name, value in items}
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    names = dict.fromkeys([*a, *b])
     return [
         (name.replace("_", " "), _short(a.get(name)), _short(b.get(name)))
-        for name in names
+        for name in dict.fromkeys([*a, *b])
         if a.get(name) != b.get(name)
     ]
 
@@ -236,6 +239,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def names_of(things: Sequence[str]) -> str:
+def names_of(subjects: Sequence[str]) -> str:
     """The first five names, for a sentence."""
-    return listed(things, 5) if things else "nothing that is finished"
+    return listed(subjects, 5) if subjects else "nothing that is finished"

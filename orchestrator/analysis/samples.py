@@ -1,6 +1,6 @@
-"""What a benchmark has measured, read from its directory: for each arm and level the counted cells and their figures.
+"""The results of a benchmark, read from its directory: for each baseline and level, the counted measurements.
 
-Nothing is run here and numpy is not needed. A line that was torn by a sudden end is passed over.
+Nothing is measured here, and numpy is not needed. A last line torn by a sudden end is left out.
 """
 
 from __future__ import annotations
@@ -16,44 +16,47 @@ from typing import Any
 from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.timing_columns import PHASES as TIMED_PHASES
 
-PHASES = ("env", "policy", "gae", "backward", "optimizer", "rest")
-"""Parts of an iteration, in its order; together they are its wall time."""
+PHASES = (*(name.removesuffix("_s") for name in TIMED_PHASES), "rest")
+"""Parts of an iteration, in their order; together they are its wall time."""
 SUMS = ("wall", *PHASES, "cpu", "run_delay")
-"""Seconds per 1,000 env_steps of one process."""
+"""Figures in seconds per 1,000 env_steps of one process."""
 COUNTS = ("voluntary_switches", "involuntary_switches")
-"""Likewise, per 1,000 env_steps of one process."""
+"""Figures that are numbers per 1,000 env_steps of one process."""
 OF_BOTH = ("name", "jobs", "work", "machine", "versions")
-"""Of a plan: what is the same for ranks as for arms."""
+"""Keys of a plan that a benchmark of ranks has as well."""
+PLANS = ("plan.json", "ranks.json")
+"""Plans of a benchmark of baselines, and of one of ranks."""
 STATUSES = ("ok", "cut", "failed", "disturbed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A cell that is counted."""
+    """One counted measurement."""
 
     repeat: int
     throughput: float
     """env_steps/s of all its processes together."""
     at_most: bool
-    """Whether it was cut off: ``throughput`` is then a bound."""
+    """Whether it was cut off, so that ``throughput`` is an upper bound."""
     figures: Mapping[str, float]
-    """What is known of :data:`SUMS`, :data:`COUNTS` and the rest of :func:`figures`, of one process."""
+    """As :func:`figures` gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One arm at one level."""
+class LevelSamples:
+    """One baseline at one level."""
 
     processes: int
     samples: Sequence[Sample]
     """In the order of their repeats, at least one."""
-    cells: Mapping[str, int]
-    """How many ended in each status; a cell that was taken again counts each time."""
+    statuses: Mapping[str, int]
+    """Status → measurements; one that was repeated counts each time."""
     messages: Sequence[str]
-    """Why cells were cut off, disturbed or failed; each reason once."""
+    """Reasons why measurements were cut off, disturbed or failed, each once."""
     disturbed: bool
-    """Whether only disturbed cells are there, and had to be taken."""
+    """Whether all are disturbed, and were used for want of others."""
 
     @property
     def at_most(self) -> bool:
@@ -64,28 +67,32 @@ class Measured:
         return [sample.throughput for sample in self.samples]
 
     def values(self, name: str) -> list[float]:
-        """Of a figure, those that are known."""
+        """The known values of a figure."""
         return [sample.figures[name] for sample in self.samples if name in sample.figures]
 
     def repeats(self) -> list[int]:
         return [sample.repeat for sample in self.samples]
 
 
+Levels = dict[str, dict[int, LevelSamples]]
+Failed = dict[str, dict[int, Sequence[str]]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A benchmark's directory."""
+    """The content of a benchmark's directory."""
 
     plan: Mapping[str, Any]
-    arms: Mapping[str, Mapping[int, Measured]]
-    """Arms in the plan's order, levels rising; only what has a counted cell."""
+    baselines: Mapping[str, Mapping[int, LevelSamples]]
+    """Baseline → level → samples, baselines in the plan's order, levels rising; without levels that have none."""
     failed: Mapping[str, Mapping[int, Sequence[str]]]
-    """Arms and levels of which no cell has figures, with the reasons."""
-    cells: Mapping[str, int]
-    """How many ended in each status."""
+    """Baseline → level without samples → the reasons."""
+    statuses: Mapping[str, int]
+    """Status → measurements."""
     unreadable: int
-    """Lines of ``cells.jsonl`` that are none, but for a torn last one."""
+    """Lines of ``cells.jsonl`` that cannot be read, other than a torn last one."""
     learners: Sequence[str] = ()
-    """What did PPO's arithmetic, as the processes have told."""
+    """The learners that the processes have used."""
     strong: Mapping[str, Any] | None = None
     tune: Mapping[str, Any] | None = None
 
@@ -98,12 +105,8 @@ class Benchmark:
 
     @property
     def budget(self) -> int:
-        """Threads of a process in the arms with a thread budget."""
+        """Threads of a process in the baselines with a thread budget."""
         return int((self.plan.get("work") or {}).get("threads") or 1)
-
-
-PLANS = ("plan.json", "ranks.json")
-"""Of arms and levels; of ranks."""
 
 
 def is_benchmark(run_dir: Path) -> bool:
@@ -111,79 +114,77 @@ def is_benchmark(run_dir: Path) -> bool:
 
 
 def read(run_dir: Path) -> Benchmark:
-    """Everything that is there but for ranks; ``strong.json`` and ``tune.json`` as they are.
+    """Everything but the measurements of ranks; ``strong.json`` and ``tune.json`` as they are.
 
-    Where ranks alone were measured, the plan says what they were measured with and on.
+    Where ranks alone were measured, ``plan`` has what both kinds of plan say.
 
-    :raises UsageError: when ``run_dir`` is no benchmark's, or no cell of it has been finished.
+    :raises UsageError: when ``run_dir`` is no benchmark's directory, or nothing in it has been measured yet.
     """
     folder = RunPaths(run_dir).bench
-    of_ranks = read_json_object(folder / "ranks.json")
-    plan = read_json_object(folder / "plan.json") or (of_ranks and {name: of_ranks.get(name) for name in OF_BOTH})
+    ranks = read_json_object(folder / "ranks.json")
+    plan = read_json_object(folder / "plan.json") or (ranks and {name: ranks.get(name) for name in OF_BOTH})
     if plan is None:
         raise UsageError(
             f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"
         )
-    found, unreadable = records(folder / "cells.jsonl")
+    measurements, unreadable = records(folder / "cells.jsonl")
     strong, tune = read_json_object(folder / "strong.json"), read_json_object(folder / "tune.json")
-    if not found and strong is None and tune is None and of_ranks is None:
+    if not measurements and strong is None and tune is None and ranks is None:
         raise UsageError(
-            f"{run_dir}: no cell of this benchmark is finished yet; the same `bench` command goes on with it"
+            f"{run_dir}: no measurement of this benchmark is finished yet; run the same `bench` command to resume it"
         )
-    arms, failed = by_arm(found, plan.get("arms", ()))
+    baselines, failed = by_baseline(measurements, plan.get("arms", ()))
     return Benchmark(
         plan=plan,
-        arms=arms,
+        baselines=baselines,
         failed=failed,
-        cells=_statuses(found),
+        statuses=_statuses(measurements),
         unreadable=unreadable,
-        learners=sorted({one["learner"] for record in found for one in _processes(record) if one.get("learner")}),
+        learners=sorted(
+            {one["learner"] for record in measurements for one in _processes(record) if one.get("learner")}
+        ),
         strong=strong,
         tune=tune,
     )
 
 
-Arms = dict[str, dict[int, Measured]]
-Failed = dict[str, dict[int, Sequence[str]]]
-
-
-def by_arm(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[Arms, Failed]:
-    """What was measured, arms in ``order`` and levels rising; and why nothing was, where only failures are there."""
+def by_baseline(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[Levels, Failed]:
+    """Samples by baseline, in ``order``, and level, rising; and the reasons where all measurements failed."""
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["arm"], record["level"]), []).append(record)
-    known = [*order, *dict.fromkeys(arm for arm, _ in groups)]
-    arms: Arms = {}
+    names = [*order, *dict.fromkeys(baseline for baseline, _ in groups)]
+    baselines: Levels = {}
     failed: Failed = {}
-    for arm, level in sorted(groups, key=lambda key: (known.index(key[0]), key[1])):
-        measured = _measured(level, groups[arm, level])
-        if measured is None:
-            failed.setdefault(arm, {})[level] = _messages(groups[arm, level])
+    for baseline, level in sorted(groups, key=lambda key: (names.index(key[0]), key[1])):
+        samples = _level(level, groups[baseline, level])
+        if samples is None:
+            failed.setdefault(baseline, {})[level] = _messages(groups[baseline, level])
         else:
-            arms.setdefault(arm, {})[level] = measured
-    return arms, failed
+            baselines.setdefault(baseline, {})[level] = samples
+    return baselines, failed
 
 
 def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
-    """The cells of a ``cells.jsonl``, and how many whole lines of it are none."""
+    """The measurements of a ``cells.jsonl``, and the number of other lines; a last line without newline is neither."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
-    found, unreadable = [], 0
+    measurements, unreadable = [], 0
     for line in filter(bytes.strip, lines):
         try:
             record = json.loads(line)
         except ValueError:
             record = None
-        if _is_cell(record):
-            found.append(record)
+        if _is_measurement(record):
+            measurements.append(record)
         else:
             unreadable += 1
-    return found, unreadable
+    return measurements, unreadable
 
 
-def _is_cell(record: Any) -> bool:
+def _is_measurement(record: Any) -> bool:
     return (
         isinstance(record, Mapping)
         and isinstance(record.get("arm"), str)
@@ -194,18 +195,18 @@ def _is_cell(record: Any) -> bool:
 
 
 def _has_figures(record: Mapping[str, Any]) -> bool:
-    """Not so, where it failed, or was cut off under a disturbance and is taken again."""
+    """False where it failed, or was cut off during a disturbance and is repeated."""
     return (finite(record.get("throughput")) or 0.0) > 0
 
 
-def _measured(level: int, records: Sequence[Mapping[str, Any]]) -> Measured | None:
-    """None when no cell has figures. Of a cell taken twice the last one counts."""
+def _level(level: int, records: Sequence[Mapping[str, Any]]) -> LevelSamples | None:
+    """None when no record has figures. Of several records of a repeat the last one counts."""
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
     disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)}
     chosen = counted or disturbed
     if not chosen:
         return None
-    return Measured(
+    return LevelSamples(
         processes=level,
         samples=[
             Sample(
@@ -216,7 +217,7 @@ def _measured(level: int, records: Sequence[Mapping[str, Any]]) -> Measured | No
             )
             for repeat, one in sorted(chosen.items())
         ],
-        cells=_statuses(records),
+        statuses=_statuses(records),
         messages=_messages(records),
         disturbed=not counted,
     )
@@ -232,37 +233,28 @@ def _messages(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
-    """Of a cell, per process; without what the system did not tell.
+    """Figures of one process, averaged over the processes of a measurement; without those that were not measured.
 
-    ``update_s``: backward and optimiser of one minibatch. ``runnable``: threads of a process that computed or waited
-    for a CPU, on average. ``throttled``: seconds per 1,000 env_steps that its cgroup was kept off the CPU; the counter
-    is the group's, so each process has its part. ``others_cores``: cores busy with what is not the benchmark.
-    ``allreduce``: the share of time in which rank 0 was in collectives with others, waiting for them included.
+    Besides :data:`SUMS` and :data:`COUNTS`: ``update_s``, backward and optimiser of one minibatch; ``runnable``,
+    threads that computed or waited for a CPU; ``throttled``, seconds per 1,000 env_steps for which the cgroup was kept
+    off the CPU (a counter of the whole group, divided by its processes); ``others_cores``, cores busy with other
+    programs; ``allreduce``, the share of time that rank 0 spent in collectives, waiting included; ``n_threads``,
+    ``rss_mib``, ``import_s`` and ``first_step_s``.
     """
     processes = _processes(record)
-    found: dict[str, float] = {}
+    values: dict[str, float | None] = {"others_cores": finite((record.get("drift") or {}).get("others_cores"))}
+    for name in ("n_threads", "rss_mib", "import_s", "first_step_s"):
+        values[name] = _ratio(_total(processes, name), len(processes))
     steps = _total(processes, "env_steps")
     if steps:
         sums = {name: _total(processes, f"{name}_s") for name in (*SUMS, "throttled")}
         sums |= {name: _total(processes, name) for name in COUNTS}
-        if sums["throttled"] is not None:
-            sums["throttled"] /= len(processes)
-        found |= {name: total * 1000 / steps for name, total in sums.items() if total is not None}
-        cpu, delay, wall = sums["cpu"], sums["run_delay"], sums["wall"]
-        if cpu is not None and delay is not None and wall:
-            found["runnable"] = (cpu + delay) / wall
-        updates, backward, optimizer = _total(processes, "updates"), sums["backward"], sums["optimizer"]
-        if updates and backward is not None and optimizer is not None:
-            found["update_s"] = (backward + optimizer) / updates
-        allreduce = _total(processes, "allreduce_s")
-        if allreduce is not None and wall:
-            found["allreduce"] = allreduce / wall
-    for name in ("n_threads", "rss_mib", "import_s", "first_step_s"):
-        total = _total(processes, name)
-        if total is not None:
-            found[name] = total / len(processes)
-    others = finite((record.get("drift") or {}).get("others_cores"))
-    return found if others is None else {**found, "others_cores": others}
+        sums["throttled"] = _ratio(sums["throttled"], len(processes))
+        values |= {name: None if total is None else total * 1000 / steps for name, total in sums.items()}
+        values["runnable"] = _ratio(_sum(sums["cpu"], sums["run_delay"]), sums["wall"])
+        values["update_s"] = _ratio(_sum(sums["backward"], sums["optimizer"]), _total(processes, "updates"))
+        values["allreduce"] = _ratio(_total(processes, "allreduce_s"), sums["wall"])
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -270,8 +262,14 @@ def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _total(processes: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """None where one of them does not say."""
-    values = [finite(one.get(name)) for one in processes]
-    if not values or None in values:
-        return None
-    return math.fsum(value or 0.0 for value in values)
+    return _sum(*(finite(one.get(name)) for one in processes)) if processes else None
+
+
+def _sum(*values: float | None) -> float | None:
+    """None where one is not known."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
+
+
+def _ratio(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None

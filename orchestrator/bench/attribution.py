@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
-from orchestrator.analysis.samples import PHASES, Benchmark, Measured
+from orchestrator.analysis.samples import PHASES, Benchmark, LevelSamples
 from orchestrator.bench import isolation
 from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.isolation import BUDGETED
@@ -52,13 +52,13 @@ class Cause:
 def attribute(bench: Benchmark) -> list[dict[str, Any]]:
     """Entries with ``text`` and its numbers: those of ``kind`` ``level``, then those of ``kind`` ``isolation``."""
     entries: list[dict[str, Any]] = []
-    for name, levels in bench.arms.items():
+    for name, levels in bench.baselines.items():
         lowest, *higher = levels
         entries += [_level(bench, name, levels[level], levels[lowest]) for level in higher]
     return entries + isolation.isolated(bench)
 
 
-def _level(bench: Benchmark, name: str, now: Measured, base: Measured) -> dict[str, Any]:
+def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -> dict[str, Any]:
     cores = bench.capacity * int((bench.plan.get("work") or {}).get("cores") or 1)
     way = BASELINES[name].short if name in BASELINES else name
     place = f"At {_processes(now.processes)} on {count(cores, 'core')} with {way}"
@@ -93,8 +93,8 @@ def _level(bench: Benchmark, name: str, now: Measured, base: Measured) -> dict[s
         *([cause.text for cause in causes] or ["No metric explains the loss"]),
     ]
     partner = BUDGETED.get(name, "")
-    if now.processes in bench.arms.get(partner, {}):
-        recovered, recovers_at_least = gain(bench.arms[partner][now.processes], now)
+    if now.processes in bench.baselines.get(partner, {}):
+        recovered, recovers_at_least = gain(bench.baselines[partner][now.processes], now)
         if recovered is not None and recovered.median >= SAME:
             more = f"{'at least ' if recovers_at_least else ''}{factor(recovered.median)}"
             sentences.append(f"A thread budget of {bench.budget} gives {more} the throughput")
@@ -115,7 +115,7 @@ def _processes(number: int) -> str:
     return count(number, "process", "processes")
 
 
-def _shares(now: Measured, base: Measured) -> dict[str, float]:
+def _shares(now: LevelSamples, base: LevelSamples) -> dict[str, float]:
     """Phase → share of the loss, largest first, negative for a phase that became faster; empty where unknown."""
     differences = {}
     for phase in PHASES:
@@ -207,7 +207,7 @@ def _others(now: Mapping[str, float], ms: float) -> Cause:
     return Cause(name="others", ms=ms, text=text)
 
 
-def _startup(now: Measured, base: Measured) -> dict[str, Any] | None:
+def _startup(now: LevelSamples, base: LevelSamples) -> dict[str, Any] | None:
     """The start-up, which is no part of the loss in steady training; None where it does not take longer."""
     later, earlier = now.values("first_step_s"), base.values("first_step_s")
     if not later or not earlier or median(later) < median(earlier) * SLOW_START:
@@ -216,6 +216,6 @@ def _startup(now: Measured, base: Measured) -> dict[str, Any] | None:
     return {"before_s": median(earlier), "now_s": median(later), "text": text}
 
 
-def _medians(measured: Measured) -> dict[str, float]:
+def _medians(measured: LevelSamples) -> dict[str, float]:
     names = dict.fromkeys(name for sample in measured.samples for name in sample.figures)
     return {name: median(measured.values(name)) for name in names}

@@ -40,7 +40,9 @@ class Comparison:
 
 def isolated(bench: Benchmark) -> list[dict[str, Any]]:
     """The effects at the highest level at which every process has a core of its own."""
-    levels = sorted({level for measured in bench.arms.values() for level in measured if 1 < level <= bench.capacity})
+    levels = sorted(
+        {level for measured in bench.baselines.values() for level in measured if 1 < level <= bench.capacity}
+    )
     if not levels:
         return []
     level = levels[-1]
@@ -49,7 +51,7 @@ def isolated(bench: Benchmark) -> list[dict[str, Any]]:
     entries = []
     if budget:
         disturbed = any(
-            bench.arms[name][level].disturbed for one in [*budget, *pool] for name in (one.before, one.after)
+            bench.baselines[name][level].disturbed for one in [*budget, *pool] for name in (one.before, one.after)
         )
         text = f"{place}, {_claim(budget, pool)}{' (the machine was disturbed)' if disturbed else ''}: "
         text += "; ".join(one.text() for one in budget)
@@ -92,8 +94,8 @@ def _entry(thing: str, level: int, text: str, comparisons: Sequence[Comparison])
 def _comparisons(bench: Benchmark, level: int, pairs: Mapping[str, str]) -> list[Comparison]:
     comparisons = []
     for before, after in pairs.items():
-        if level in bench.arms.get(before, {}) and level in bench.arms.get(after, {}):
-            found, at_least = gain(bench.arms[after][level], bench.arms[before][level])
+        if level in bench.baselines.get(before, {}) and level in bench.baselines.get(after, {}):
+            found, at_least = gain(bench.baselines[after][level], bench.baselines[before][level])
             if found is not None:
                 comparisons.append(Comparison(before=before, after=after, gain=found, at_least=at_least))
     return comparisons

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
-from orchestrator.analysis.samples import Measured
+from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.bench.rank_benchmark import ONE, TOGETHER
 from orchestrator.bench.throughput_ratios import SAME, gain, low, throughput, times
@@ -45,7 +45,7 @@ def facts(run_dir: Path) -> Facts | None:
     if plan is None:
         return None
     records, unreadable = samples.records(folder / "ranks.jsonl")
-    ways, failed = samples.by_arm(records, plan.get("arms", ()))
+    ways, failed = samples.by_baseline(records, plan.get("arms", ()))
     one = ways.get(ONE, {}).get(1)
     job, work, machine = (plan.get("jobs") or ["the job"])[0], plan.get("work") or {}, plan.get("machine") or {}
     result = verdict(ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1))
@@ -70,7 +70,7 @@ def facts(run_dir: Path) -> Facts | None:
     }
 
 
-def _measured(measured: Measured, one: Measured | None, *, together: bool) -> Facts:
+def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> Facts:
     shares = measured.values("allreduce") if together else []
     speedup = None if one is None else gain(measured, one)[0]
     return {
@@ -80,12 +80,14 @@ def _measured(measured: Measured, one: Measured | None, *, together: bool) -> Fa
         "efficiency": None if speedup is None else speedup.scaled(1 / measured.processes).facts(),
         "allreduce": estimate(shares).facts() if shares else None,
         "disturbed": measured.disturbed,
-        "cells": dict(measured.cells),
+        "cells": dict(measured.statuses),
         "messages": list(measured.messages),
     }
 
 
-def verdict(ways: Mapping[str, Mapping[int, Measured]], *, job: str, cores: int, capacity: int) -> RankVerdict | None:
+def verdict(
+    ways: Mapping[str, Mapping[int, LevelSamples]], *, job: str, cores: int, capacity: int
+) -> RankVerdict | None:
     """The comparison at the most ranks that have cores of their own, or else the fewest; None without measurements.
 
     :param cores: of a rank.

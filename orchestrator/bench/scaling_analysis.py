@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import samples
-from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, Measured
+from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSamples
 from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
@@ -44,8 +44,8 @@ def analyse(run_dir: Path) -> dict[str, Any]:
     :raises UsageError: it is no benchmark's directory, or nothing has been measured yet.
     """
     bench = samples.read(run_dir)
-    reference = bench.arms.get(REFERENCE, {}).get(1)
-    all_levels = {name: bench.arms.get(name, {}) for name in [*bench.arms, *bench.failed]}
+    reference = bench.baselines.get(REFERENCE, {}).get(1)
+    all_levels = {name: bench.baselines.get(name, {}) for name in [*bench.baselines, *bench.failed]}
     return {
         "kind": "benchmark",
         "name": bench.plan.get("name"),
@@ -60,13 +60,13 @@ def analyse(run_dir: Path) -> dict[str, Any]:
             }
             for name, levels in all_levels.items()
         },
-        "usl": {name: _law(bench, measured) for name, measured in bench.arms.items()},
+        "usl": {name: _law(bench, measured) for name, measured in bench.baselines.items()},
         "attribution": attribute(bench),
         "strong": bench.strong,
         "tune": bench.tune,
         "ranks": rank_analysis.facts(run_dir),
         "cores": bench.capacity,
-        "cells": {**bench.cells, "planned": len(bench.plan.get("order") or ()), "unreadable": bench.unreadable},
+        "cells": {**bench.statuses, "planned": len(bench.plan.get("order") or ()), "unreadable": bench.unreadable},
         "machine": bench.plan.get("machine"),
         "versions": bench.plan.get("versions"),
         "how": _method(bench),
@@ -75,7 +75,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
 
 
 def _level(
-    bench: Benchmark, one: Measured, levels: Mapping[int, Measured], reference: Measured | None
+    bench: Benchmark, one: LevelSamples, levels: Mapping[int, LevelSamples], reference: LevelSamples | None
 ) -> dict[str, Any]:
     base = levels[min(levels)]
     ideal = min(one.processes, bench.capacity)
@@ -95,13 +95,13 @@ def _level(
         "update_s": _figure(one, "update_s"),
         "witnesses": {name: _figure(one, figure) for figure, name in METRICS.items()},
         "startup": {name: _figure(one, name) for name in STARTUP},
-        "cells": dict(one.cells),
+        "cells": dict(one.statuses),
         "disturbed": one.disturbed,
         "messages": list(one.messages),
     }
 
 
-def _figure(one: Measured, name: str) -> Facts | None:
+def _figure(one: LevelSamples, name: str) -> Facts | None:
     values = one.values(name)
     return _facts(estimate(values)) if values else None
 
@@ -110,7 +110,7 @@ def _facts(one: Estimate | None) -> Facts | None:
     return None if one is None else one.facts()
 
 
-def _law(bench: Benchmark, levels: Mapping[int, Measured]) -> dict[str, Any]:
+def _law(bench: Benchmark, levels: Mapping[int, LevelSamples]) -> dict[str, Any]:
     """The Universal Scalability Law of one baseline; only ``warning`` and no levels where it cannot be fitted."""
     fit = usl.fit({level: [] if one.at_most else one.throughputs for level, one in levels.items()}, bench.capacity)
     if fit is not None:

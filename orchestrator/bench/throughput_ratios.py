@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from orchestrator.analysis.samples import Measured
+from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, estimate, ratio
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""
 
 
-def throughput(measured: Measured) -> Estimate:
+def throughput(measured: LevelSamples) -> Estimate:
     """env_steps/s of all processes; where measurements were cut off it is an upper bound and has no ``low``."""
     found = estimate(measured.throughputs)
     return _upper_bound(found) if measured.at_most else found
 
 
-def gain(after: Measured, before: Measured) -> tuple[Estimate | None, bool]:
+def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bool]:
     """How many times the throughput of ``before``, and whether that is a lower bound; None where ``after`` was cut."""
     if after.at_most:
         return None, False
@@ -25,7 +25,7 @@ def gain(after: Measured, before: Measured) -> tuple[Estimate | None, bool]:
     return found, False
 
 
-def speed_up(measured: Measured, base: Measured) -> Estimate | None:
+def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
     """Throughput divided by ``base``'s throughput per process; None where ``base`` was cut off.
 
     Where ``measured`` was cut off it is an upper bound and has no ``low``.
@@ -36,7 +36,7 @@ def speed_up(measured: Measured, base: Measured) -> Estimate | None:
     return _upper_bound(found) if measured.at_most else found
 
 
-def _ratio(after: Measured, before: Measured) -> Estimate:
+def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
     return ratio(after.throughputs, before.throughputs, paired=after.repeats() == before.repeats())
 
 

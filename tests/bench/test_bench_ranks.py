@@ -204,7 +204,7 @@ def verdict_of(many: float, wide: float, **more: Any) -> rank_analysis.Verdict:
     """Of one rank with 1,000 env_steps/s, and two."""
     cells = measured("allreduce", 1, 1000, **more) + measured("allreduce", 2, wide, **more)
     cells += measured("jobs", 2, many, **more) + measured("subproc", 2, 1000, **more)
-    ways, _ = samples.by_arm(cells, tuple(rank_benchmark.WAYS))
+    ways, _ = samples.by_baseline(cells, tuple(rank_benchmark.WAYS))
     found = rank_analysis.verdict(ways, job="dog-s0", cores=1, capacity=2)
     assert found is not None
     return found

@@ -139,7 +139,7 @@ class TestExperiments:
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error'")
         ledger.close()
-        with pytest.raises(UsageError, match=r"the other nothing that is finished\. Names of finished jobs must agree"):
+        with pytest.raises(UsageError, match=r"nothing that is finished\. Names of finished jobs"):
             compare(finished_once.run_dir, copy)
 
 
@@ -148,12 +148,12 @@ class TestWhatCannotBeCompared:
         done = commands.give("compare", machines[0], finished_once.run_dir, cwd=tmp_path)
         assert done.returncode == 2
         assert "is a benchmark" in done.stderr
-        assert "two of a kind can be compared" in done.stderr
+        assert f"{finished_once.run_dir} is an experiment" in done.stderr
 
     def test_nothing_in_common(self, tmp_path: Path) -> None:
         bench.write(tmp_path / "a", cells("pinned", 1))
         bench.write(tmp_path / "b", cells("default", 1, phases=slower(2, "env")))
-        with pytest.raises(UsageError, match="nothing in common: one has pinned × 1, the other default × 1"):
+        with pytest.raises(UsageError, match=r"pinned × 1, .* default × 1"):
             compare(tmp_path / "a", tmp_path / "b")
 
     def test_no_run_directory(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
@@ -161,5 +161,5 @@ class TestWhatCannotBeCompared:
             compare(tmp_path / "missing", machines[0])
 
     def test_a_benchmark_without_a_finished_cell(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
-        with pytest.raises(UsageError, match="no cell of this benchmark is finished yet"):
+        with pytest.raises(UsageError, match="no measurement of this benchmark is finished yet"):
             compare(bench.write(tmp_path / "empty", []), machines[0])

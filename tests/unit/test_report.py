@@ -379,7 +379,7 @@ def test_benchmark_without_a_finished_cell_is_refused(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     for name in ("cells.jsonl", "strong.json", "tune.json"):
         (root / "bench" / name).unlink()
-    with pytest.raises(UsageError, match="no cell of this benchmark is finished"):
+    with pytest.raises(UsageError, match="no measurement of this benchmark is finished"):
         report.make(root)
 
 

@@ -155,5 +155,5 @@ def test_strong_scaling_or_a_search_alone_will_do(tmp_path: Path) -> None:
 def test_a_directory_without_measurements_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a benchmark's directory"):
         analyse(tmp_path)
-    with pytest.raises(UsageError, match="no cell of this benchmark is finished yet"):
+    with pytest.raises(UsageError, match="no measurement of this benchmark is finished yet"):
         analyse(bench.write(tmp_path, [], tail='{"arm": "pin'))
