@@ -135,7 +135,7 @@ def play(
     """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""
     from orchestrator.experiment import control, videos
 
-    request = videos.Request(
+    request = videos.PlayRequest(
         checkpoint=checkpoint,
         interactive=not video,
         seconds=seconds,

@@ -29,7 +29,7 @@ def check(
 
     stops = StopRequests()
     with stoppable("stopped"), stops.installed(), check_view.progress() as report:
-        rows = robot_check.check(paths, time_limit_s=time_limit, told=report, stop=stops.check)
+        rows = robot_check.check(paths, time_limit_s=time_limit, on_answer=report, stop=stops.check)
     if as_json:
         print_json([row.facts() for row in rows])
     else:

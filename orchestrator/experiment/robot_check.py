@@ -1,4 +1,4 @@
-"""``check``: which of these robots can be trained, how fast they run, and what is wrong with the others."""
+"""``check``: examines robots and job files, and reports what can be trained, how fast, and what is wrong."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from orchestrator.machine import topology
 CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
 
 SIMULATE_S = 0.4
-"""CPU seconds that trying out one robot's physics may take."""
+"""CPU seconds for the simulation of one robot."""
 TIME_LIMIT_S = 30.0
-"""For one robot, everything included."""
+"""For the whole examination of one robot."""
 FIGURES = (
     *("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh", "root", "actuators", "keyframes", "sensors", "cameras"),
     *("mass_kg", "timestep_s", "integrator", "steps_per_s", "model_mib", "data_mib", "bytes_per_env"),
 )
-"""Of every model; see ``orchestrator/worker/robots/model_summary.py`` and docs/check.md."""
+"""Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and docs/check.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotCheck:
-    """What became of one file, or of one robot-and-task of a job file."""
+    """The result for one file, or for one pair of robot and task of a job file."""
 
     path: str
-    """As it was given or found."""
+    """As named by the user, or as it was found in a folder."""
     verdict: CheckVerdict
     messages: Sequence[str] = ()
-    """The worst first."""
+    """The most severe first."""
     job: str | None = None
-    """The first job that trains this robot on this task; None for a file checked for its own sake."""
+    """The first job that trains this robot on this task; None for a file that is checked alone."""
     where: str | None = None
-    """Its place in the job file."""
+    """Position of that job in the job file."""
     hash: str | None = None
-    """SHA-256 over the MJCF and everything it pulls in; the same for copies under another name."""
+    """SHA-256 over the MJCF and every file that it refers to; equal for copies under another name."""
     task: str | None = None
     task_reason: str | None = None
     """Why this task was chosen; None where the job file names it."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
-        """One flat object; a figure that is not known is None."""
+        """One flat object; unknown figures are None."""
         own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
         return {**own, "messages": list(self.messages), **{name: _finite(self.figures.get(name)) for name in FIGURES}}
 
 
 def _finite(figure: Any) -> Any:
-    """JSON has no other numbers."""
+    """``figure``, or None where it is a number that JSON cannot hold."""
     return None if isinstance(figure, float) and not math.isfinite(figure) else figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One thing to be examined; without a request its answer is known already."""
+    """One thing to examine. Without a request, ``problems`` is its result already."""
 
     path: str
     request: ExaminationRequest | None
-    found: bool = False
-    """In a folder, rather than named by the user."""
+    is_named: bool = True
+    """By the user, rather than found in a folder."""
     job: str | None = None
     where: str | None = None
-    """Job file and place in it; None for a file checked for its own sake."""
+    """Job file and position in it; None for a file that is checked alone."""
     problems: Sequence[str] = ()
 
 
@@ -77,28 +77,28 @@ def check(
     paths: Sequence[Path],
     *,
     time_limit_s: float = TIME_LIMIT_S,
-    told: Callable[[int, int], None] = lambda *_: None,
+    on_answer: Callable[[int, int], None] = lambda *_: None,
     stop: Callable[[], None] = lambda: None,
 ) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
-    :param told: called with the numbers of robots examined and to be examined.
-    :param stop: called again and again meanwhile; what it raises ends the examination.
-    :raises UsageError: a path that does not exist, or a folder without any ``*.xml``.
+    :param on_answer: called with the number of robots examined so far and their total.
+    :param stop: called repeatedly; an exception that it raises ends the examination.
+    :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths))
-    asked = [item for item in items if item.request is not None]
+    examined = [item for item in items if item.request is not None]
     answers = preflight.ask(
-        [item.request for item in asked if item.request is not None],
+        [item.request for item in examined if item.request is not None],
         at_once=topology.detect().capacity,
         time_limit_s=time_limit_s,
         check=stop,
-        on_answer=lambda count: told(count, len(asked)),
+        on_answer=lambda count: on_answer(count, len(examined)),
     )
-    answered = dict(zip(map(id, asked), answers, strict=True))
-    includers = _includers((item, answer) for item, answer in zip(asked, answers, strict=True) if item.where is None)
-    twins: dict[str, str] = {}
-    return [_checked(item, answered.get(id(item)), includers, twins) for item in items]
+    answered = dict(zip(map(id, examined), answers, strict=True))
+    includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)
+    first_with: dict[str, str] = {}
+    return [_checked(item, answered.get(id(item)), includers, first_with) for item in items]
 
 
 def exit_code(rows: Sequence[RobotCheck]) -> int:
@@ -111,12 +111,11 @@ def _items(paths: Sequence[Path]) -> Iterator[_Item]:
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them")
         if path.is_dir():
-            found = list(_below(path))
-            if not found:
+            items = list(_below(path))
+            if not items:
                 raise UsageError(f"{path}: no *.xml in it or below")
-            items = found
         else:
-            items = list(_of_job_file(path)) if path.suffix == ".toml" else [_file(str(path), found=False)]
+            items = list(_of_job_file(path)) if path.suffix == ".toml" else [_file(str(path))]
         for item in items:
             if item.where is None:
                 absolute = str(Path(item.path).absolute())
@@ -126,13 +125,13 @@ def _items(paths: Sequence[Path]) -> Iterator[_Item]:
             yield item
 
 
-def _file(path: str, *, found: bool) -> _Item:
+def _file(path: str, *, is_named: bool = True) -> _Item:
     request = ExaminationRequest(xml=str(Path(path).absolute()), alone=True, simulate_s=SIMULATE_S)
-    return _Item(path=path, request=request, found=found)
+    return _Item(path=path, request=request, is_named=is_named)
 
 
 def _below(folder: Path) -> Iterator[_Item]:
-    """Every ``*.xml`` below ``folder``, hidden folders left out; links are followed, each real folder entered once."""
+    """Every ``*.xml`` below ``folder`` except in hidden folders. Links are followed; each real folder is visited once."""
     unreadable: list[OSError] = []
     entered = {os.path.realpath(folder)}
     for where, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
@@ -141,7 +140,7 @@ def _below(folder: Path) -> Iterator[_Item]:
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
             if name.lower().endswith(".xml"):
-                yield _file(str(Path(where, name)), found=True)
+                yield _file(str(Path(where, name)), is_named=False)
     for error in unreadable:
         yield _Item(path=str(error.filename), request=None, problems=(f"cannot be read: {error.strerror}",))
 
@@ -162,47 +161,47 @@ def _of_job_file(path: Path) -> Iterator[_Item]:
 
 
 def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
-    """Real path of an included file → who includes it, cycles aside."""
+    """Real path of an included file → the file that includes it, without cycles."""
     path_of: dict[str, str] = {}
     parts: dict[str, Sequence[str]] = {}
     for item, answer in examined:
         real = os.path.realpath(item.path)
         path_of[real], parts[real] = item.path, answer.includes
-    found: dict[str, str] = {}
+    includers: dict[str, str] = {}
     for real, included in parts.items():
         for part in included:
             if real not in _reachable(part, parts):
-                found.setdefault(part, path_of[real])
-    return found
+                includers.setdefault(part, path_of[real])
+    return includers
 
 
 def _reachable(start: str, parts: Mapping[str, Sequence[str]]) -> set[str]:
     reached: set[str] = set()
     waiting = [start]
     while waiting:
-        here = waiting.pop()
-        if here not in reached:
-            reached.add(here)
-            waiting += parts.get(here, ())
+        path = waiting.pop()
+        if path not in reached:
+            reached.add(path)
+            waiting += parts.get(path, ())
     return reached
 
 
 def _checked(
-    item: _Item, answer: ExaminationAnswer | None, includers: Mapping[str, str], twins: dict[str, str]
+    item: _Item, answer: ExaminationAnswer | None, includers: Mapping[str, str], first_with: dict[str, str]
 ) -> RobotCheck:
-    """:param twins: hash → the first file that has it; added to."""
+    """:param first_with: hash → the first file that has it; this function adds to it."""
     if answer is None:
         return RobotCheck(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
-    fragment = answer.fragment if item.found or answer.problem is None else None
+    fragment = answer.fragment if not item.is_named or answer.problem is None else None
     if item.where is None and answer.problem is not None and (includer := includers.get(os.path.realpath(item.path))):
-        fragment = f"a part of {includer}, no robot of its own"
+        fragment = f"a part of {includer}, not a robot by itself"
     if fragment is not None:
         return RobotCheck(path=item.path, verdict="fragment", messages=(fragment,), figures={})
     notes = list(answer.notes)
     if item.where is None and answer.hash is not None:
-        twin = twins.setdefault(answer.hash, item.path)
-        notes += [f"the same robot as {twin}"] if twin != item.path else []
-    problem = [] if answer.problem is None else [_local(answer.problem, item)]
+        first = first_with.setdefault(answer.hash, item.path)
+        notes += [f"the same robot as {first}"] if first != item.path else []
+    problem = [] if answer.problem is None else [_without_path(answer.problem, item)]
     verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"
     return RobotCheck(
         path=item.path,
@@ -217,8 +216,8 @@ def _checked(
     )
 
 
-def _local(problem: str, item: _Item) -> str:
-    """Without the path that the row has anyway."""
+def _without_path(problem: str, item: _Item) -> str:
+    """``problem`` without the path, which the row shows already."""
     assert item.request is not None
     path = item.request.xml or item.path
     return problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")

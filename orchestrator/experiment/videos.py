@@ -36,7 +36,7 @@ SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlayRequest:
     """Which policy to play, and how."""
 
     checkpoint: str | None = None
@@ -57,7 +57,7 @@ class Request:
         return flags + [f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None]
 
 
-def play(job: JobPaths, request: Request) -> None:
+def play(job: JobPaths, request: PlayRequest) -> None:
     """Play the policy of ``job``; the child prints the files it writes.
 
     :raises UsageError: there is nothing to play yet, or no such checkpoint.
@@ -128,7 +128,7 @@ def _make(
         while waiting and (slot := slots.acquire(1)) is not None:
             job_id = waiting.popleft()
             try:
-                player = stack.enter_context(Player(paths.job(job_id), Request(), quiet=True, cpus=slot.cpus))
+                player = stack.enter_context(Player(paths.job(job_id), PlayRequest(), quiet=True, cpus=slot.cpus))
             except OSError as error:
                 slots.release(slot)
                 reporter.event("warning", f"{job_id}: no video: {error.strerror or error}", job_id=job_id)
@@ -157,7 +157,9 @@ class Player:
     :param cpus: the CPUs it is bound to; None for all.
     """
 
-    def __init__(self, job: JobPaths, request: Request, *, quiet: bool, cpus: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, job: JobPaths, request: PlayRequest, *, quiet: bool, cpus: tuple[int, ...] | None = None
+    ) -> None:
         self._started = time.monotonic()
         with contextlib.ExitStack() as undo:
             self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())

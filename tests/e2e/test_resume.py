@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ import torch
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
@@ -31,13 +33,16 @@ ROBOT = """
     <motor joint="knee" gear="40" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
 """
 
+TASK = {"task": "forward", "xml": "robot/robot.xml", "normalize": True}
 JOBS: dict[str, dict[str, Any]] = {
-    "discrete": {"env": "CartPole-v1", "total_timesteps": 3072},
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
+    "sac": {"algo": "sac", **TASK, "total_timesteps": 4096},
+}
+MORE_JOBS: dict[str, dict[str, Any]] = {
+    "built-in task": {**TASK, "total_timesteps": 3072},
+    "discrete": {"env": "CartPole-v1", "total_timesteps": 3072},
     "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
-    "built-in task": {"task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 3072},
-    "sac": {"algo": "sac", "task": "forward", "xml": "robot/robot.xml", "normalize": True, "total_timesteps": 4096},
     "td3": {"algo": "td3", "total_timesteps": 3072},
     "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 4096},
 }
@@ -76,7 +81,13 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
     return worker.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS.keys())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(pytest.param(changes, id=name) for name, changes in JOBS.items()),
+        *(pytest.param(changes, id=name, marks=pytest.mark.slow) for name, changes in MORE_JOBS.items()),
+    ],
+)
 def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
     record, log = helpers.run(undisturbed)
@@ -129,8 +140,14 @@ def make_env(xml, seed):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"env": "FrozenLake-v1"}, {"entry_point": "images:make_env", "policy": "CnnPolicy"}],
-    ids=["arrays among the attributes", "images, and samples of its action space"],
+    [
+        pytest.param({"env": "FrozenLake-v1"}, id="arrays among the attributes"),
+        pytest.param(
+            {"entry_point": "images:make_env", "policy": "CnnPolicy"},
+            id="images, and samples of its action space",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     (tmp_path / "images.py").write_text(IMAGES)
@@ -138,24 +155,39 @@ def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: d
     undisturbed, stopped = (make_job(tmp_path / name, **changes) for name in ("undisturbed", "stopped"))
     record, log = helpers.run(undisturbed)
     assert record.code == ExitCode.SUCCEEDED, log
-    for number in range(3):
+    stops = 2
+    for number in range(stops):
         with helpers.Worker(stopped, number) as worker:
             before = set(stopped.checkpoints.glob("*.pt"))
             while set(stopped.checkpoints.glob("*.pt")) <= before and worker.process.poll() is None:
                 time.sleep(0.001)
             worker.process.terminate()
             worker.wait()
-    record, log = helpers.run(stopped, 3)
+    record, log = helpers.run(stopped, stops)
     assert record.code == ExitCode.SUCCEEDED, log
     assert what_was_learnt(stopped) == what_was_learnt(undisturbed)
 
 
-def test_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    undisturbed = make_job(tmp_path / "undisturbed")
-    helpers.run(undisturbed)
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobPaths, ExitRecord]:
+    """A finished job; not to be changed."""
+    paths = make_job(tmp_path_factory.mktemp("trained") / "job", eval_episodes=1)
+    record, log = helpers.run(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    return paths, record
+
+
+def copy_of(trained: JobPaths, directory: Path) -> JobPaths:
+    shutil.copytree(trained.root, directory)
+    return JobPaths(directory)
+
+
+def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
+    trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path
+) -> None:
+    undisturbed, _ = trained_once
     for name, damage in {"cut short": cut_short, "one bit wrong": flip_a_bit, "empty": empty}.items():
-        paths = make_job(tmp_path / name)
-        helpers.run(paths)
+        paths = copy_of(undisturbed, tmp_path / name)
         damage(paths.checkpoints / "checkpoint-000000000512.pt")
         (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
         record, log = helpers.run(paths, 1)
@@ -201,9 +233,11 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
     assert store.newest() == {"fingerprint": "f", "env_steps": 128}
 
 
-def test_killed_after_the_last_iteration_needs_no_more_training(tmp_path: Path) -> None:
-    paths = make_job(tmp_path, eval_episodes=1)
-    first, _ = helpers.run(paths)
+def test_killed_after_the_last_iteration_needs_no_more_training(
+    trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path
+) -> None:
+    trained, first = trained_once
+    paths = copy_of(trained, tmp_path / "job")
     weights = helpers.parameters(paths.model)
     paths.model.unlink()
     record, log = helpers.run(paths, 1)
@@ -212,10 +246,10 @@ def test_killed_after_the_last_iteration_needs_no_more_training(tmp_path: Path) 
     assert (record.ep_rew_mean, record.eval_mean) == (first.ep_rew_mean, first.eval_mean)
 
 
-def test_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    helpers.run(make_job(tmp_path))
-    (tmp_path / "spec.json").write_text(helpers.spec(seed=4).to_json())
-    record, _ = helpers.run(JobPaths(tmp_path), 1)
+def test_checkpoint_of_other_settings_is_refused(trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path) -> None:
+    paths = copy_of(trained_once[0], tmp_path / "job")
+    paths.spec.write_text(helpers.spec(seed=4, eval_episodes=1).to_json())
+    record, _ = helpers.run(paths, 1)
     assert record.code == ExitCode.ERROR
     assert "was written under other settings of this job" in record.message
 

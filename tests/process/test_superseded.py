@@ -1,4 +1,4 @@
-"""A worker that comes to itself again when its job goes on elsewhere: it ends, and touches nothing any more."""
+"""A suspended worker that continues when its job has a later attempt: it ends, and touches nothing any more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def make(xml=None, seed=0):
 """Its own signal comes in the middle of a rollout: no file is half written."""
 TOTAL = 1024
 IN_TRAINING, IN_EVALUATION = 600, TOTAL + 5
-PLACES = {"in training": IN_TRAINING, "in evaluation": IN_EVALUATION}
 
 
 def job(directory: Path, of_ranks: int = 1) -> JobPaths:
@@ -72,8 +71,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
     return record
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
-@pytest.mark.parametrize("channel", [True, False], ids=["at its next progress", "at its next file"])
+@pytest.mark.parametrize(
+    ("place", "channel"),
+    [
+        pytest.param(IN_TRAINING, True, id="in training, at its next progress"),
+        pytest.param(IN_EVALUATION, False, id="in evaluation, at its next file"),
+        pytest.param(IN_TRAINING, False, id="in training, at its next file", marks=pytest.mark.slow),
+        pytest.param(IN_EVALUATION, True, id="in evaluation, at its next progress", marks=pytest.mark.slow),
+    ],
+)
 def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
     undisturbed: ExitRecord, tmp_path: Path, place: int, channel: bool
 ) -> None:

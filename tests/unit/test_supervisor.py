@@ -20,7 +20,7 @@ from orchestrator.core.messages import ExitRecord, Progress
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, Request, summary
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import recorder, retry_policy
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.supervisor import exit_code
 
@@ -474,7 +474,10 @@ class FullLedger:
     "method", ["end_attempt", "set_state", "start_attempt", "commit", "summaries", "take_requests"]
 )
 @pytest.mark.parametrize("call", [1, 2, 5])
-def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(tmp_path: Path, method: str, call: int) -> None:
+def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int
+) -> None:
+    monkeypatch.setattr(recorder, "SUMMARY_SHARE", 1e9)  # the fifth summary comes however slow the disk is
     jobs = [make_job(name) for name in names(40)]
     # Several end at the same instant: none may be waited for in vain.
     experiment = Experiment(

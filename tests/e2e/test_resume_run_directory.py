@@ -1,4 +1,4 @@
-"""A run directory that goes on by itself: without the job file, without the robots, with the same result."""
+"""`run RUN_DIR`: resumes without the job file and the robots, with the same result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, REPOSITORY, give, write_experiment
+from command_helpers import REPOSITORY, Experiment, give, write_experiment
 
 
 def experiment(folder: Path, steps: int) -> Path:
@@ -37,7 +37,7 @@ def weights(run_dir: Path) -> dict[str, Any]:
 
 
 def test_training_and_play_go_on_when_the_originals_are_gone(tmp_path: Path) -> None:
-    steps = 24_576
+    steps = 8192
     undisturbed = give("run", experiment(tmp_path / "a", steps), "--run-dir", tmp_path / "whole", cwd=tmp_path)
     assert undisturbed.returncode == 0, undisturbed.stderr
     jobs = experiment(tmp_path / "b", steps)
@@ -66,21 +66,17 @@ def test_training_and_play_go_on_when_the_originals_are_gone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]])
-def test_a_run_directory_takes_no_other_settings(option: list[str], tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER})
-    assert give("run", jobs, "--run-dir", tmp_path / "run", cwd=tmp_path).returncode == 0
-    refused = give("run", tmp_path / "run", *option, cwd=tmp_path)
+def test_a_run_directory_takes_no_other_settings(option: list[str], finished_once: Experiment) -> None:
+    refused = give("run", finished_once.run_dir, *option, cwd=finished_once.cwd)
     assert refused.returncode == 2
-    assert "a run directory goes on as it is" in refused.stderr
+    assert "need the job file" in refused.stderr
 
 
-def test_a_robot_that_vanished_from_the_run_directory_is_named(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 512})
-    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
-    (tmp_path / "run/jobs/hopper-s0/robot/hopper.xml").unlink()
-    assert give("run", "run", cwd=tmp_path).returncode == 0, "it is trained already"
-    with contextlib.closing(sqlite3.connect(tmp_path / "run/ledger.sqlite3", isolation_level=None)) as ledger:
+def test_a_robot_that_vanished_from_the_run_directory_is_named(finished: Experiment) -> None:
+    (finished.run_dir / "jobs/hopper-s0/robot/hopper.xml").unlink()
+    assert give("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"
+    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING'")
-    refused = give("run", "run", cwd=tmp_path)
+    refused = give("run", "run", cwd=finished.cwd)
     assert refused.returncode == 2
-    assert "robot/hopper.xml: the robot of hopper-s0 is no longer there" in refused.stderr
+    assert "robot/hopper.xml: the robot of hopper-s0 is missing" in refused.stderr
