@@ -131,7 +131,7 @@ def _file(path: str, *, is_named: bool = True) -> _Item:
 
 
 def _below(folder: Path) -> Iterator[_Item]:
-    """Every ``*.xml`` below ``folder`` except in hidden folders. Links are followed; each real folder is visited once."""
+    """Every ``*.xml`` below ``folder``, except in hidden folders. Links are followed; no folder is visited twice."""
     unreadable: list[OSError] = []
     entered = {os.path.realpath(folder)}
     for where, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
