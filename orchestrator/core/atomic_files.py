@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
-    """Write so that ``path`` holds the old content or the new, never a part: beside, fsync, rename.
+    """Write so that ``path`` has the old content or the new, never a part of it: to a temporary file, fsync, rename.
 
-    :param data: the content, or what writes it to the open file it is given.
-    :param durable: whether the content must survive a power cut; False for what can be made again.
-    :raises OSError: as the disk answers (``ENOSPC`` when it is full); nothing is left beside then.
+    :param data: the content, or a function that writes it to the open file.
+    :param durable: whether the content must survive a power cut; False for a file that can be made again.
+    :raises OSError: of the file system (``ENOSPC`` on a full disk); the temporary file is removed.
     """
     with writing_whole(path, durable=durable) as file:
         if callable(data):
@@ -25,7 +25,7 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
 
 @contextlib.contextmanager
 def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """As :func:`write_whole`, for a content that comes bit by bit: ``path`` holds it once the block has ended well."""
+    """As :func:`write_whole`, for content written in parts; it appears when the block ends without an exception."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:

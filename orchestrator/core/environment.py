@@ -1,35 +1,33 @@
-"""Environment variables by which supervisor and worker find each other, and those that set thread counts."""
+"""Environment variables that the supervisor sets for workers, and those that decide thread counts."""
 
 from __future__ import annotations
 
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
-"""Environment variable: number of the inherited socket. Its end-of-file means the supervisor is gone."""
+"""Number of the inherited socket; its end-of-file means that the supervisor is gone."""
 
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
-"""Environment variable: ``<supervisor token>/<job_id>/<number>``, with several ranks ``/<rank>`` behind it; marks
-every descendant of an attempt."""
+"""``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every descendant of an
+attempt."""
 
 
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
-"""Environment variable: folder that takes the place of :attr:`WorkerSpec.search_path`, on machines that do not have
-that one as it was when the jobs began."""
+"""Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""
 
 
 RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-"""Environment variables of a rank, under the names that PyTorch's launchers use."""
+"""Those of a rank, under the names that PyTorch's launchers use."""
 
 
 RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of a variable, no secret
-"""Environment variable: by what the ranks of an attempt know that it is one of them who speaks. Made by whoever starts
-them, the same for all; never on a command line, never in a file."""
+"""Secret by which the ranks of an attempt authenticate each other; never on a command line or in a file."""
 
 
 DISTRIBUTED_VARIABLES = (
     *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE, RANKS_SECRET_VARIABLE),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
-"""What tells a process that it is one of several. A supervisor's own are not for its workers."""
+"""Variables that make a process one of several ranks; a worker does not inherit those of its supervisor."""
 
 
 THREAD_VARIABLES = (
@@ -42,5 +40,5 @@ THREAD_VARIABLES = (
 
 
 def worker_thread_settings(threads: int) -> dict[str, str]:
-    """The environment variables that give a process ``threads`` threads, waiting without spinning."""
+    """Environment variables that give a process ``threads`` threads, which wait without spinning."""
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}

@@ -1,16 +1,16 @@
-"""Every error this program raises on purpose.
+"""The exceptions that this program raises on purpose.
 
     OrchestratorError
-    ├── UsageError               the user can mend it; the command ends with exit code 2
+    ├── UsageError               the user can correct it; the command ends with exit code 2
     │   ├── SpecError            job file, robot or hyperparameters: every problem at once
-    │   ├── RunDirError          run directory is not ours, not writable, or held by another supervisor
+    │   ├── RunDirError          not a run directory, not writable, or in use by another supervisor
     │   ├── ChangedError         jobs differ from what the run directory was made for
     │   └── LedgerError          the ledger is damaged or from another version
-    ├── DiskFullError            no space left: resumable once there is
-    ├── ClusterLostError         the head of the cluster is gone: resumable
-    └── IllegalTransition        a job was moved where it may not go (a bug of ours)
+    ├── DiskFullError            no space left on the disk; resumable when there is
+    ├── ClusterLostError         the head of the cluster is gone; resumable
+    └── IllegalTransition        a job was moved to a state that may not follow (a defect of this program)
 
-The text of each is for the user: what, where, what was expected, what to do.
+Each message tells the user what is wrong, where, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 
 
 class OrchestratorError(Exception):
-    """Root of the tree above."""
+    """Base class of all of them."""
 
 
 class UsageError(OrchestratorError):
-    """Something the user can mend; the message says how."""
+    """Something the user can correct; the message says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, and where.
+    """One thing that is wrong in what the user gave.
 
-    ``where`` is the place in the job file (``jobs[3].ppo.n_step``) or a file; ``message`` says
-    what is wrong, what was expected and what to do.
+    ``where`` is the place in the job file (``jobs[3].ppo.n_step``), or a file; ``message`` says what is wrong, what
+    was expected and what to do.
     """
 
     where: str
@@ -45,7 +45,7 @@ class Problem:
 
 
 class SpecError(UsageError):
-    """All problems found in one job file, robots and hyperparameters included."""
+    """Every problem of a job file, including those of robots and hyperparameters."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
@@ -58,7 +58,7 @@ class RunDirError(UsageError):
 
 
 class ChangedError(UsageError):
-    """Jobs or robots changed since the run directory was made; the message shows the difference."""
+    """Jobs or robots differ from those that the run directory was made for; the message shows how."""
 
 
 class LedgerError(UsageError):
@@ -70,8 +70,8 @@ class DiskFullError(OrchestratorError):
 
 
 class ClusterLostError(OrchestratorError):
-    """The machines that did the work can no longer be reached."""
+    """The machines that run the attempts can no longer be reached."""
 
 
 class IllegalTransition(OrchestratorError):
-    """A job was moved from one state to another that may not follow it."""
+    """A job was to move to a state that may not follow its own."""

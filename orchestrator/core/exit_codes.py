@@ -1,4 +1,4 @@
-"""How a worker process ends: its exit codes."""
+"""Exit codes of a worker process."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ExitCode(enum.IntEnum):
-    """How a worker leaves. A negative return code is, as everywhere, the signal that killed it."""
+    """As usual, a negative return code is the signal that killed the process."""
 
     SUCCEEDED = 0
     ERROR = 1
-    """A Python error; it would happen again."""
+    """A Python exception; it would occur again."""
     DIVERGED = 10
-    """Non-finite physics, rewards or losses; it would happen again."""
+    """Non-finite physics, rewards or losses; it would occur again."""
     INTERRUPTED = 11
-    """Left on request, at a whole checkpoint."""
+    """Stopped on request, after a checkpoint."""
     DISK_FULL = 12
-    """No space left; the last whole checkpoint stands."""
+    """No space left on the disk; the last checkpoint is intact."""
     ORPHANED = 13
-    """The supervisor went away first, or the job's next attempt has begun elsewhere."""
+    """The supervisor is gone, or the next attempt of the job has begun elsewhere."""
     RANK_LOST = 14
-    """Another rank went away or did not answer: never the cause of an end, only its consequence."""
+    """Another rank ended or did not answer: a consequence, never the cause of a failure."""

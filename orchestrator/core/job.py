@@ -1,4 +1,4 @@
-"""Jobs, attempts, and the only legal moves between states.
+"""Jobs, their attempts and states, and the moves between states that are legal.
 
     PENDING ──launch──▶ RUNNING ──▶ SUCCEEDED
        ▲  │                │ │ └────▶ FAILED ─────┐
@@ -6,7 +6,7 @@
        │  └──▶ FAILED      │                      │
        └────── retry, resume ◀────────────────────┘
 
-A state carries only the facts it has: a running job has an attempt, a pending one has none.
+A state holds only its own facts: a running job has an attempt, a pending one has none.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Resources:
     timeout_s: float
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
-    """An attempt without progress for this long is taken for hung."""
+    """An attempt without progress for this long counts as hung."""
     ranks: int = 1
-    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one."""
+    """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
 
     @property
     def all_cores(self) -> int:
@@ -54,18 +54,18 @@ class Job:
     job_id: str
     """Safe as a directory name: letters, digits, ``.``, ``_`` and ``-``; unique in the experiment."""
     where: str
-    """Place in the job file, for messages: ``jobs[2]``."""
+    """Where the job file declares it, for messages: ``jobs[2]``."""
     spec: WorkerSpec
     resources: Resources
     max_retries: int
     xml_source: Path | None
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
     point: Mapping[str, Any] = field(default_factory=dict)
-    """What its matrix chose for it: dotted key → value. For reports; ``spec`` has it all."""
+    """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 
 
 class Cause(enum.StrEnum):
-    """Why an attempt, or with it a job, ended otherwise than well."""
+    """Why an attempt, or a job, did not succeed."""
 
     ERROR = "error"
     INVALID = "invalid"
@@ -78,10 +78,10 @@ class Cause(enum.StrEnum):
     MEMORY = "memory-limit"
     NODE_LOST = "node-lost"
     RANK_LOST = "rank-lost"
-    """A rank lost the others, and none of them is known to have failed by itself: one hung, or was out of reach."""
+    """A rank lost the others, and none is known to have failed by itself: one hung or could not be reached."""
     SUPERVISOR_DIED = "supervisor-died"
     INTERRUPTED = "interrupted"
-    """Asked to leave because the whole experiment stops; not counted as a failure."""
+    """Asked to stop because the whole experiment stops; not a failure."""
     CANCELLED = "cancelled"
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
@@ -96,21 +96,21 @@ class Attempt:
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     pid: int | None
-    """None on executors without processes of this machine."""
+    """None where an executor has no process on this machine."""
     pid_start: float | None
-    """Start time of the process as the kernel gives it: with it, a pid is an identity."""
+    """Start time as the kernel gives it; together with it ``pid`` identifies the process."""
     started_at: float
     """Seconds since the epoch (UTC), for people; durations are measured on a monotonic clock."""
     node: str | None = None
-    """The machine, where there are several: ``pid`` is one of its processes then, and ``cpus`` are its own."""
+    """The machine, where there are several; ``pid`` and ``cpus`` are that machine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     failures: int = 0
-    """Attempts that ended in a way that counts against ``max_retries``."""
+    """Attempts so far that count against ``max_retries``."""
     not_before: float | None = None
-    """Monotonic seconds before which it is not launched again (back-off)."""
+    """Time on the monotonic clock before which it is not launched again (back-off)."""
     name: Literal["PENDING"] = "PENDING"
 
 
@@ -152,7 +152,7 @@ LEGAL = {
 
 
 def move(job_id: str, old: State, new: State) -> State:
-    """The one door between states: returns ``new``.
+    """Return ``new``; every change of state goes through here.
 
     :raises IllegalTransition: when ``new`` may not follow ``old``.
     """
@@ -163,7 +163,7 @@ def move(job_id: str, old: State, new: State) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """How an attempt ended: ``cause`` is None when it ended well."""
+    """How an attempt ended; ``cause`` is None when it succeeded."""
 
     cause: Cause | None
     message: str = ""

@@ -1,7 +1,7 @@
-"""What processes tell each other: progress, exit record, and examination of a robot.
+"""Messages between processes: progress, exit record, and the examination of robots.
 
-A worker sends :class:`Progress` lines on its channel and leaves an :class:`ExitRecord` in ``exit.json``. The child
-process of preflight answers each :class:`ExaminationRequest` with an :class:`ExaminationAnswer`, line by line.
+A worker sends :class:`Progress` lines on its channel and writes an :class:`ExitRecord` to ``exit.json``. The examining
+process answers every :class:`ExaminationRequest` with an :class:`ExaminationAnswer`; each is one line.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from orchestrator.core.decoding import decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One line on the worker's channel, at most two a second."""
+    """A line on the worker's channel, at most two a second."""
 
     phase: Literal["starting", "training", "evaluating"]
     env_steps: int = 0
     iteration: int = 0
     ep_rew_mean: float | None = None
     env_steps_per_s: float | None = None
-    """Over the last iteration."""
+    """In the last iteration."""
     cpu_share: float | None = None
-    """CPU seconds per second of wall time since the last record, all threads."""
+    """CPU seconds of all threads per second of wall time, since the message before."""
     run_delay_share: float | None = None
-    """Seconds spent runnable but waiting for a CPU, per second of wall time, all threads."""
+    """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
     learner: str | None = None
 
     def to_line(self) -> bytes:
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """``exit.json``: the worker's own last word. Absent when it was killed."""
+    """``exit.json``: how the worker itself says that it ended. There is none when it was killed."""
 
     code: int
     message: str
@@ -51,13 +51,13 @@ class ExitRecord:
     traceback: str = ""
     env_steps: int = 0
     resumed_from: int | None = None
-    """env_steps of the checkpoint this attempt started from."""
+    """env_steps of the checkpoint that this attempt resumed from."""
     ep_rew_mean: float | None = None
-    """Mean return of the last episodes of training (``rollout/ep_rew_mean``)."""
+    """The last ``rollout/ep_rew_mean`` of training."""
     ep_rew_mean_first: float | None = None
-    """The first ``rollout/ep_rew_mean`` of the job, over all attempts."""
+    """The first ``rollout/ep_rew_mean`` of the job, in whichever attempt."""
     eval_mean: float | None = None
-    """Mean deterministic return over ``eval_episodes``."""
+    """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
@@ -70,9 +70,9 @@ class ExitRecord:
     """From exec to the writing of this record."""
     cpu_s: float | None = None
     weights_sha256: str | None = None
-    """Of all that a finished training has made: policy, optimiser, normalisation (``worker/training/weights.py``)."""
+    """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
     unsaveable: str | None = None
-    """Why the last checkpoint is without the environments' state: on resume new episodes begin."""
+    """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -85,35 +85,35 @@ class ExitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationRequest:
-    """One line to the examining process: is this robot, task or environment fit to be trained?"""
+    """Can this robot, task or environment be trained?"""
 
     xml: str | None = None
     """Absolute path of the robot's MJCF."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
-    """``"geom.thigh.size"`` → value, as in :attr:`WorkerSpec.model_edits`."""
+    """As in :attr:`WorkerSpec.model_edits`."""
     alone: bool = False
-    """Whether the MJCF is examined for its own sake, with no task given."""
+    """Whether only the MJCF is examined, without a task."""
     task: str | None = None
-    """When neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task chosen."""
+    """Used when neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task chosen."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
     env: str | None = None
     entry_point: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """Stable-Baselines3's name of it, to see whether it fits the environment; None: not asked."""
+    """Stable-Baselines3's name of the policy that must fit the environment; None: not checked."""
     use_sde: bool = False
-    """Likewise."""
+    """Whether gSDE must fit the environment."""
     algo: str = "ppo"
-    """Which has to suit the environment's spaces."""
+    """Algorithm that must fit the environment's spaces."""
     fast: bool = False
-    """Whether ``learner = "fast"`` is demanded, so that the environment's spaces must suit it."""
+    """Whether the job demands ``learner = "fast"``, which must fit the environment's spaces."""
     search_path: str | None = None
     stage_to: str | None = None
-    """Folder the robot's bundle is written to; None: examined in a temporary one."""
+    """Folder to write the robot's bundle to; None: a temporary one."""
     simulate_s: float = 0.25
-    """CPU seconds that trying out the robot's physics may take."""
+    """CPU seconds that the simulation stability test may take."""
     memory_mib: int | None = None
-    """What compiling and simulating may take; None: no limit."""
+    """Memory that compiling and simulating may take; None: no limit."""
 
     def to_line(self) -> bytes:
         return json.dumps(dataclasses.asdict(self), sort_keys=True).encode() + b"\n"
@@ -125,32 +125,32 @@ class ExaminationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationAnswer:
-    """One line from the examining process, for one request."""
+    """The answer to one :class:`ExaminationRequest`."""
 
     problem: str | None = None
-    """Why it cannot be trained, with the file; None: it can."""
+    """Why it cannot be trained, naming the file; None: it can."""
     errno: int | None = None
     """Of the operating system's error that is the problem, if it is one."""
     warnings: Sequence[str] = ()
-    """What speaks against training it as it is."""
+    """Reasons not to train it as it is."""
     notes: Sequence[str] = ()
-    """What is worth knowing."""
+    """Other remarks."""
     fragment: str | None = None
-    """Why the file is no robot of its own, for what is part of others or no MJCF at all."""
+    """Why the file is not a robot: it is a part of one, or no MJCF."""
     includes: Sequence[str] = ()
-    """Real paths of the files that it includes itself; told when ``alone``."""
+    """Real paths of the files that it includes directly, when ``alone`` was asked."""
     xml: str | None = None
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
-    """Of the bundle: SHA-256 over all contents; copies under another name have the same."""
+    """SHA-256 over the contents of the bundle; a copy under another name has the same."""
     task: str | None = None
-    """The task asked for, or chosen."""
+    """The task that was asked for or chosen."""
     task_reason: str | None = None
-    """Why it was chosen; None where it was given."""
+    """Why it was chosen; None when it was asked for."""
     spoilt: bool = False
-    """Whether the process ends with this answer, because another robot might suffer there from what this one did."""
+    """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Of the compiled model, by the names in ``orchestrator/worker/robots/model_summary.py``; empty without one."""
+    """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""
 
     def to_line(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"

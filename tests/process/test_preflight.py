@@ -472,7 +472,7 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
     else:
         assert problem is not None
         assert re.match(f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner', problem)
-        assert problem.endswith('; set learner = "auto", which takes stock Stable-Baselines3 here')
+        assert problem.endswith('; set learner = "auto", which uses stock Stable-Baselines3 here')
 
 
 def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> None:

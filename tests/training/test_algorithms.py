@@ -77,7 +77,7 @@ def spec_of(paths: JobPaths) -> WorkerSpec:
 def test_weights_statistics_and_tables_are_those_of_stock_learn(trained: JobPaths, tmp_path: Path) -> None:
     spec, record = spec_of(trained), ExitRecord.from_json(trained.attempt(0).exit.read_text())
     assert record.learner == "sb3"
-    assert record.learner_reason == f"auto: algo is {spec.algo}, and the fast learner has ppo alone"
+    assert record.learner_reason == f"auto: algo is {spec.algo}, and the fast learner supports only ppo"
     model, theirs, statistics = stock(spec, tmp_path, **BY_HAND[spec.algo])
     assert helpers.same_bits(helpers.parameters(trained.model), helpers.parameters(theirs))
     assert helpers.normalization(trained.vecnormalize) == helpers.normalization(statistics)

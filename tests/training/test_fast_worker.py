@@ -133,7 +133,7 @@ def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> Non
     changes, why = CANNOT["dictionary"]
     record, log = helpers.run(helpers.job(own / "job", helpers.spec(**changes, search_path=str(own))))
     assert (record.code, record.learner) == (ExitCode.SUCCEEDED, "sb3"), log
-    assert record.learner_reason == f"auto: {why}, and the fast learner has MlpPolicy alone"
+    assert record.learner_reason == f"auto: {why}, and the fast learner supports only MlpPolicy"
     assert f"learner sb3 ({record.learner_reason})" in log
 
 

@@ -90,7 +90,7 @@ def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value
         ({"env": "CartPole-v1"}, "its action space is a Discrete, and the fast learner takes a one-dimensional Box"),
         (
             {"env": "Pendulum-v1", "hyperparameters": {"use_sde": True}},
-            "ppo.use_sde is on, and the fast learner has no gSDE",
+            "ppo.use_sde is on, and the fast learner does not support gSDE",
         ),
     ],
 )

@@ -492,7 +492,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
         "fast with images",
         {"env": "Ant-v5", "learner": "fast", "policy": "CnnPolicy"},
         ".learner",
-        "policy is CnnPolicy, and the fast learner has MlpPolicy alone",
+        "policy is CnnPolicy, and the fast learner supports only MlpPolicy",
     ),
     (
         "unknown activation",
@@ -628,9 +628,9 @@ def test_all_that_the_fast_learner_cannot_do_is_one_problem(place: Path) -> None
     ((where, message),) = problems(error)
     assert where == "jobs[0].learner"
     assert message == (
-        'learner = "fast" is not possible: ppo.use_sde is on, and the fast learner has no gSDE; '
-        "policy_kwargs.activation_fn is silu, and the fast learner has tanh, relu, elu; "
-        'set learner = "auto", which takes stock Stable-Baselines3 here'
+        'learner = "fast" is not possible: ppo.use_sde is on, and the fast learner does not support gSDE; '
+        "policy_kwargs.activation_fn is silu, and the fast learner supports tanh, relu, elu; "
+        'set learner = "auto", which uses stock Stable-Baselines3 here'
     )
 
 
@@ -653,7 +653,7 @@ def test_a_learner_that_does_not_suit_is_reported_once_where_it_was_written_last
         resolve(place, HOPPER, HOPPER | {"name": "odd"} | job, defaults=defaults, **overrides)
     ((found, message),) = problems(error)
     assert found == where
-    assert "ppo.use_sde is on, and the fast learner has no gSDE" in message
+    assert "ppo.use_sde is on, and the fast learner does not support gSDE" in message
 
 
 @pytest.mark.parametrize("learner", ["auto", "sb3"])
