@@ -94,7 +94,7 @@ def as_rank(folder: Path, repeats: int, backend: Any) -> None:
     import numpy as np
     import torch
 
-    from orchestrator.worker.distributed.ranks import join
+    from orchestrator.worker.distributed.process_group import join
 
     torch.set_num_threads(1)
     ranks = join(RANKS, backend, torch.device("cpu"), folder / "rendezvous")

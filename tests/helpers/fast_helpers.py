@@ -19,7 +19,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from orchestrator.worker.training.fast.policy import Network
+from orchestrator.worker.training.fast.policy import PolicyNetwork
 from orchestrator.worker.training.fast.ppo import FastPPO
 
 torch.set_num_threads(1)
@@ -174,7 +174,7 @@ def to_doubles(model: PPO) -> None:
     for name in SAMPLES:
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
     if isinstance(model, FastPPO):
-        model.network = Network(model.policy, dtype=np.float64)
+        model.network = PolicyNetwork(model.policy, dtype=np.float64)
         return
 
     def samples(indices: np.ndarray) -> RolloutBufferSamples:

@@ -68,12 +68,12 @@ def together(
 def _be_a_rank(directory: Path) -> None:
     from orchestrator.worker.runtime import startup
 
-    with startup.imports(), startup.meta_kernels_later():
+    with startup.without_garbage_collection():
         import torch
-    startup.keep_dynamo_out()
 
-    from orchestrator.worker.distributed.ranks import join
-
+        from orchestrator.worker.distributed.process_group import join
+        from orchestrator.worker.training import sb3_internals
+    sb3_internals.keep_compiler_out()
     torch.set_num_threads(1)
     module, name, arguments = pickle.loads((directory / "call.pkl").read_bytes())
     function = getattr(importlib.import_module(module), name)
@@ -91,7 +91,7 @@ class Thread:
         self.rank, self.size = rank, size
         self._board, self._barrier = board, barrier
 
-    def all_gather(self, one: Any) -> list[Any]:
+    def all_gather_object(self, one: Any) -> list[Any]:
         self._board[self.rank] = one
         self._barrier.wait(TIMEOUT_S)
         everything = list(self._board)
@@ -99,7 +99,7 @@ class Thread:
         return everything
 
     def any(self, flag: bool) -> bool:
-        return any(self.all_gather(flag))
+        return any(self.all_gather_object(flag))
 
 
 def in_threads(size: int, function: Callable[[Any], Any]) -> list[Any]:

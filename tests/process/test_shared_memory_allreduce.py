@@ -17,23 +17,25 @@ import pytest
 import ranks_helpers as helpers
 
 from orchestrator.worker.distributed import shared_memory_allreduce
-from orchestrator.worker.distributed.ranks import Group
-from orchestrator.worker.distributed.shared_memory_allreduce import Board, UnansweredError
-from orchestrator.worker.runtime.outcome import RankLostError
+from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.shared_memory_allreduce import RankUnreachableError, SharedMemoryAllreduce
+from orchestrator.worker.runtime.exit_record import RankLostError
 
 SLOT_BYTES = 256
 PATIENCE_S = 60.0
 
 
-def boards(size: int, *, patience_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None) -> list[Board]:
+def boards(
+    size: int, *, timeout_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None
+) -> list[SharedMemoryAllreduce]:
     """Of ranks that are threads of ours."""
     memory = mmap.mmap(-1, shared_memory_allreduce.size_bytes(size, SLOT_BYTES))
     ends = [os.pidfd_open(os.getpid())] * size if pidfds is None else pidfds
-    settings: dict[str, Any] = {"patience_s": patience_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
-    return [Board(rank, size, memory, ends, **settings) for rank in range(size)]
+    settings: dict[str, Any] = {"timeout_s": timeout_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
+    return [SharedMemoryAllreduce(rank, size, memory, ends, **settings) for rank in range(size)]
 
 
-def on_each(size: int, function: Callable[[Board, int], Any]) -> list[Any]:
+def on_each(size: int, function: Callable[[SharedMemoryAllreduce, int], Any]) -> list[Any]:
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(function, boards(size), range(size)))
 
@@ -51,7 +53,7 @@ def of_rank(rank: int, length: int, dtype: type) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_sums_are_those_in_order_of_rank_to_the_bit(size: int, dtype: type) -> None:
-    def summed(shared: Board, rank: int) -> list[bytes]:
+    def summed(shared: SharedMemoryAllreduce, rank: int) -> list[bytes]:
         found = []
         for length in LENGTHS:
             array = of_rank(rank, length, dtype)
@@ -73,13 +75,17 @@ def test_sums_are_those_in_order_of_rank_to_the_bit(size: int, dtype: type) -> N
 
 
 def test_arrays_and_objects_of_any_size_are_gathered_in_order_of_rank() -> None:
-    def gathered(shared: Board, rank: int) -> Any:
-        side_by_side = shared.side_by_side(np.full((3, 100), rank, np.int32))
-        return side_by_side, shared.all_gather({"rank": rank, "text": "x" * 1000 * rank}), shared.all_gather(None)
+    def gathered(shared: SharedMemoryAllreduce, rank: int) -> Any:
+        all_gather_array = shared.all_gather_array(np.full((3, 100), rank, np.int32))
+        return (
+            all_gather_array,
+            shared.all_gather_object({"rank": rank, "text": "x" * 1000 * rank}),
+            shared.all_gather_object(None),
+        )
 
-    for side_by_side, objects, nothing in on_each(3, gathered):
-        assert side_by_side.shape == (3, 3, 100)
-        assert [np.unique(one).tolist() for one in side_by_side] == [[0], [1], [2]]
+    for all_gather_array, objects, nothing in on_each(3, gathered):
+        assert all_gather_array.shape == (3, 3, 100)
+        assert [np.unique(one).tolist() for one in all_gather_array] == [[0], [1], [2]]
         assert objects == [{"rank": rank, "text": "x" * 1000 * rank} for rank in range(3)]
         assert nothing == [None] * 3
 
@@ -87,7 +93,7 @@ def test_arrays_and_objects_of_any_size_are_gathered_in_order_of_rank() -> None:
 def test_nobody_overwrites_what_a_slow_rank_has_not_read() -> None:
     rounds = 300
 
-    def run(shared: Board, rank: int) -> list[float]:
+    def run(shared: SharedMemoryAllreduce, rank: int) -> list[float]:
         dice, found = random.Random(rank), []
         for number in range(rounds):
             if dice.random() < 0.1:
@@ -100,7 +106,7 @@ def test_nobody_overwrites_what_a_slow_rank_has_not_read() -> None:
                 shared.broadcast(array)
             else:
                 shared.reduce(array)
-                array[:] = shared.side_by_side(array)[0]
+                array[:] = shared.all_gather_array(array)[0]
             found += np.unique(array).tolist()
         return found
 
@@ -123,7 +129,7 @@ def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(stranger: subproces
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(first.all_reduce, np.zeros(3))
         stranger.kill()
-        with pytest.raises(UnansweredError, match="rank 1 has ended"):
+        with pytest.raises(RankUnreachableError, match="rank 1 has ended"):
             waiting.result(PATIENCE_S)
 
 
@@ -132,13 +138,13 @@ def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Pope
     stranger.kill()
     stranger.wait()
     with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(second.all_gather, "last words")
-        assert first.all_gather("listening") == said.result(PATIENCE_S) == ["listening", "last words"]
+        said = pool.submit(second.all_gather_object, "last words")
+        assert first.all_gather_object("listening") == said.result(PATIENCE_S) == ["listening", "last words"]
 
 
 def test_who_waits_in_vain_gives_up() -> None:
-    first, _ = boards(2, patience_s=0.05)
-    with pytest.raises(UnansweredError, match="rank 1 did not come"):
+    first, _ = boards(2, timeout_s=0.05)
+    with pytest.raises(RankUnreachableError, match="rank 1 did not come"):
         first.all_reduce(np.zeros(3))
 
 
@@ -167,9 +173,9 @@ def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
 # -- who can share
 
 
-def shared(size: int) -> list[Board | None]:
-    def share(rank: Any) -> Board | None:
-        return shared_memory_allreduce.share(rank.rank, size, rank.all_gather, PATIENCE_S)
+def shared(size: int) -> list[SharedMemoryAllreduce | None]:
+    def share(rank: Any) -> SharedMemoryAllreduce | None:
+        return shared_memory_allreduce.share(rank.rank, size, rank.all_gather_object, PATIENCE_S)
 
     return helpers.in_threads(size, share)
 

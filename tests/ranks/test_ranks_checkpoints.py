@@ -83,13 +83,13 @@ def test_every_rank_goes_on_with_its_own_replay_buffer(tmp_path: Path) -> None:
 
 def test_ranks_forget_the_rows_that_no_checkpoint_needs_and_at_last_all_are_removed(tmp_path: Path) -> None:
     def trained(rank: Any) -> CheckpointStore:
-        minutes = itertools.count(step=checkpoint.UNDERWAY_S)  # one between any two looks at the clock
+        minutes = itertools.count(step=checkpoint.TRANSFER_S)  # one between any two looks at the clock
         return row_after_row(tmp_path, rank, range(40), now=lambda: next(minutes))[0]
 
     stores = helpers.in_threads(2, trained)
     for name in ("replay", "replay-of-rank-1"):
         assert 3 <= len(list((tmp_path / name).iterdir())) <= 4, "of the last four rows, at one of two checkpoints"
-    stores[0].trained()
+    stores[0].drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000080.pt"]
 
 
@@ -108,7 +108,7 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
 
     assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [1000, 1001, 1002, 1003])]
     said = capsys.readouterr().out
-    assert f"checkpoint-000000000012.pt is removed, its replay buffer being damaged: rank 1: {newest.name}" in said
+    assert f"checkpoint-000000000012.pt is removed because its replay buffer is damaged: rank 1: {newest.name}" in said
 
 
 def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ class Nodes:
     @property
     def certain_rows(self) -> int:
         """Of the newest checkpoint that is long enough ago to be at home, with all that belongs to it."""
-        return max(rows for when, rows in self._saved if when <= self.time_s - checkpoint.UNDERWAY_S)
+        return max(rows for when, rows in self._saved if when <= self.time_s - checkpoint.TRANSFER_S)
 
     def wait(self, seconds: float) -> None:
-        """Some of what was written comes home, at the latest what is :data:`UNDERWAY_S` old once the time is over."""
+        """Some of what was written comes home, at the latest what is :data:`TRANSFER_S` old once the time is over."""
         ranks = [0, 1]
         self._dice.shuffle(ranks)
         for rank in ranks:
-            is_late = self.time_s + seconds - self._home_at[rank] > checkpoint.UNDERWAY_S
+            is_late = self.time_s + seconds - self._home_at[rank] > checkpoint.TRANSFER_S
             if not is_late and self._dice.random() < 0.6:
                 continue
             for piece in self._sources[rank].scan():
@@ -221,7 +221,7 @@ def test_no_rank_keeps_rows_at_home_that_no_checkpoint_there_needs(tmp_path: Pat
     for _ in range(60):
         nodes.train()
         nodes.wait(20.0)
-    most = checkpoint.UNDERWAY_S / 20.0 + 2
+    most = checkpoint.TRANSFER_S / 20.0 + 2
     assert checkpoint.KEPT < len(list(nodes.home.checkpoints.glob("*.pt"))) <= most + 3, "some are still on the way"
     for rank in range(2):
         assert len(list(nodes.home.replay(rank).iterdir())) <= most + BUFFER_ROWS + 3
@@ -231,7 +231,7 @@ SETTLED_S = 1.0
 AS_ON_A_FAST_NETWORK = f"""
 import sys
 from orchestrator.worker import __main__, checkpoint
-checkpoint.UNDERWAY_S = {SETTLED_S}
+checkpoint.TRANSFER_S = {SETTLED_S}
 __main__.main(sys.argv[4:])
 """
 LOOK_EVERY_S = 0.02

@@ -17,7 +17,7 @@ from network_helpers import Network, network
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
-from orchestrator.worker.distributed.ranks import PATIENCE_VARIABLE
+from orchestrator.worker.distributed.process_group import COLLECTIVE_TIMEOUT_VARIABLE
 
 JOBS = {name: helpers.spec(learner=name, total_timesteps=1024) for name in ("fast", "sb3")}
 
@@ -100,7 +100,7 @@ def test_ranks_on_two_machines_come_to_the_same_bits(
 
 def test_when_the_cable_is_cut_both_ends_give_up(hosts: Network, tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64})
-    with over_the_cable(hosts, paths, **{PATIENCE_VARIABLE: "5"}) as attempt:
+    with over_the_cable(hosts, paths, **{COLLECTIVE_TIMEOUT_VARIABLE: "5"}) as attempt:
         wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
         hosts.stall(0, up=False)
         assert attempt.codes() == [ExitCode.RANK_LOST] * 2, attempt.log

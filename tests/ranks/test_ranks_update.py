@@ -17,7 +17,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 from orchestrator.core.worker_spec import Backend, Mode, WorkerSpec
-from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_part
+from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.training import algorithms, learners
 
@@ -76,7 +76,7 @@ Data = dict[str, np.ndarray]
 
 
 def build(spec: WorkerSpec, ranks: Ranks = ALONE) -> Any:
-    ours = own_part(spec.n_envs, ranks)
+    ours = own_share(spec.n_envs, ranks)
     venv = env_factory.make(spec, Path(), n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You have specified a mini-batch size")  # a ragged last one is meant
@@ -196,7 +196,7 @@ def on_ranks(ranks: Ranks, given: Mapping[Case, tuple[Any, Data]]) -> dict[tuple
         for mode in MODES:
             model = build(dataclasses.replace(spec, mode=mode), ranks)
             model.policy.load_state_dict(policy)
-            give(model, data, own_part(N_ENVS, ranks))
+            give(model, data, own_share(N_ENVS, ranks))
             results[case, mode] = updated(model, dealt(spec, ranks.size, ranks.rank), spec)
     return results
 

@@ -20,12 +20,18 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed import ranks
-from orchestrator.worker.distributed.ranks import Group, own_part
+from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.runtime.outcome import Facts, Interrupted
+from orchestrator.worker.runtime.exit_record import AttemptFacts, Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
-from orchestrator.worker.training.shared_statistics import SharedEpisodes, SharedLosses, SharedStatistics, pool
+from orchestrator.worker.training.shared_statistics import (
+    SharedEpisodes,
+    SharedLosses,
+    SharedStatistics,
+    merge_over_ranks,
+)
 from orchestrator.worker.training.train import Training
 
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
@@ -74,11 +80,11 @@ def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
 
 def train(group: Group, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
     """As a worker does it. :param leave_at: env_steps after which the last rank is asked to leave."""
-    ours = own_part(spec.n_envs, group)
+    ours = own_share(spec.n_envs, group)
     venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     model: Any = learners.build(spec, env_factory.normalized(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
-    trained = Training(spec, JobPaths(directory), model, Facts(started=0.0), ProgressReporter(None), group)
+    trained = Training(spec, JobPaths(directory), model, AttemptFacts(started=0.0), ProgressReporter(None), group)
     losses: dict[str, float] = {}
 
     def leave() -> bool:
@@ -187,7 +193,7 @@ def test_the_environments_of_all_ranks_are_those_that_one_process_has(size: int,
         seen = [venv.reset(), *(venv.step(each[first : first + count])[0] for each in actions.astype(np.float32))]
         return np.stack(seen)
 
-    parts = [own_part(spec.n_envs, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]  # type: ignore[arg-type]
+    parts = [own_share(spec.n_envs, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]  # type: ignore[arg-type]
     together = np.concatenate([shown(part.start, len(part)) for part in parts], axis=1)
     assert np.array_equal(together, shown(0, spec.n_envs))
     assert len({together[0, env].tobytes() for env in range(spec.n_envs)}) == spec.n_envs
@@ -215,7 +221,7 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
                 if len(batch):
                     normalization.obs_rms.update(batch)
                     normalization.ret_rms.update(batch[:, 0])
-            pool(rank, [shared])
+            merge_over_ranks(rank, [shared])
         return [normalization.obs_rms, normalization.ret_rms]
 
     first, *others = helpers.in_threads(SIZE, merged)
@@ -237,7 +243,7 @@ def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
         shared = SharedStatistics(SimpleNamespace(obs_rms=parts, ret_rms=RunningMeanStd(shape=())))  # type: ignore[arg-type]
         for number, rms in enumerate(parts.values()):
             rms.update(np.full((4, 2), 10.0 * number + rank.rank))
-        pool(rank, [shared])
+        merge_over_ranks(rank, [shared])
         return parts
 
     for parts in helpers.in_threads(2, merged):
@@ -248,7 +254,7 @@ def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
 
 
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
-    def pooled(rank: Any) -> Any:
+    def moments_over_ranks(rank: Any) -> Any:
         model = SimpleNamespace(ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1)
         episodes = SharedEpisodes(model)
         for number in range(2):
@@ -256,10 +262,10 @@ def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
             ended = [{"r": 100 * number + 10 * rank.rank + index} for index in range(rank.rank)]
             model.ep_info_buffer.extend(ended)
             model._episode_num += len(ended)
-            pool(rank, [episodes])
+            merge_over_ranks(rank, [episodes])
         return [episode["r"] for episode in model.ep_info_buffer], model._episode_num, model.ep_info_buffer.maxlen
 
-    assert helpers.in_threads(3, pooled) == [([21, 110, 120, 121], 7, 4)] * 3
+    assert helpers.in_threads(3, moments_over_ranks) == [([21, 110, 120, 121], 7, 4)] * 3
 
 
 def test_losses_that_each_rank_knows_of_its_own_part_are_logged_as_means() -> None:
@@ -267,7 +273,7 @@ def test_losses_that_each_rank_knows_of_its_own_part_are_logged_as_means() -> No
         logger = Logger(None, [])
         logger.record("train/actor_loss", 10.0 * rank.rank)
         logger.record("train/learning_rate", 0.1)
-        pool(rank, [SharedLosses(SimpleNamespace(logger=logger))])
+        merge_over_ranks(rank, [SharedLosses(SimpleNamespace(logger=logger))])
         return dict(logger.name_to_value)
 
     assert helpers.in_threads(3, shared) == [{"train/actor_loss": 10.0, "train/learning_rate": 0.1}] * 3
@@ -303,9 +309,11 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
 
 @pytest.mark.parametrize("told", ["soon", "-1", "0", "nan", "inf"])
 def test_a_patience_that_is_no_number_of_seconds_is_refused(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ranks.PATIENCE_VARIABLE, told)
-    with pytest.raises(ranks.RanksError, match=f"{ranks.PATIENCE_VARIABLE} is '{told}': expected a number of seconds"):
-        ranks.patience_s()
+    monkeypatch.setenv(ranks.COLLECTIVE_TIMEOUT_VARIABLE, told)
+    with pytest.raises(
+        ranks.RanksError, match=f"{ranks.COLLECTIVE_TIMEOUT_VARIABLE} is '{told}': expected a number of seconds"
+    ):
+        ranks.timeout_s()
 
 
 def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:

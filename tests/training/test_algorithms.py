@@ -29,7 +29,7 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.runtime.exit_record import Diverged
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
@@ -152,8 +152,8 @@ def test_evaluation_explores_as_training_does(trained: JobPaths) -> None:
 def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
     model = model_of(helpers.algorithm("td3", hyperparameters=helpers.SMALL_BUFFER))
     actions = np.array([[0.5], [-2.0]], np.float32)
-    assert algorithms.with_noise(model, actions) is actions
-    noisy = algorithms.with_noise(model_of(helpers.algorithm("td3")), actions)
+    assert algorithms.add_action_noise(model, actions) is actions
+    noisy = algorithms.add_action_noise(model_of(helpers.algorithm("td3")), actions)
     assert np.abs(noisy).max() <= 2.0
     assert 0 < np.abs(noisy - actions).max() < 2.0
 
@@ -253,11 +253,14 @@ def test_the_policy_is_to_blame_for_physics_that_its_nonsense_made_diverge() -> 
     from orchestrator.worker.envs.divergence import PhysicsDiverged
 
     model = model_of(helpers.algorithm("td3"))
-    with pytest.raises(PhysicsDiverged), nan_guard.blaming(model, 1):
+    with pytest.raises(PhysicsDiverged), nan_guard.explaining_divergence(model, 1):
         raise PhysicsDiverged("torn")
     with torch.no_grad():
         next(model.policy.parameters()).fill_(float("nan"))
-    with pytest.raises(Diverged, match=r"parameter actor\.mu\.0\.weight of the policy"), nan_guard.blaming(model, 1):
+    with (
+        pytest.raises(Diverged, match=r"parameter actor\.mu\.0\.weight of the policy"),
+        nan_guard.explaining_divergence(model, 1),
+    ):
         raise PhysicsDiverged("torn")
 
 

@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.normalize import FastVecNormalize
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.training import checkpoint
+from orchestrator.worker.training import training_state
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 SHAPES = [(1,), (3,), (17,), (40,), (2, 3), ()]
@@ -105,7 +105,7 @@ def assert_same_steps(lean: VecNormalize, stock: VecNormalize, steps: int = 1) -
 
 def continued(env: VecNormalize) -> VecNormalize:
     """Another one, in the state that a checkpoint holds of this one."""
-    saved = {name: getattr(env, name) for name in checkpoint._NORMALIZATION if hasattr(env, name)}
+    saved = {name: getattr(env, name) for name in training_state._NORMALIZATION if hasattr(env, name)}
     settings = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon")
     other = type(env)(env.venv, **{name: getattr(env, name) for name in settings})
     vars(other).update(pickle.loads(pickle.dumps(saved)))
@@ -252,10 +252,10 @@ def test_a_policy_trained_over_it_checkpointed_and_restored_is_that_over_stock(t
 
     stock = learned(model(VecNormalize), 384)
     halfway = io.BytesIO()
-    torch.save(checkpoint.capture(learned(model(FastVecNormalize), 128), checkpoint.Place()), halfway)
+    torch.save(training_state.capture(learned(model(FastVecNormalize), 128), training_state.LoopState()), halfway)
     halfway.seek(0)
     lean = model(FastVecNormalize)
-    checkpoint.restore(lean, torch.load(halfway, weights_only=False))
+    training_state.restore(lean, torch.load(halfway, weights_only=False))
     learned(lean, 384)
     assert helpers.same_bits(stock.policy.state_dict(), lean.policy.state_dict())
     assert state(lean.get_vec_normalize_env()) == state(stock.get_vec_normalize_env())

@@ -145,7 +145,7 @@ def test_a_checkpoint_whose_newest_rows_are_damaged_gives_way_to_the_one_before(
     assert (found["at"], found["rows"]) == (8, 8)
     fill(before, 0, 8)
     assert content(again) == content(before)
-    assert "checkpoint-000000000024.pt is removed, its replay buffer being damaged" in capsys.readouterr().out
+    assert "checkpoint-000000000024.pt is removed because its replay buffer is damaged" in capsys.readouterr().out
 
 
 def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
         assert int(files[0].name.split("-")[1]) == max(0, end - 12)
     checkpoints.save(42 * N_ENVS, {}, is_last=True)
     assert (tmp_path / "replay").exists()
-    checkpoints.trained()
+    checkpoints.drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
     assert store(tmp_path, make()).newest() == {"fingerprint": "f", "env_steps": 84}
 

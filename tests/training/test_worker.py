@@ -25,7 +25,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.toml_models import PolicyKwargs
-from orchestrator.worker.runtime import lifeline, startup
+from orchestrator.worker.runtime import lifeline
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
@@ -244,7 +244,7 @@ def test_numbers_that_are_not_finite_end_as_diverged(
     ("learner", "problem"),
     [
         ("fast", "the gradient of log_std is not finite in epoch 1, minibatch 2 of 4"),
-        ("sb3", "the standard deviation of the policy's actions left the numbers"),
+        ("sb3", "the standard deviation of the policy's actions is not finite"),
     ],
 )
 def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
@@ -300,7 +300,7 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, 
         os.kill(worker.process.pid, signal.SIGHUP)
         os.kill(worker.process.pid, signal.SIGTERM)
         assert worker.wait() == ExitCode.INTERRUPTED, worker.log
-        assert worker.record.message.startswith("asked to leave; the checkpoint at ")
+        assert worker.record.message.startswith("stopped on request; the checkpoint at ")
         assert worker.record.learner == learner
         assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
 
@@ -402,15 +402,3 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     record, _ = helpers.run(paths)
     assert record.code == ExitCode.ERROR
     assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop])
-def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded(kind: type[torch.optim.Optimizer]) -> None:
-    startup.keep_dynamo_out()
-    startup.keep_dynamo_out()
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = kind([weight], lr=0.5)  # type: ignore[call-arg]
-    weight.sum().backward()
-    optimizer.step()
-    # The first step of Adam is its lr, of RMSprop that by the root of 1 - alpha.
-    assert torch.allclose(weight, torch.full((2,), 0.5 if kind is torch.optim.Adam else -4.0))

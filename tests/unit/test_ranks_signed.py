@@ -19,9 +19,9 @@ from ranks_intruder import Code
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.distributed import ranks
-from orchestrator.worker.distributed.exchange import Seal
+from orchestrator.worker.distributed.exchange import MessageSigner
 from orchestrator.worker.distributed.ranks import RanksError
-from orchestrator.worker.runtime.outcome import RankLostError
+from orchestrator.worker.runtime.exit_record import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]
 OTHER_SECRET = "of ranks of another attempt, or made up"
@@ -41,32 +41,32 @@ def code(tmp_path: Path) -> tuple[bytes, Path]:
 
 def signed_by(secret: str, rank: int, calls: int = 1, tells: Any = None) -> list[bytes]:
     """The messages of a rank's first ``calls`` exchanges, in each of which it tells ``[rank, call]``, or ``tells``."""
-    seal, told = Seal(secret, rank), []
+    seal, told = MessageSigner(secret, rank), []
 
     def exchanged(message: bytes) -> list[bytes]:
         told.append(message)
         return []
 
     for call in range(calls):
-        seal.all_gather(tells or [rank, call], exchanged)
+        seal.all_gather_object(tells or [rank, call], exchanged)
     return told
 
 
 def read(*others: bytes) -> list[Any]:
     """What rank 0 reads in its first exchange, in which it gets these messages of ranks 1, 2, …"""
-    return Seal(SECRET, 0).all_gather("own", lambda own: [own, *others])
+    return MessageSigner(SECRET, 0).all_gather_object("own", lambda own: [own, *others])
 
 
 def test_objects_come_in_order_of_rank_call_after_call() -> None:
-    seal, others = Seal(SECRET, 0), [signed_by(SECRET, rank, calls=2) for rank in (1, 2)]
+    seal, others = MessageSigner(SECRET, 0), [signed_by(SECRET, rank, calls=2) for rank in (1, 2)]
     for call in range(2):
-        told = seal.all_gather("own", lambda own, call=call: [own, *(other[call] for other in others)])  # type: ignore[misc]
+        told = seal.all_gather_object("own", lambda own, call=call: [own, *(other[call] for other in others)])  # type: ignore[misc]
         assert told == ["own", [1, call], [2, call]]
 
 
 def forged(code: bytes) -> dict[str, bytes]:
     right = signed_by(SECRET, 1)[0]
-    signature = Seal.BYTES
+    signature = MessageSigner.BYTES
     return {
         "no signature": code,
         "nothing at all": b"",

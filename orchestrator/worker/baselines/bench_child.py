@@ -24,7 +24,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import lifeline, outcome, startup
+from orchestrator.worker.runtime import exit_record, lifeline, startup
 from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 
 USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subproc|fork|spawn THREADS|default JOB_DIR..."
@@ -33,7 +33,7 @@ USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subpro
 class Begun(ProgressReporter):
     """Writes ``begun.json`` after the first environment step; later steps cost a look at an attribute."""
 
-    def __init__(self, path: Path, facts: outcome.Facts) -> None:
+    def __init__(self, path: Path, facts: exit_record.AttemptFacts) -> None:
         super().__init__(None)
         self._path, self._facts = path, facts
         self._written = False
@@ -58,7 +58,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
     :param over_processes: its environments in processes of their own.
     """
     paths = JobPaths(Path(job_dir))
-    facts = outcome.Facts(started=lifeline.process_start())
+    facts = exit_record.AttemptFacts(started=lifeline.process_start())
     try:
         _import()
         import torch
@@ -80,7 +80,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
         else:
             training.run(spec, paths, facts, reporter, lambda: False, paths.attempt(0).rendezvous)
     except BaseException as error:
-        code, message, trace = outcome.judge(error)
+        code, message, trace = exit_record.classify(error)
         exit_path = paths.attempt(0).exit
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(exit_path, facts.record(code, message, trace).to_json(), durable=False)
@@ -88,9 +88,9 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
 
 
 def _import() -> None:
-    with startup.imports():
-        from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
-    startup.keep_dynamo_out()
+    with startup.without_garbage_collection():
+        from orchestrator.worker.training import sb3_internals, train  # noqa: F401 - torch and all the rest with it
+    sb3_internals.keep_compiler_out()
 
 
 def main(arguments: list[str]) -> None:

@@ -21,7 +21,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.runtime.outcome import Facts
+from orchestrator.worker.runtime.exit_record import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.train import Training
@@ -74,7 +74,7 @@ def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
     return env_factory.normalized(spec, venv, VecNormalize) if spec.normalize else venv
 
 
-def run(spec: WorkerSpec, paths: JobPaths, facts: Facts, reporter: ProgressReporter) -> None:
+def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: ProgressReporter) -> None:
     """Train on and on, with rows in ``timings.csv``, until it is ended from outside."""
     spec = dataclasses.replace(spec, learner="sb3", ranks=1)
     venv = make(spec, paths.root)

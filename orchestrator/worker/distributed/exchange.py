@@ -2,7 +2,7 @@
 
 Whoever reaches the ports of torch's store and of gloo can write there, and what ranks tell each other as pickles would
 run code when it is read. So each of these messages is signed, and none is read before its signature has been found to
-be right (:class:`Seal`). What is not signed are arrays: numbers, whoever they come from.
+be right (:class:`MessageSigner`). What is not signed are arrays: numbers, whoever they come from.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
-from orchestrator.worker.runtime.outcome import RankLostError
+from orchestrator.worker.runtime.exit_record import RankLostError
 
-MEETING_S = 300.0
+RENDEZVOUS_TIMEOUT_S = 300.0
 """For the others to start."""
 SHORTEST_SECRET = 32
 """Characters."""
@@ -48,14 +48,14 @@ class Exchange(Protocol):
     def broadcast(self, array: NDArray[Any]) -> None:
         """Rank 0's values, on every rank."""
 
-    def side_by_side(self, array: NDArray[Any]) -> NDArray[Any]:
+    def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """``(ranks, …)``: every rank's array, which have the same shape; a new one."""
 
-    def all_gather(self, one: Any) -> list[Any]:
+    def all_gather_object(self, one: Any) -> list[Any]:
         """What each rank gives, in order of rank. Pickled: for small things."""
 
 
-class Seal:
+class MessageSigner:
     """Objects as signed bytes, and back: HMAC (RFC 2104) with SHA-256.
 
     With the content a signature covers who speaks and in which exchange it is: what was overheard cannot be said again.
@@ -71,7 +71,7 @@ class Seal:
         self._secret, self._rank = secret.encode(), rank
         self._calls = itertools.count()
 
-    def all_gather(self, one: Any, exchanged: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+    def all_gather_object(self, one: Any, exchanged: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
         """What each rank gives, in order of rank.
 
         :param exchanged: tells the others a message → the messages of all, ours included.
@@ -97,21 +97,21 @@ class Seal:
         return hmac.digest(self._secret, f"{call}/{rank}/".encode() + content, hashlib.sha256)
 
 
-def bytes_of_all(side_by_side: Callable[[NDArray[Any]], NDArray[Any]], content: bytes) -> list[bytes]:
-    """What each rank gives, of whatever length. :param side_by_side: as of :class:`Exchange`."""
-    lengths = side_by_side(np.array([len(content)]))[:, 0]
+def all_gather_bytes(all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes) -> list[bytes]:
+    """What each rank gives, of whatever length. :param all_gather_array: as of :class:`Exchange`."""
+    lengths = all_gather_array(np.array([len(content)]))[:, 0]
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
-    return [row[:length].tobytes() for row, length in zip(side_by_side(padded), lengths, strict=True)]
+    return [row[:length].tobytes() for row, length in zip(all_gather_array(padded), lengths, strict=True)]
 
 
-class Network:
+class NetworkExchange:
     """Over a process group of ``torch.distributed``.
 
     :param device: over which arrays travel; None: as they lie in main memory.
     """
 
-    def __init__(self, group: Any, size: int, seal: Seal, device: torch.device | None = None) -> None:
+    def __init__(self, group: Any, size: int, seal: MessageSigner, device: torch.device | None = None) -> None:
         import torch.distributed as dist
 
         self._dist, self.group, self._size, self._seal, self._device = dist, group, size, seal, device
@@ -128,15 +128,15 @@ class Network:
     def broadcast(self, array: NDArray[Any]) -> None:
         self._there_and_back(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self.group))
 
-    def side_by_side(self, array: NDArray[Any]) -> NDArray[Any]:
+    def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         tensor = torch.from_numpy(array)
         tensor = tensor if self._device is None else tensor.to(self._device)
         found = [torch.empty_like(tensor) for _ in range(self._size)]
-        self._dist.all_gather(found, tensor, group=self.group)
+        self._dist.all_gather_object(found, tensor, group=self.group)
         return np.stack([one.cpu().numpy() for one in found])
 
-    def all_gather(self, one: Any) -> list[Any]:
-        return self._seal.all_gather(one, lambda message: bytes_of_all(self.side_by_side, message))
+    def all_gather_object(self, one: Any) -> list[Any]:
+        return self._seal.all_gather_object(one, lambda message: all_gather_bytes(self.all_gather_array, message))
 
     def _there_and_back(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.from_numpy(array)
@@ -148,8 +148,8 @@ class Network:
         tensor.copy_(there)
 
 
-def let_gloo_give_way() -> None:
-    """Network threads of gloo shall not take the core from those that wait for what they have brought.
+def lower_gloo_priority() -> None:
+    """NetworkExchange threads of gloo shall not take the core from those that wait for what they have brought.
 
     While an exchange is under way they compute nearly all the time, in the kernel. On the one core of a rank the thread
     whose turn it is then waits for the end of a time slice, some 4 ms. As batch work they are not preferred when they
@@ -176,12 +176,12 @@ def secret() -> str:
     return told
 
 
-def meeting_place(size: int, rendezvous: Path) -> tuple[Any, int]:
+def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
     """Where they meet, and who we are. :raises ValueError: the environment is incomplete."""
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous as meet
 
-    limit = timedelta(seconds=MEETING_S)
+    limit = timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
     store: Any
     if "MASTER_ADDR" in os.environ:
         store, rank, _ = next(meet("env://", timeout=limit))
@@ -192,7 +192,7 @@ def meeting_place(size: int, rendezvous: Path) -> tuple[Any, int]:
     return store, rank
 
 
-def gatherer(store: Any, rank: int, size: int, seal: Seal) -> Callable[[Any], list[Any]]:
+def store_all_gather(store: Any, rank: int, size: int, seal: MessageSigner) -> Callable[[Any], list[Any]]:
     """A function that tells each rank what every one of them has given, through ``store``."""
     calls = itertools.count()
 
@@ -201,4 +201,4 @@ def gatherer(store: Any, rank: int, size: int, seal: Seal) -> Callable[[Any], li
         store.set(f"{call}/{rank}", message)
         return [store.get(f"{call}/{other}") for other in range(size)]
 
-    return lambda one: seal.all_gather(one, exchanged)
+    return lambda one: seal.all_gather_object(one, exchanged)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.distributed.exchange import bytes_of_all
+from orchestrator.worker.distributed.exchange import all_gather_bytes
 
 SLOT_BYTES = 2**20
 """Larger arrays take several rounds."""
@@ -43,18 +43,18 @@ _ORDERED = frozenset({"x86_64", "AMD64"})
 """Processors that show stores in the order in which they were made."""
 
 
-class UnansweredError(RuntimeError):
+class RankUnreachableError(RuntimeError):
     """Another rank has ended, or takes too long."""
 
 
-class Board:
+class SharedMemoryAllreduce:
     """Collectives over shared memory; see :class:`orchestrator.worker.distributed.exchange.Exchange`.
 
     Sums are made by every rank for itself, in order of rank: the same bits everywhere.
 
     :param memory: of :func:`size_bytes`, shared with the others.
     :param pidfds: of every rank, our own included: ready when it has ended.
-    :raises UnansweredError: (every collective) another rank has ended, or has not come within ``patience_s``.
+    :raises RankUnreachableError: (every collective) another rank has ended, or has not come within ``timeout_s``.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Board:
         memory: mmap.mmap,
         pidfds: Sequence[int],
         *,
-        patience_s: float,
+        timeout_s: float,
         spin_s: float,
         slot_bytes: int,
     ) -> None:
         self._memory, self._rank, self._size, self._pidfds = memory, rank, size, pidfds
-        self._patience_s, self._spin_s, self._slot_bytes = patience_s, spin_s, slot_bytes
+        self._timeout_s, self._spin_s, self._slot_bytes = timeout_s, spin_s, slot_bytes
         self._counters = memoryview(memory)[_LINE : _LINE * (1 + 2 * size)].cast("q")
         step = _LINE // 8
         self._written = [2 * step * one for one in range(size)]
@@ -105,7 +105,7 @@ class Board:
                 part[:] = slots[0]
             self._done()
 
-    def side_by_side(self, array: NDArray[Any]) -> NDArray[Any]:
+    def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         found = np.empty((self._size, array.size), array.dtype)
         begin = 0
         for part in self._parts(array):
@@ -117,9 +117,9 @@ class Board:
             begin += len(part)
         return found.reshape(self._size, *array.shape)
 
-    def all_gather(self, one: Any) -> list[Any]:
+    def all_gather_object(self, one: Any) -> list[Any]:
         # Not signed, as it is over the network: who could write to this memory could do so with all of ours.
-        return [pickle.loads(content) for content in bytes_of_all(self.side_by_side, pickle.dumps(one))]
+        return [pickle.loads(content) for content in all_gather_bytes(self.all_gather_array, pickle.dumps(one))]
 
     def _parts(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         """``array`` as one row, in parts that fit into a slot."""
@@ -170,9 +170,9 @@ class Board:
             if counters[counter] >= least:
                 return
             if ended:
-                raise UnansweredError(f"rank {rank} has ended")
-            if waited_s > self._patience_s:
-                raise UnansweredError(f"rank {rank} did not come")
+                raise RankUnreachableError(f"rank {rank} has ended")
+            if waited_s > self._timeout_s:
+                raise RankUnreachableError(f"rank {rank} did not come")
 
     def _typed(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
         """All slots as arrays: first, which of the two; then whose."""
@@ -193,14 +193,14 @@ def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
 
 
 def share(
-    rank: int, size: int, all_gather: Callable[[Any], list[Any]], patience_s: float, slot_bytes: int = SLOT_BYTES
-) -> Board | None:
+    rank: int, size: int, all_gather_object: Callable[[Any], list[Any]], timeout_s: float, slot_bytes: int = SLOT_BYTES
+) -> SharedMemoryAllreduce | None:
     """A board for all ranks, by whom this is called at the same time; None where they cannot share memory.
 
     That is where they are on several machines, or in containers or network namespaces that make it look so. The memory
     belongs to no file: nothing is left of it when the ranks are gone, however they end.
 
-    :param all_gather: tells each rank what every one of them has given, and certainly nobody else.
+    :param all_gather_object: tells each rank what every one of them has given, and certainly nobody else.
     """
     own = _place()
     nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -212,15 +212,17 @@ def share(
             os.pwrite(file, nonce, 0)
         except OSError:  # not allowed here: then nobody shares
             own = None
-    told = all_gather((own, os.getpid(), os.sched_getaffinity(0) if own is not None else set(), file, nonce))
-    board: Board | None = None
+    told = all_gather_object((own, os.getpid(), os.sched_getaffinity(0) if own is not None else set(), file, nonce))
+    board: SharedMemoryAllreduce | None = None
     if own is not None and all(place == own for place, *_ in told):
         opened = _opened([pid for _, pid, *_ in told], file=told[0][3], expected=told[0][4], slot_bytes=slot_bytes)
         if opened is not None:
             cpus = set[int]().union(*(of_rank for _, _, of_rank, *_ in told))
             spin_s = SPIN_S if size <= len(cpus) else 0.0
-            board = Board(rank, size, *opened, patience_s=patience_s, spin_s=spin_s, slot_bytes=slot_bytes)
-    everywhere = all(all_gather(board is not None))
+            board = SharedMemoryAllreduce(
+                rank, size, *opened, timeout_s=timeout_s, spin_s=spin_s, slot_bytes=slot_bytes
+            )
+    everywhere = all(all_gather_object(board is not None))
     if file >= 0:
         os.close(file)
     if board is not None and not everywhere:

@@ -76,7 +76,7 @@ def load_policy(
 
     :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
     """
-    from orchestrator.worker.training import algorithms
+    from orchestrator.worker.training import algorithms, sb3_internals
 
     statistics: dict[str, Any] | None = None
     if trained is None:
@@ -84,14 +84,14 @@ def load_policy(
         model: Model = kind.load(paths.model, device="cpu", custom_objects=_small_buffer(spec))
     else:
         model, statistics = _from_checkpoint(spec, venv, trained)
-    wrapped: Any = model._wrap_env(_normalized(spec, paths, venv, trained, statistics))
+    wrapped: Any = sb3_internals.wrap_env(model, _normalized(spec, paths, venv, trained, statistics))
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
             return wrapped.reset(), False
         actions, _ = model.predict(observation, deterministic=deterministic)
         if not deterministic:
-            actions = algorithms.with_noise(model, actions)
+            actions = algorithms.add_action_noise(model, actions)
         observation, _, dones, _ = wrapped.step(actions)
         return observation, bool(dones[0])
 

@@ -24,7 +24,7 @@ from orchestrator.worker.robots.compiling import SpoiltError, at_most, compile_s
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
-from orchestrator.worker.runtime import lifeline, outcome
+from orchestrator.worker.runtime import exit_record, lifeline
 
 if TYPE_CHECKING:
     import mujoco
@@ -52,7 +52,7 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
     except MemoryError:
         problem = f"{request.xml}: {too_large(request.memory_mib)}"
     except Exception as error:  # whoever's bug it is, the other requests want their answers
-        problem = outcome.describe(error)
+        problem = exit_record.describe(error)
     return ExaminationAnswer(problem=" ".join(problem.split()))
 
 

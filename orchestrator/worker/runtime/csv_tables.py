@@ -1,4 +1,4 @@
-"""``progress.csv`` and ``timings.csv``: rows appended one by one, cut back on resume."""
+"""CSV files that grow row by row, ``progress.csv`` and ``timings.csv``, and are cut back on resume."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from orchestrator.core.atomic_files import write_whole
 
 
 class CsvTable:
-    """A CSV file that grows by rows, and by columns when a row brings a new one.
+    """A CSV file that grows by rows, and by a column when a row has a new one.
 
-    Opened with ``keep`` rows of what an earlier attempt left, the rest (rows written after the
-    checkpoint that training resumes from, perhaps a torn last one) is cut off.
+    :param keep: rows of an earlier attempt that stay. Later ones (written after the checkpoint that training resumes
+        from, the last one perhaps torn) are cut off.
     """
 
     def __init__(self, path: Path, *, keep: int = 0, columns: Sequence[str] = ()) -> None:
         self._path = path
         self._columns = list(columns)
         self.rows = 0
-        """Rows in the file, the header not counted."""
+        """Rows in the file, without the header."""
         rows: list[list[str]] = []
         if keep and path.exists():
             with path.open(newline="", errors="replace") as file:
@@ -34,9 +34,9 @@ class CsvTable:
         self._write_whole(rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row. A column that the file lacks is added to it; None and missing values are empty cells.
+        """Add a row. A column that the file lacks is added to it; None and missing values become empty cells.
 
-        :raises OSError: as the disk answers.
+        :raises OSError: it cannot be written.
         """
         new = [name for name in row if name not in self._columns]
         if new:
@@ -44,7 +44,7 @@ class CsvTable:
                 earlier = [line + [""] * len(new) for line in list(csv.reader(file))[1 if self._columns else 0 :]]
             self._columns += new
             self._write_whole(earlier)
-        # Opened for each row (tens of microseconds, once an iteration): nothing stays in a buffer.
+        # Opened for each row (tens of microseconds, once an iteration), so that nothing stays in a buffer.
         with self._path.open("a", newline="") as file:
             file.write(_line(row.get(name) for name in self._columns))
         self.rows += 1
@@ -62,7 +62,7 @@ def _line(cells: Iterable[object]) -> str:
 
 
 class LoggerTable(KVWriter):
-    """Stable-Baselines3's logger written into a :class:`CsvTable`, under its own names."""
+    """Writes the values of Stable-Baselines3's logger into a :class:`CsvTable`, under the logger's own names."""
 
     def __init__(self, table: CsvTable) -> None:
         self.table = table
@@ -76,4 +76,4 @@ class LoggerTable(KVWriter):
         self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
 
     def close(self) -> None:
-        """Every row is flushed already."""
+        """Nothing to do: every row is on the disk already."""

@@ -1,9 +1,8 @@
-"""The worker's tie to its supervisor: it does not outlive it, and it tells it how far it is.
+"""The worker's connection to its supervisor, which it never outlives.
 
-Two independent ways make sure that no worker is ever left behind: the kernel's parent-death signal,
-and a socket whose end-of-file means that the last process holding the other end is gone. The
-same socket carries progress records outwards. Only the standard library is imported here: this runs
-before anything heavy.
+Two independent mechanisms end an orphan: the kernel's parent-death signal, and a socket whose end-of-file means that
+the last process holding the other end is gone. The same socket carries progress records to the supervisor. Only the
+standard library is imported here, because this runs before anything heavy.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Channel:
-    """Our end of the socket. ``send`` never blocks."""
+    """The worker's end of the socket."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._unsent = b""
 
     def send(self, line: bytes) -> bool:
-        """Send a whole line; False when it was dropped because the supervisor does not keep up.
+        """Send a whole line without blocking; False when it was dropped because the supervisor does not keep up.
 
-        Of a line that fits only in part the rest goes first next time, so that lines never mix.
+        The rest of a line that fitted only in part is sent first next time, so that lines never mix.
         """
         if self._unsent:
             self._unsent = self._unsent[self._write(self._unsent) :]
@@ -50,11 +49,11 @@ class Channel:
             return self._end.send(data, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
         except BlockingIOError:
             return 0
-        except OSError:  # the supervisor is gone: the watchdog is about to end us
+        except OSError:  # the supervisor is gone: the watchdog is about to end this process
             return 0
 
     def watch(self) -> None:
-        """Wait for the end-of-file, then end the process group. Runs in a daemon thread."""
+        """Wait for the end-of-file in a daemon thread, then end the process group."""
         while True:
             try:
                 if not self._end.recv(4096):
@@ -65,10 +64,9 @@ class Channel:
 
 
 def attach() -> Channel | None:
-    """Tie this process to its supervisor; None where there is no channel (started by hand).
+    """Connect this process to its supervisor; None where there is no channel (started by hand).
 
-    The descriptor is kept from children, and its variable taken out of the environment: a child
-    that held it would keep neither promise.
+    Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
     """
     _die_with_parent()
     number = os.environ.pop(CHANNEL_VARIABLE, None)
@@ -82,34 +80,35 @@ def attach() -> Channel | None:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill us when the thread that started us ends. (If it ended before this, the channel tells.)"""
+    """Ask the kernel to kill this process when the thread that started it ends (if it has ended, the channel tells)."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            print(f"worker: no parent-death signal: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
+            reason = os.strerror(ctypes.get_errno())
+            print(f"worker: the parent-death signal could not be set: {reason}", file=sys.stderr)
 
 
 def end_orphaned() -> None:
-    """End this process and, where we lead it, its whole group, at once."""
+    """End this process at once, and its whole process group where it leads one."""
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(ExitCode.ORPHANED)
 
 
-def end_superseded(next_attempt: Path) -> None:
-    """End this process at once when the job's next attempt has begun: from then on the job's directory is not ours.
+def end_if_superseded(next_attempt: Path) -> None:
+    """End this process at once when the job's next attempt has begun, which owns the job directory from then on.
 
-    So it is with one that was cut off or suspended for long, on a file system that it shares with the others.
+    That happens to a worker that was cut off or suspended for long, on a file system that nodes share.
 
-    :param next_attempt: the folder that the supervisor makes before it launches that.
+    :param next_attempt: the folder that the supervisor creates before it launches the next attempt.
     """
-    if os.path.exists(next_attempt):  # noqa: PTH110 - what cannot be looked at for the moment is no reason to end
-        print(f"worker: attempt {next_attempt.name} of this job has begun, so that this one is over", flush=True)
+    if os.path.exists(next_attempt):  # noqa: PTH110 - False, and no error, while the file system does not answer
+        print(f"worker: attempt {next_attempt.name} of this job has begun; this attempt ends", flush=True)
         os._exit(ExitCode.ORPHANED)
 
 
 def process_start() -> float:
-    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); now, where it does not say."""
+    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); the present where it is unknown."""
     now = time.monotonic()
     stat = process_stat("self")
     if stat is None:

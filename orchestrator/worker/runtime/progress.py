@@ -1,4 +1,4 @@
-"""What an attempt tells while it runs: progress records on the channel, and lines in ``worker.log``."""
+"""What an attempt reports while it runs: progress records on the channel, and lines in ``worker.log``."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from orchestrator.worker.runtime.lifeline import Channel
 from orchestrator.worker.runtime.resources import RunDelay
 
 INTERVAL_S = 0.5
-"""Between progress records: at most two a second."""
+"""Shortest time between progress records."""
 
 Phase = Literal["starting", "training", "evaluating"]
 
 
 def say(text: str) -> None:
-    """A line for ``worker.log``."""
+    """Write a line to ``worker.log``."""
     print(f"worker: {text}", flush=True)
 
 
 class ProgressReporter:
-    """Tells the supervisor how far the attempt is; without a channel it does nothing.
+    """Sends the supervisor progress records; does nothing without a channel.
 
-    Facts that change once an iteration are attributes; :meth:`report` is called as often as
-    one likes (a clock reading) and sends when a record is due. A change of phase is told at once, and so is the last of
-    a training that was shorter than the interval.
+    Values that change once an iteration are attributes. :meth:`report` may be called at every step: it reads a clock,
+    and sends when a record is due. A change of phase is sent at once, and so is the last record of a training that was
+    shorter than the interval.
 
-    :param each_time: called before a record is sent.
+    :param before_sending: called before a record is sent.
     """
 
-    def __init__(self, channel: Channel | None, each_time: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, channel: Channel | None, before_sending: Callable[[], object] = lambda: None) -> None:
         self.iteration = 0
         self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None
         self.learner: str | None = None
-        self._channel, self._each_time = channel, each_time
+        self._channel, self._before_sending = channel, before_sending
         self._phase: Phase | None = None
-        self._rate_told = False
+        self._rate_sent = False
         self._run_delay = RunDelay()
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
@@ -48,9 +48,9 @@ class ProgressReporter:
         if self._channel is None:
             return
         now = time.monotonic()
-        if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_told):
+        if phase == self._phase and now - self._sent_at < INTERVAL_S and not (last and not self._rate_sent):
             return
-        self._each_time()
+        self._before_sending()
         elapsed_s = now - self._sent_at
         cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
         measured = elapsed_s > INTERVAL_S / 2
@@ -72,5 +72,5 @@ class ProgressReporter:
         )
         if sent:
             self._phase = phase
-            self._rate_told = self.env_steps_per_s is not None
+            self._rate_sent = self.env_steps_per_s is not None
         self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

@@ -1,4 +1,4 @@
-"""What the process has used so far, as the kernel counts it. A figure it does not give is None."""
+"""Resources that this process has used so far, as the kernel counts them; None where the kernel does not say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class RunDelay:
-    """Seconds spent runnable but waiting for a CPU, summed over all threads, those that ended included."""
+    """Seconds spent runnable but waiting for a CPU, summed over all threads, ended ones included."""
 
     def __init__(self) -> None:
         self._seen_ns: dict[str, int] = {}
@@ -26,7 +26,7 @@ class RunDelay:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         try:
             for thread in os.listdir(_TASKS):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
                     descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
                     try:
                         self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
@@ -39,7 +39,7 @@ class RunDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Totals since the start of the process; ``rss_mib``, ``n_threads`` and ``n_cpus`` are of now."""
+    """Totals since the start of the process, and present ``rss_mib``, ``n_threads`` and ``n_cpus``."""
 
     cpu_s: float
     run_delay_s: float | None

@@ -9,7 +9,7 @@ from typing import Any
 import mujoco
 
 from orchestrator.core.task_names import AUTO, TASKS
-from orchestrator.worker.runtime import outcome, user_env
+from orchestrator.worker.runtime import exit_record, user_env
 from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, load_built_in, read_options
 from orchestrator.worker.tasks.choose import choose
 
@@ -32,7 +32,7 @@ def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | Non
     except Exception as error:
         if name in TASKS:
             raise
-        raise ValueError(f'task "{name}": __init__ raises {outcome.describe(error)}') from error
+        raise ValueError(f'task "{name}": __init__ raises {exit_record.describe(error)}') from error
     if not hasattr(made, "max_episode_steps"):
         raise ValueError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
     return made

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.runtime import outcome
+from orchestrator.worker.runtime import exit_record
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
 
@@ -83,7 +83,7 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # whatever the user's code raises is theirs to know
-        raise _wrong(task, method, f"raises {outcome.describe(error)}", None) from error
+        raise _wrong(task, method, f"raises {exit_record.describe(error)}", None) from error
 
 
 def _checked(task: Task, method: str, name: str, found: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:

@@ -1,6 +1,6 @@
-"""The algorithms of Stable-Baselines3, for a training loop that need not tell them apart.
+"""The algorithms of Stable-Baselines3 behind one interface.
 
-:func:`collect` and :func:`update` are the two halves of what each one's ``learn()`` repeats.
+:func:`collect` and :func:`update` are the two halves of the loop in ``learn()``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
+from orchestrator.worker.training import sb3_internals
+
 Model: TypeAlias = PPO | A2C | SAC | TD3
 OffPolicy: TypeAlias = SAC | TD3
 
 CLASSES: Mapping[str, type[Model]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
-"""By their names in the job file."""
+"""By name in the job file."""
 
 
 def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
-    """One rollout in ``env``, into the model's buffer."""
+    """Collect one rollout from ``env`` into the model's buffer."""
     if not isinstance(model, OffPolicy):
         model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
         return
@@ -41,9 +43,9 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
-    """Learn from what is in the buffer, after a rollout of ``steps`` env_steps."""
+    """Learn from the buffer, after a rollout of ``steps`` env_steps."""
     if not isinstance(model, OffPolicy):
-        model._update_current_progress_remaining(model.num_timesteps, total_timesteps)
+        sb3_internals.update_progress(model, total_timesteps)
         model.train()
     elif model.num_timesteps > model.learning_starts:
         gradient_steps = model.gradient_steps if model.gradient_steps >= 0 else steps
@@ -52,7 +54,7 @@ def update(model: Model, steps: int, total_timesteps: int) -> None:
 
 
 def dump_logs(model: Model, iteration: int) -> None:
-    """Hand what was logged to the logger's outputs."""
+    """Write the logged values to the logger's outputs."""
     if isinstance(model, OffPolicy):
         model.dump_logs()
     else:
@@ -60,7 +62,7 @@ def dump_logs(model: Model, iteration: int) -> None:
 
 
 def steps_a_rollout(model: Model) -> int | None:
-    """Of each environment; None where it is whole episodes."""
+    """Steps of each environment in a rollout; None where it is whole episodes."""
     if not isinstance(model, OffPolicy):
         return model.n_steps
     train_freq = _train_freq(model)
@@ -68,33 +70,32 @@ def steps_a_rollout(model: Model) -> int | None:
 
 
 def _train_freq(model: OffPolicy) -> TrainFreq:
-    assert isinstance(model.train_freq, TrainFreq), "made of the hyperparameter when the model is"
+    assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
     return model.train_freq
 
 
 def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
-    """All of them, under the names that their files have in ``model.zip``."""
+    """All optimisers, by the names of their files in ``model.zip``."""
     if not isinstance(model, OffPolicy):
         return {"policy.optimizer": model.policy.optimizer}
-    found = {"actor.optimizer": model.actor.optimizer, "critic.optimizer": model.critic.optimizer}
+    optimizers = {"actor.optimizer": model.actor.optimizer, "critic.optimizer": model.critic.optimizer}
     temperature = getattr(model, "ent_coef_optimizer", None)
-    return found if temperature is None else {**found, "ent_coef_optimizer": temperature}
+    return optimizers if temperature is None else {**optimizers, "ent_coef_optimizer": temperature}
 
 
 def temperature(model: Model) -> torch.Tensor | None:
-    """The logarithm of SAC's learnt entropy coefficient, which is no part of its policy."""
+    """The logarithm of SAC's learnt entropy coefficient, which is not part of its policy; None elsewhere."""
     return model.log_ent_coef if isinstance(model, SAC) else None
 
 
 def activation(name: str) -> type[torch.nn.Module]:
-    """The class of the activation that a job file calls so: ``"leaky_relu"`` → ``LeakyReLU``."""
-    classes = {known.lower(): value for known, value in vars(torch.nn).items()}
-    found: type[torch.nn.Module] = classes[name.replace("_", "")]
-    return found
+    """Torch's class of an activation named in a job file: ``"leaky_relu"`` → ``LeakyReLU``."""
+    classes: dict[str, type[torch.nn.Module]] = {key.lower(): value for key, value in vars(torch.nn).items()}
+    return classes[name.replace("_", "")]
 
 
-def with_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
-    """``actions`` (n_envs, …) with the action noise of training, where the model has one."""
+def add_action_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+    """``actions`` ``(n_envs, …)`` with the action noise of training, where the model has one."""
     if model.action_noise is None:
         return actions
     each = getattr(model.action_noise, "base_noise", model.action_noise)

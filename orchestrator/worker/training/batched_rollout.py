@@ -1,8 +1,8 @@
-"""Rollouts of a torch policy with as little as possible of it a step: the rest in one go at the end.
+"""Rollouts of a torch policy that evaluate values and log-probabilities in large batches at their end.
 
-Stable-Baselines3 asks actor and critic at every step, for a handful of rows, which costs the same whether a rank has
-eight environments or two. An action needs the actor alone. What the buffer holds besides, values and log-probabilities,
-is the same for the policy does not change meanwhile.
+Stable-Baselines3 evaluates actor and critic at every step for a handful of rows, which costs the same whether a rank
+has eight environments or two. An action needs the actor alone. Values and log-probabilities come out the same
+afterwards, because the policy does not change during a rollout.
 """
 
 from __future__ import annotations
@@ -20,62 +20,64 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
+from orchestrator.worker.training.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
+
 
 def collect(
     model: PPO, env: Any, callback: BaseCallback, buffer: RolloutBuffer, n_rollout_steps: int, rows_at_once: int
 ) -> bool:
-    """``OnPolicyAlgorithm.collect_rollouts`` to rounding, for policies without state-dependent exploration.
+    """``OnPolicyAlgorithm.collect_rollouts``, equal to rounding, for policies without state-dependent exploration.
 
     The callback sees no local variables.
 
-    :param rows_at_once: of the buffer, that the policy is shown at the end.
-    :return: False where the callback ended it.
+    :param rows_at_once: rows of the buffer in one forward pass at the end.
+    :return: False where the callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
     policy, space = model.policy, model.action_space
+    attributes, count_episodes = vars(model), update_info_buffer(model)
     policy.set_training_mode(False)
     buffer.reset()
     callback.on_rollout_start()
-    observations: Any = model._last_obs
-    dones = model._last_episode_starts
+    observations: Any = attributes[LAST_OBS]
+    dones: NDArray[Any] = attributes[LAST_EPISODE_STARTS]
     for step in range(n_rollout_steps):
         with torch.inference_mode():
             tensor = obs_as_tensor(observations, model.device)
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
-        given = actions
+        env_actions = actions
         if isinstance(space, spaces.Box):
             numbers = actions.ravel()
-            # The fastest way to say isfinite().all().
+            # The fastest form of isfinite().all().
             if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
                 raise ValueError(f"an action of the policy is not finite: {actions}")
             if policy.squash_output:
-                given = policy.unscale_action(actions)
+                env_actions = policy.unscale_action(actions)
             else:
-                given = np.minimum(np.maximum(actions, space.low), space.high)
-        new_observations, rewards, new_dones, infos = env.step(given)
+                env_actions = np.minimum(np.maximum(actions, space.low), space.high)
+        new_observations, rewards, new_dones, infos = env.step(env_actions)
         model.num_timesteps += env.num_envs
         if not callback.on_step():
             return False
-        model._update_info_buffer(infos, new_dones)
+        count_episodes(infos, new_dones)
         if np.count_nonzero(new_dones):
-            _add_what_would_have_followed(model, rewards, new_dones, infos)
+            _bootstrap_truncated(model, rewards, new_dones, infos)
         _put(buffer.observations, step, observations)
         buffer.actions[step] = actions.reshape(buffer.actions.shape[1:])
         buffer.rewards[step], buffer.episode_starts[step] = rewards, dones
-        observations = model._last_obs = new_observations
-        dones = model._last_episode_starts = new_dones
+        observations = attributes[LAST_OBS] = new_observations
+        dones = attributes[LAST_EPISODE_STARTS] = new_dones
     buffer.pos, buffer.full = n_rollout_steps, True
-    _judge(model, buffer, rows_at_once)
+    _evaluate(model, buffer, rows_at_once)
     with torch.no_grad():
         last_values = policy.predict_values(obs_as_tensor(observations, model.device))
-    assert dones is not None
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
     callback.on_rollout_end()
     return True
 
 
 def _put(rows: Any, step: int, observations: Any) -> None:
-    """Into row ``step`` of a buffer's observations: an array, or one of every part."""
+    """Write row ``step`` of a buffer's observations: an array, or one for each key."""
     if isinstance(rows, dict):
         for key, part in rows.items():
             _put(part, step, observations[key])
@@ -83,10 +85,10 @@ def _put(rows: Any, step: int, observations: Any) -> None:
         rows[step] = observations.reshape(rows.shape[1:])
 
 
-def _add_what_would_have_followed(
+def _bootstrap_truncated(
     model: PPO, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Where the time limit has cut off an episode: what the critic expects after its last observation."""
+    """Add to the rewards of truncated episodes the discounted value of their last observation."""
     for env in map(int, dones.nonzero()[0]):
         observation = infos[env].get("terminal_observation")
         if observation is not None and infos[env].get("TimeLimit.truncated", False):
@@ -95,8 +97,8 @@ def _add_what_would_have_followed(
             rewards[env] += model.gamma * value.item()
 
 
-def _judge(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
-    """Values and log-probabilities of everything in ``buffer``."""
+def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
+    """Fill the buffer's values and log-probabilities."""
     policy, count = model.policy, buffer.pos * buffer.n_envs
     actions = buffer.actions.reshape(count, *buffer.actions.shape[2:])
     values, log_probs = buffer.values.reshape(count), buffer.log_probs.reshape(count)  # views: filled below
@@ -112,7 +114,7 @@ def _judge(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
 
 
 def _rows(buffer: RolloutBuffer, arrays: Any, count: int, part: slice) -> Any:
-    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one of every part."""
+    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each key."""
     if isinstance(arrays, dict):
-        return {key: _rows(buffer, one, count, part) for key, one in arrays.items()}
+        return {key: _rows(buffer, array, count, part) for key, array in arrays.items()}
     return buffer.to_torch(arrays.reshape(count, *arrays.shape[2:])[part])

@@ -1,4 +1,4 @@
-"""How good the trained policy is: whole episodes in fresh environments, without and with exploration."""
+"""Evaluation of the trained policy: whole episodes in fresh environments, without and with exploration."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ import torch
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.runtime.exit_record import Diverged
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms
+from orchestrator.worker.training import algorithms, sb3_internals
 from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.checkpoint import generators, set_generators
+from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
-"""Control steps after which an episode is cut off: a good policy may keep one up for ever where nothing limits it."""
+"""Control steps after which an episode is cut off: a good policy may never end one where nothing limits it."""
 MOST_AT_ONCE = 32
-"""Episodes of a built-in task: one more in a batch costs its physics alone; a second round, all the others idling."""
+"""Environments of a built-in task: one more in a batch costs its physics alone, a second round the whole batch."""
 _ENVIRONMENTS, _ACTIONS = 1, 2
-"""Set the seeds of evaluation apart from those of training, and from each other."""
+"""Purposes of random numbers, so that evaluation's seeds differ from training's and from each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     total_reward: float
-    """Sum of the task's own rewards; finite."""
+    """Sum of the task's unnormalised rewards; finite."""
     length: int
     """Control steps."""
     measures: Mapping[str, float | None]
-    """What the environment measured besides, by name; None where that was not finite."""
+    """The environment's own measures by name; None where one was not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Episodes of one way of acting, in the order in which they ended; at least one."""
+    """Deterministic or stochastic episodes, in the order in which they ended; at least one."""
 
     episodes: Sequence[Episode]
 
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def measures(self) -> dict[str, list[float | None]]:
-        """Every measure's values, one an episode; None where an episode has not told it."""
+        """Every measure's values, one for each episode; None where an episode did not report it."""
         names = dict.fromkeys(name for episode in self.episodes for name in episode.measures)
         return {name: [episode.measures.get(name) for episode in self.episodes] for name in names}
 
@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def std(self) -> float:
-        """Of these episodes themselves (divided by their number)."""
+        """Population standard deviation (divided by the number of episodes)."""
         return float(np.std(self.returns))
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,11 +90,11 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     deterministic: Outcome
-    """Of the policy's most likely actions."""
+    """With the policy's most likely actions."""
     stochastic: Outcome
-    """Of actions drawn from the policy, as in training; the episodes start from the same states."""
+    """With actions drawn from the policy, as in training; the episodes start from the same states."""
     seed: int
-    """Environment *i* had ``seed + i`` (a built-in task's batch has ``seed`` as a whole)."""
+    """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
 
     def to_json(self) -> str:
@@ -109,12 +109,13 @@ class Evaluation:
 
     def __str__(self) -> str:
         """One line for people; the measures are means of the deterministic episodes."""
-        steady, drawn, episodes = self.deterministic, self.stochastic, len(self.deterministic.episodes)
-        means = {name: _summary(values)["mean"] for name, values in steady.measures.items()}
-        told = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
+        deterministic, stochastic = self.deterministic, self.stochastic
+        means = {name: _summary(values)["mean"] for name, values in deterministic.measures.items()}
+        measures = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
         return (
-            f"{count(episodes, 'episode')}: return {steady.mean:,.1f} ± {steady.std:,.1f} deterministic, "
-            f"{drawn.mean:,.1f} ± {drawn.std:,.1f} stochastic{'; ' if told else ''}{told}"
+            f"{count(len(deterministic.episodes), 'episode')}: "
+            f"return {deterministic.mean:,.1f} ± {deterministic.std:,.1f} deterministic, "
+            f"{stochastic.mean:,.1f} ± {stochastic.std:,.1f} stochastic{'; ' if measures else ''}{measures}"
         )
 
 
@@ -122,24 +123,24 @@ def interquartile_mean(values: Sequence[float]) -> float:
     """The mean without the lowest and the highest quarter of ``values``, each rounded down to whole values.
 
     Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", as their library
-    rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): of up to three values it is the plain mean.
+    rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): the plain mean of up to three values.
     """
     cut = len(values) // 4
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
 def _summary(values: Sequence[float | None]) -> dict[str, Any]:
-    known = [value for value in values if value is not None]
-    mean, std = (float(np.mean(known)), float(np.std(known))) if known else (None, None)
+    numbers = [value for value in values if value is not None]
+    mean, std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (None, None)
     return {"mean": mean, "std": std, "values": list(values)}
 
 
 def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> Evaluation:
     """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with normalisation frozen.
 
-    The episodes are dealt out to the environments beforehand: taking the first to end would favour short ones.
+    The number of episodes of each environment is fixed beforehand: taking the first to end would favour short ones.
     ``each_step`` is called after every step and may raise to end the evaluation. The result is a function of spec and
-    policy; parameters, normalisation and the process's random generators are afterwards as they were.
+    policy; parameters, normalisation and the process's random generators are unchanged afterwards.
 
     :raises Diverged: a return is not finite.
     """
@@ -152,8 +153,8 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
             venv = env_factory.make(spec, job_dir, n_envs=n_envs, seed=seed, measuring=True)
             try:
                 venv.seed(seed)
-                left = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
-                return Outcome(_run(model, _prepared(spec, model, venv), left, each_step, deterministic))
+                remaining = np.array([(spec.eval_episodes + index) // n_envs for index in range(n_envs)])
+                return Outcome(_run(model, _prepared(spec, model, venv), remaining, each_step, deterministic))
             finally:
                 venv.close()
 
@@ -161,13 +162,13 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
 
 
 def _seed(spec: WorkerSpec, purpose: int) -> int:
-    """32 bits that depend on the job's seed and ``purpose`` alone."""
+    """A seed of 32 bits that depends on the job's seed and ``purpose`` alone."""
     return int(np.random.SeedSequence(spec.seed, spawn_key=(purpose,)).generate_state(1)[0])
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """The process's random generators start from ``seed``, and are afterwards as they were before.
+    """Seed the process's random generators, and restore their states afterwards.
 
     torch's draws the actions; a user's environment may draw from the others.
     """
@@ -178,7 +179,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        set_generators(before)
+        restore_generators(before)
 
 
 def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
@@ -190,35 +191,35 @@ def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
         if trained.norm_obs:
             wrapped.obs_rms = trained.obs_rms
         venv = wrapped
-    return model._wrap_env(venv)
+    return sb3_internals.wrap_env(model, venv)
 
 
 def _run(
-    model: Model, venv: Any, left: np.ndarray, each_step: Callable[[], None], deterministic: bool
+    model: Model, venv: Any, remaining: np.ndarray, each_step: Callable[[], None], deterministic: bool
 ) -> Sequence[Episode]:
-    """:param left: ``(n_envs,)`` episodes still to be run in each environment; counted down here."""
+    """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here."""
     episodes: list[Episode] = []
-    so_far, steps = np.zeros(len(left)), np.zeros(len(left), int)
+    returns, steps = np.zeros(len(remaining)), np.zeros(len(remaining), int)
     observations = venv.reset()
     elapsed = 0
-    while left.any():
+    while remaining.any():
         if not deterministic:
-            _explore(model, elapsed, len(left))
+            _explore(model, elapsed, len(remaining))
         actions, _ = model.predict(observations, deterministic=deterministic)
         if not deterministic:
-            actions = algorithms.with_noise(model, actions)
+            actions = algorithms.add_action_noise(model, actions)
         observations, rewards, dones, infos = venv.step(actions)
         elapsed += 1
-        so_far += rewards
+        returns += rewards
         steps += 1
-        for index in np.flatnonzero((dones | (steps >= LONGEST)) & (left > 0)):
+        for index in np.flatnonzero((dones | (steps >= LONGEST)) & (remaining > 0)):
             info = infos[index]
             if dones[index]:
-                left[index] -= 1
+                remaining[index] -= 1
                 total_reward, length = float(info["episode"]["r"]), int(info["episode"]["l"])
             else:
-                left[index] = 0
-                total_reward, length = float(so_far[index]), int(steps[index])
+                remaining[index] = 0
+                total_reward, length = float(returns[index]), int(steps[index])
                 say(f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off")
             if not math.isfinite(total_reward):
                 raise Diverged(
@@ -226,13 +227,13 @@ def _run(
                     "the environment's rewards must be finite"
                 )
             episodes.append(Episode(total_reward=total_reward, length=length, measures=_measures(info)))
-        so_far[dones] = steps[dones] = 0
+        returns[dones] = steps[dones] = 0
         each_step()
     return episodes
 
 
 def _explore(model: Model, elapsed: int, n_envs: int) -> None:
-    """State-dependent exploration (gSDE) draws its noise anew as often as in training (at the start, for episodes)."""
+    """Draw the noise of state-dependent exploration (gSDE) as often as in training; once where it counts episodes."""
     if not model.use_sde:
         return
     rollout = algorithms.steps_a_rollout(model) or LONGEST
@@ -242,9 +243,9 @@ def _explore(model: Model, elapsed: int, n_envs: int) -> None:
 
 
 def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:
-    """What is a number in ``info["measures"]``, in which true and false are 1 and 0."""
-    told = info.get("measures")
-    if not isinstance(told, Mapping):
+    """The numbers in ``info["measures"]``, with true and false as 1 and 0."""
+    measures = info.get("measures")
+    if not isinstance(measures, Mapping):
         return {}
-    numbers = {name: float(value) for name, value in told.items() if isinstance(value, Real | np.bool_)}
+    numbers = {name: float(value) for name, value in measures.items() if isinstance(value, Real | np.bool_)}
     return {str(name): value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -1,7 +1,7 @@
-"""From the job's spec to the model that learns: an algorithm of stock Stable-Baselines3, or PPO with less overhead.
+"""Makes the model of a job's spec: an algorithm of stock Stable-Baselines3, or PPO with less overhead.
 
-Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads
-where this package is not installed.
+Only objects of torch and stable-baselines3 go into the model, so that ``model.zip`` loads where this package is not
+installed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.environment import LOCAL_RANK_VARIABLE
 from orchestrator.core.worker_spec import WorkerSpec, fast_refused, parse_schedule
-from orchestrator.worker.distributed.ranks import ALONE, Group, Ranks
+from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import CLASSES, Model
-from orchestrator.worker.training.ddp import DistributedPPO, unite
+from orchestrator.worker.training.distributed_ppo import DistributedPPO
 from orchestrator.worker.training.fast.policy import UnsuitableError
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.fast.qualify import unfit
+from orchestrator.worker.training.gradient_exchange import average_gradients
 
 SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
 """Hyperparameters that may be functions of the remaining progress."""
@@ -37,33 +39,32 @@ class Learner(NamedTuple):
     model: Model
     name: str
     reason: str
-    """Why this learner, for people."""
+    """Why this learner was chosen, for people."""
 
 
 def device(spec: WorkerSpec) -> torch.device:
-    """Where the policy is: of several GPUs that a rank can see its own."""
+    """The policy's device: a rank that can see several GPUs has its own."""
     if spec.device == "cpu" or spec.ranks == 1:
         return torch.device(spec.device)
     return torch.device("cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count()))
 
 
 def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
-    """What ``stable_baselines3.PPO(...)`` or its like makes of these values; with ``"auto"`` the fast one where it can.
+    """Make the spec's algorithm as ``stable_baselines3.PPO(...)`` does; ``"auto"`` takes the fast learner where it can.
 
-    Seeds (``random``, ``numpy``, ``torch``, the action space, and environment *i* with ``seed + i``)
-    are set by the algorithm itself. ``optimizer_kwargs`` is not touched: only where it is absent does
-    stable-baselines3 give Adam its ``eps=1e-5``.
+    The algorithm itself sets the seeds (``random``, ``numpy``, ``torch``, the action space, and ``seed + i`` for
+    environment *i*). ``optimizer_kwargs`` stays untouched: only where it is absent does stable-baselines3 give Adam its
+    ``eps=1e-5``. With several ranks ``venv`` holds this rank's environments; the policies start equal, and each rank
+    has random streams of its own.
 
-    With several ranks ``venv`` holds this one's environments; policies begin alike, random streams are each rank's own.
-
-    :raises RuntimeError: a GPU is asked for and PyTorch sees none; stable-baselines3 would quietly take the CPU.
-    :raises ValueError: ``learner = "fast"`` is asked for and cannot be.
+    :raises RuntimeError: the spec asks for a GPU and PyTorch sees none; stable-baselines3 would silently use the CPU.
+    :raises ValueError: the spec asks for ``learner = "fast"``, which cannot do it.
     """
     if spec.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
             f"resources.gpus asks for a GPU, but PyTorch {torch.__version__} sees none here "
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
-            "(python -m orchestrator doctor tells), or set resources.gpus = 0"
+            "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
         )
 
     def make(kind: type[Model]) -> Model:
@@ -73,23 +74,23 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
             seed=spec.seed,
             device=device(spec),
             policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
-            **{name: _argument(name, value, venv) for name, value in _own_share(spec, ranks).items()},
+            **{name: _argument(name, value, venv) for name, value in _hyperparameters(spec, ranks).items()},
         )
 
     kind, name, reason = _choice(spec, venv)
     try:
         model = make(kind)
-    except UnsuitableError as error:  # another version of torch or stable-baselines3, say
+    except UnsuitableError as error:  # because of another version of torch or stable-baselines3
         if spec.learner == "fast":
             raise
         model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
     if isinstance(ranks, Group):
-        _join(model, ranks, spec)
+        _join_ranks(model, ranks, spec)
     return Learner(model, name, reason)
 
 
-def _own_share(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
-    """The hyperparameters for one rank's part of minibatches and replay buffer."""
+def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
+    """The hyperparameters, with one rank's part of minibatches and replay buffer."""
     if ranks.size == 1:
         return dict(spec.hyperparameters)
     defaults = inspect.signature(CLASSES[spec.algo]).parameters
@@ -98,14 +99,14 @@ def _own_share(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
     return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
 
 
-def _join(model: Model, ranks: Group, spec: WorkerSpec) -> None:
-    """From now on ``model`` trains with the others."""
+def _join_ranks(model: Model, ranks: Group, spec: WorkerSpec) -> None:
+    """Make ``model`` train together with those of the other ranks."""
     if isinstance(model, FastPPO | DistributedPPO):
-        model.batch_size *= ranks.size  # the update knows of the others
+        model.batch_size *= ranks.size  # its update counts the rows of all ranks
         model.join(ranks, spec.mode)
     else:
         for optimizer in algorithms.optimizers(model).values():
-            unite(optimizer, ranks, spec.mode)
+            average_gradients(optimizer, ranks, spec.mode)
     own = np.random.SeedSequence(spec.seed).spawn(ranks.size)[ranks.rank]
     words = [int(word) for word in own.generate_state(4)]
     random.seed(words[0])
@@ -119,7 +120,7 @@ def _stock(spec: WorkerSpec) -> type[Model]:
 
 
 def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
-    """Class, name and reason. :raises ValueError: what is asked for cannot be."""
+    """Class, name and reason. :raises ValueError: the spec asks for the fast learner, which cannot do it."""
     if spec.learner == "sb3":
         return _stock(spec), "sb3", "asked for"
     problem = unfit(spec, venv.observation_space, venv.action_space)
@@ -131,10 +132,10 @@ def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
 
 
 def logged_columns(model: Model) -> list[str]:
-    """Names under which the algorithm logs, in the order in which people look for them.
+    """Names under which the algorithm logs, in the order of importance.
 
-    Known beforehand, the table need not be rewritten when they appear. (Success rates, which
-    some environments give, still add theirs.)
+    Giving them beforehand saves rewriting the table when they appear. (Success rates, which some environments report,
+    still add a column.)
     """
     count, has_std = "iterations", hasattr(model.policy, "log_std")
     if isinstance(model, PPO):
@@ -161,7 +162,7 @@ def logged_columns(model: Model) -> list[str]:
 
 
 def _argument(name: str, value: Any, venv: VecEnv) -> Any:
-    """A hyperparameter of the job file as Stable-Baselines3 takes it."""
+    """A hyperparameter of the job file in the form that Stable-Baselines3 takes."""
     if name in SCHEDULES and isinstance(value, str):
         return LinearSchedule(*parse_schedule(value))
     if name == "action_noise" and value is not None:
@@ -170,8 +171,8 @@ def _argument(name: str, value: Any, venv: VecEnv) -> Any:
     return tuple(value) if name == "train_freq" and isinstance(value, list) else value
 
 
-def _policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the activation's class in the place of its name."""
-    if "activation_fn" not in given:
-        return dict(given)
-    return {**given, "activation_fn": algorithms.activation(given["activation_fn"])}
+def _policy_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """``kwargs`` with the activation's class in place of its name."""
+    if "activation_fn" not in kwargs:
+        return dict(kwargs)
+    return {**kwargs, "activation_fn": algorithms.activation(kwargs["activation_fn"])}

@@ -1,4 +1,4 @@
-"""Noticing numbers that are not finite, once an iteration, before they reach a checkpoint."""
+"""Detection of non-finite numbers, once an iteration, before they reach a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,49 +10,44 @@ import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.worker.runtime.outcome import Diverged
+from orchestrator.worker.runtime.exit_record import Diverged
 from orchestrator.worker.training import replay
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
+from orchestrator.worker.training.sb3_internals import LAST_OBS
 
 LOSSES = (
     *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
     *("train/policy_loss", "train/critic_loss", "train/actor_loss", "train/ent_coef_loss", "train/ent_coef"),
 )
 LOOK_BACK = 1000
-"""Rows of a replay buffer that are looked through for the reason of an error."""
+"""Rows of a replay buffer that are searched for the reason of an error."""
 
 
 def check_rollout(model: Model, iteration: int, steps: int) -> None:
-    """Look through the rollout just collected, of ``steps`` steps of each environment, before it is learnt from.
+    """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt from.
 
-    :raises Diverged: naming what is not finite, and the step and environment where it begins.
+    :raises Diverged: names what is not finite, and the step and environment where it begins.
     """
-    problem = _rollout_problem(model, steps)
-    if problem:
-        raise _diverged(model, iteration, problem)
+    _raise_if(_rollout_problem(model, steps), model, iteration)
 
 
 def check_losses(model: Model, iteration: int) -> None:
-    """Look at the losses of an update. :raises Diverged: naming the one that is not finite."""
-    problem = _loss_problem(model)
-    if problem:
-        raise _diverged(model, iteration, problem)
+    """Check the losses of an update. :raises Diverged: names the one that is not finite."""
+    _raise_if(_loss_problem(model), model, iteration)
 
 
 def check_parameters(model: Model, iteration: int) -> None:
-    """Look at every parameter; a non-finite gradient shows there. :raises Diverged: naming what is not finite."""
-    problem = _parameter_problem(model)
-    if problem:
-        raise _diverged(model, iteration, problem)
+    """Check every parameter; a non-finite gradient shows there. :raises Diverged: names what is not finite."""
+    _raise_if(_parameter_problem(model), model, iteration)
 
 
 @contextmanager
-def blaming(model: Model, iteration: int) -> Iterator[None]:
-    """Where torch or numpy refuse a number that is not finite, say that this is what happened.
+def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
+    """Turn errors that torch, numpy or the physics raise about non-finite numbers into :class:`Diverged`.
 
-    (torch's distributions raise ``ValueError`` about their arguments then, its sampling ``RuntimeError``. Physics
-    diverges when the policy's actions are no numbers, which is then the policy's fault.)
+    torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``. Physics that
+    diverges because the policy's actions are not finite is the policy's fault.
     """
     try:
         yield
@@ -75,6 +70,11 @@ def blaming(model: Model, iteration: int) -> Iterator[None]:
         raise _diverged(model, iteration, problem) from error
 
 
+def _raise_if(problem: str | None, model: Model, iteration: int) -> None:
+    if problem is not None:
+        raise _diverged(model, iteration, problem)
+
+
 def _diverged(model: Model, iteration: int, problem: str) -> Diverged:
     return Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}")
 
@@ -88,7 +88,7 @@ def _rollout_problem(model: Model, steps: int) -> str | None:
 
 
 def _collected(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]]:
-    """What the last rollout brought, each array ``(steps, n_envs, …)``, by name."""
+    """The arrays of the last rollout, each ``(steps, n_envs, …)``, by name."""
     if isinstance(model, OffPolicy):
         assert model.replay_buffer is not None
         return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
@@ -100,9 +100,9 @@ def _collected(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]
 
 def _observation_problem(model: Model) -> str | None:
     normalization = model.get_vec_normalize_env()
-    # As the environments gave them: one that is not finite spoils the normalised ones of all.
-    given = None if normalization is None else getattr(normalization, "old_obs", None)
-    latest = model._last_obs if given is None else given
+    # As the environments returned them: one that is not finite spoils the normalised ones of all.
+    original = None if normalization is None else getattr(normalization, "old_obs", None)
+    latest = vars(model)[LAST_OBS] if original is None else original
     arrays = latest if isinstance(latest, dict) else {"observations": latest}
     for name, array in arrays.items():
         if array is not None and np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
@@ -111,7 +111,7 @@ def _observation_problem(model: Model) -> str | None:
 
 
 def _environment(row: np.ndarray) -> str:
-    """Which environment it is in ``(n_envs, …)``; nothing where it is in all, as normalisation spreads it."""
+    """The environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as normalisation makes it."""
     bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
     return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
 
@@ -140,6 +140,6 @@ def _exploration_problem(model: Model) -> str | None:
     if torch.isfinite(std).all() and (std > 0).all():
         return None
     return (
-        f"the standard deviation of the policy's actions left the numbers: its logarithm lies between "
+        f"the standard deviation of the policy's actions is not finite or zero: its logarithm lies between "
         f"{log_std.min():.3g} and {log_std.max():.3g}; a smaller learning_rate or max_grad_norm usually helps"
     )

@@ -1,11 +1,11 @@
 """The replay buffer of a training on disk, beside its checkpoints.
 
-A checkpoint that held the whole buffer would be gigabytes, of which next to nothing is new since the last one.
-Instead every transition is written once: each checkpoint adds files with the rows that came since the one before, and
-files are removed when no checkpoint that is kept needs them. On disk are therefore the rows that the buffer holds, and
-those that it held at the older checkpoint.
+A checkpoint with the whole buffer would take gigabytes, nearly all of them equal to the last one's. Instead every
+transition is written once: each checkpoint adds files with the rows that are new since the one before, and files are
+removed when no remaining checkpoint needs them. The disk therefore holds the rows of the buffer, and those that it had
+at the older checkpoint.
 
-A row is one step of all environments, and rows are counted from the beginning of the training: row *i* is at
+A row is one step of all environments. Rows are counted from the start of the training: row *i* is at index
 ``i % buffer.buffer_size`` of the buffer.
 """
 
@@ -25,13 +25,13 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from orchestrator.core.atomic_files import write_whole
 
 MOST_BYTES = 64 * 2**20
-"""Of a file, so that reading one needs little memory beside the buffer's own."""
+"""Size of a file, so that reading one needs little memory beside the buffer's own."""
 _NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 class DamagedError(Exception):
-    """Rows are missing, or a file is not what was written."""
+    """Rows are missing, or a file is damaged."""
 
 
 class _File(NamedTuple):
@@ -42,7 +42,7 @@ class _File(NamedTuple):
 
 
 class Replay:
-    """The files of one buffer, written by one process at a time."""
+    """The files of one replay buffer, written by one process at a time."""
 
     def __init__(self, directory: Path, buffer: ReplayBuffer) -> None:
         self._directory, self._buffer = directory, buffer
@@ -56,9 +56,10 @@ class Replay:
         return sum(array[0].nbytes for array in _arrays(self._buffer))
 
     def save(self, rows: int) -> None:
-        """Write what was added since the last time, ``rows`` having been added in all.
+        """Write the rows that were added since the last call.
 
-        :raises OSError: as the disk answers; nothing is lost then.
+        :param rows: added since the start of the training.
+        :raises OSError: they cannot be written; what was saved before stands.
         """
         size = self._buffer.buffer_size
         most = max(1, MOST_BYTES // self.bytes_a_row)
@@ -71,10 +72,10 @@ class Replay:
             first = self._saved = end
 
     def restore(self, rows: int) -> None:
-        """Fill the buffer as it was when ``rows`` had been added, and forget what was written after that.
+        """Fill the buffer as it was when ``rows`` rows had been added, and remove files written after that.
 
-        :raises DamagedError: what is not there or not whole.
-        :raises OSError: when a file cannot be read.
+        :raises DamagedError: rows are missing, or a file is damaged.
+        :raises OSError: a file cannot be read.
         """
         size = self._buffer.buffer_size
         for file in self._files():
@@ -106,7 +107,7 @@ class Replay:
             raise DamagedError(f"{file.path.name}: {type(error).__name__}: {error}") from error
 
     def forget_before(self, rows: int) -> None:
-        """Remove what nobody needs who goes on from ``rows`` or later."""
+        """Remove the files that are not needed to resume from ``rows`` or later."""
         for file in self._files():
             if file.end <= rows - self._buffer.buffer_size:
                 file.path.unlink()
@@ -118,15 +119,15 @@ class Replay:
         self._saved = 0
 
     def _files(self) -> list[_File]:
-        found = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
-        return [_File(path, int(match[1]), int(match[2])) for path, match in found if match is not None]
+        matches = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
+        return [_File(path, int(match[1]), int(match[2])) for path, match in matches if match is not None]
 
     def _path(self, first: int, end: int) -> Path:
         return self._directory / f"rows-{first:012d}-{end:012d}.npz"
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
-    """Name and content of observations and rewards in the last ``rows`` rows, each ``(rows, n_envs, …)``."""
+    """Names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last ``rows`` rows."""
     at = np.arange(buffer.pos - rows, buffer.pos) % buffer.buffer_size
     return [
         (name.removeprefix("next_"), array[at])
@@ -140,12 +141,12 @@ def _write(parts: Sequence[NDArray[Any]], file: BinaryIO) -> None:
 
 
 def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
-    """All that the buffer holds, each ``(buffer_size, n_envs, …)``."""
+    """All arrays of the buffer, each ``(buffer_size, n_envs, …)``."""
     return [array for kind in _ARRAYS for _, array in _named(buffer, kind)]
 
 
 def _named(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Of ``Dict`` observations there is an array for each key."""
+    """The array ``kind`` of the buffer by name; for ``Dict`` observations one array for each key."""
     array = getattr(buffer, kind)
     if isinstance(array, dict):
         yield from ((str(key), array[key]) for key in sorted(array))

@@ -1,4 +1,4 @@
-"""What ranks tell each other after an iteration: ended episodes, normalisation statistics, and losses to be logged."""
+"""What ranks merge after an iteration: ended episodes, normalisation statistics, and the losses that are logged."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from stable_baselines3.common.vec_env import VecNormalize
 from orchestrator.worker.distributed.ranks import Ranks, require_equal
 from orchestrator.worker.training import weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.sb3_internals import EPISODE_NUM
 
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
-"""Environment variable: iterations between comparisons of what all ranks must have in common."""
+"""Environment variable: iterations between comparisons of what must be equal on all ranks."""
 COMPARE_EVERY = 100
 Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
-"""Mean, variance (of the numbers themselves, not unbiased) and count."""
+"""Mean, variance (population, not unbiased) and count."""
 
 
-class Shared(Protocol):
-    """Something of which each rank has a part, and all shall have the same."""
+class Mergeable(Protocol):
+    """Something of which each rank has a part, and that must become equal on all ranks."""
 
-    def tell(self) -> Any:
-        """What this rank has of it."""
+    def own_part(self) -> Any:
+        """The part of this rank, which is sent to the others."""
 
-    def take(self, everyone: Sequence[Any]) -> None:
-        """:param everyone: what each rank has told, in order of rank."""
+    def merge(self, parts: Sequence[Any]) -> None:
+        """:param parts: of every rank, in order of rank."""
 
 
-def pool(ranks: Ranks, shared: Sequence[Shared]) -> None:
-    """Everybody tells and takes, in one exchange. :raises RankLostError: the ranks have lost each other."""
-    everyone = ranks.all_gather([one.tell() for one in shared])
-    for number, one in enumerate(shared):
-        one.take([told[number] for told in everyone])
+def merge_over_ranks(ranks: Ranks, mergeables: Sequence[Mergeable]) -> None:
+    """Merge all of them in one exchange. :raises RankLostError: the ranks have lost each other."""
+    everyone = ranks.all_gather_object([one.own_part() for one in mergeables])
+    for number, one in enumerate(mergeables):
+        one.merge([parts[number] for parts in everyone])
 
 
 class SharedStatistics:
     """The moments of :class:`VecNormalize` over all ranks.
 
-    During a rollout every rank goes on from the common ones with what it sees itself. What each has seen since then
-    makes the new common ones: the same bits on every rank.
+    During a rollout every rank updates the common moments with its own observations. The common moments after it are
+    merged from what each rank has observed since the last merge, with the same bits on every rank.
     """
 
     def __init__(self, normalization: VecNormalize) -> None:
@@ -60,19 +61,19 @@ class SharedStatistics:
             parts = [] if observations is None else [observations]
         return [*parts, self._normalization.ret_rms]
 
-    def tell(self) -> list[Moments]:
-        return [_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
+    def own_part(self) -> list[Moments]:
+        return [_moments_since(common, now) for common, now in zip(self._common, self._statistics(), strict=True)]
 
-    def take(self, everyone: Sequence[list[Moments]]) -> None:
+    def merge(self, parts: Sequence[list[Moments]]) -> None:
         for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):
-            for one in everyone:
-                if one[number][2] > 0:
-                    common.update_from_moments(*one[number])
+            for part in parts:
+                if part[number][2] > 0:
+                    common.update_from_moments(*part[number])
             own.mean, own.var, own.count = np.array(common.mean), np.array(common.var), common.count
 
 
-def _since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
-    """Moments of what ``now`` has seen and ``common`` has not."""
+def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
+    """Moments of the numbers that are counted in ``now`` and not in ``common``."""
     count = now.count - common.count
     if count <= 0:
         return np.zeros_like(now.mean), np.zeros_like(now.var), 0.0
@@ -83,10 +84,10 @@ def _since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
 
 
 class SharedEpisodes:
-    """The last episodes of all ranks, which ``ep_rew_mean`` is the mean of.
+    """The last episodes of all ranks, whose mean return is ``ep_rew_mean``.
 
-    :meth:`begin` comes before each rollout and leaves the model with none, so that what it has afterwards is new.
-    Those of every rank follow those known, in order of rank.
+    :meth:`begin` empties the model's buffers before a rollout, so that they hold new episodes afterwards. The new ones
+    of every rank are appended to the earlier ones in order of rank.
     """
 
     NAMES = ("ep_info_buffer", "ep_success_buffer")
@@ -101,44 +102,45 @@ class SharedEpisodes:
         for name in self.NAMES:
             self._all[name] = getattr(self._model, name)
             setattr(self._model, name, deque())
-        self._count = self._model._episode_num
+        self._count = getattr(self._model, EPISODE_NUM)
 
-    def tell(self) -> tuple[dict[str, list[Any]], int]:
+    def own_part(self) -> tuple[dict[str, list[Any]], int]:
         new = {name: list(getattr(self._model, name)) for name in self.NAMES}
-        return new, self._model._episode_num - self._count
+        return new, getattr(self._model, EPISODE_NUM) - self._count
 
-    def take(self, everyone: Sequence[tuple[dict[str, list[Any]], int]]) -> None:
-        for name, known in self._all.items():
-            for one, _ in everyone:
-                known.extend(one[name])
-            setattr(self._model, name, known)
-        self._model._episode_num = self._count + sum(count for _, count in everyone)
+    def merge(self, parts: Sequence[tuple[dict[str, list[Any]], int]]) -> None:
+        for name, episodes in self._all.items():
+            for new, _ in parts:
+                episodes.extend(new[name])
+            setattr(self._model, name, episodes)
+        setattr(self._model, EPISODE_NUM, self._count + sum(count for _, count in parts))
 
 
 class SharedLosses:
-    """What an algorithm has logged of its last update that each rank knows of its own part only: means over all."""
+    """Losses of the last update that each rank has logged of its own part: replaced by means over all ranks."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def tell(self) -> dict[str, float]:
+    def own_part(self) -> dict[str, float]:
         return {name: value for name, value in self._model.logger.name_to_value.items() if name.endswith("_loss")}
 
-    def take(self, everyone: Sequence[dict[str, float]]) -> None:
-        for name in everyone[0]:
-            self._model.logger.record(name, float(np.mean([told[name] for told in everyone])))
+    def merge(self, parts: Sequence[dict[str, float]]) -> None:
+        for name in parts[0]:
+            self._model.logger.record(name, float(np.mean([losses[name] for losses in parts])))
 
 
-class Common:
-    """What all ranks must have in common: made so at the start, kept so after every iteration. Alone there is nothing.
+class RankSynchronizer:
+    """Makes equal at the start what must be equal on all ranks, and merges it after every iteration.
 
-    Made before the environments are reset: what they show then, the statistics of other ranks do not know yet.
+    It does nothing on a single rank. It is made before the environments are reset, because their first observations
+    are in the statistics of one rank only.
 
-    :param serving: whether rank 0 alone has the optimiser's state.
+    :param parameter_server: whether rank 0 alone has the optimiser's state.
     """
 
-    def __init__(self, model: Model, ranks: Ranks, *, serving: bool) -> None:
-        self._model, self._ranks, self._serving = model, ranks, serving
+    def __init__(self, model: Model, ranks: Ranks, *, parameter_server: bool) -> None:
+        self._model, self._ranks, self._parameter_server = model, ranks, parameter_server
         self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
         self._episodes: SharedEpisodes | None = None
         self._statistics: list[SharedStatistics] = []
@@ -153,27 +155,26 @@ class Common:
         self._episodes = SharedEpisodes(model)
         if normalization is not None:
             self._statistics = [SharedStatistics(normalization)]
-        if isinstance(model, OffPolicy):  # updates of PPO see to it themselves
+        if isinstance(model, OffPolicy):  # PPO's updates log means over all ranks themselves
             self._losses = [SharedLosses(model)]
 
     def start(self) -> None:
-        """The environments have been reset. :raises RanksError: the ranks differ."""
+        """Merge the statistics of the reset. :raises RanksError: the ranks differ."""
         if self._ranks.size > 1:
-            pool(self._ranks, self._statistics)
+            merge_over_ranks(self._ranks, self._statistics)
             self._compare()
 
-    def begin(self) -> None:
-        """An iteration begins."""
+    def begin_iteration(self) -> None:
         if self._episodes is not None:
             self._episodes.begin()
 
-    def end(self, iteration: int) -> None:
-        """:raises RanksError: the ranks have drifted apart; looked at in every so many iterations."""
+    def end_iteration(self, iteration: int) -> None:
+        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks have diverged."""
         if self._episodes is not None:
-            pool(self._ranks, [self._episodes, *self._statistics, *self._losses])
+            merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
         if self._ranks.size > 1 and iteration % self._compare_every == 0:
             self._compare()
 
     def _compare(self) -> None:
-        digest = weights.sha256(self._model, optimizers=not self._serving)
+        digest = weights.sha256(self._model, optimizers=not self._parameter_server)
         require_equal(self._ranks, digest, "parameters, optimiser state or normalisation statistics")

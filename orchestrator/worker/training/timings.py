@@ -29,7 +29,7 @@ OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
 (to find out what measuring costs)."""
 
 
-class WatchedEnv(VecEnvWrapper):
+class TimedVecEnv(VecEnvWrapper):
     """What ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
 
     A stand-in rather than a changed environment: the environment, of which ``VecNormalize`` is
@@ -56,13 +56,13 @@ class WatchedEnv(VecEnvWrapper):
         return self.venv.step_wait()
 
 
-class Phases:
+class PhaseTimers:
     """Seconds spent in the parts of rollout and update, since they were last taken.
 
     Random actions before ``learning_starts`` are nobody's part; off-policy algorithms have no ``gae_s``.
     """
 
-    def __init__(self, model: Model, env: WatchedEnv) -> None:
+    def __init__(self, model: Model, env: TimedVecEnv) -> None:
         self._env = env
         self._undo: list[Callable[[], None]] = []
         if isinstance(model, FastPPO):  # it measures itself
@@ -131,10 +131,10 @@ class Timings:
     of logs. Checkpoints fall between iterations.
     """
 
-    def __init__(self, path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> None:
+    def __init__(self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> None:
         self._ranks, self._together_s = ranks, 0.0
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
-        self._phases = Phases(model, env)
+        self._phases = PhaseTimers(model, env)
         self._reader = UsageReader()
         self._begun = self._mark = self._rollout_s = self._train_s = 0.0
         self._usage = self._reader.read()
@@ -192,7 +192,7 @@ class Timings:
         self._phases.remove()
 
 
-class NoTimings:
+class DisabledTimings:
     """In the place of :class:`Timings` where nothing is to be measured."""
 
     rows = 0
@@ -206,13 +206,13 @@ class NoTimings:
         """Nothing is written."""
 
 
-def start(path: Path, model: Model, env: WatchedEnv, ranks: Ranks, *, keep: int) -> Timings | NoTimings:
+def start(path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> Timings | DisabledTimings:
     """Timings into ``path``, whose first ``keep`` rows are kept.
 
     None where :data:`OFF_VARIABLE` says so, and none of other ranks than the first.
     """
     if os.environ.get(OFF_VARIABLE) == "1" or ranks.rank > 0:
-        return NoTimings()
+        return DisabledTimings()
     return Timings(path, model, env, ranks, keep=keep)
 
 

@@ -1,7 +1,7 @@
 """The training of one job: build, resume, learn, save, evaluate.
 
-:meth:`Training.train` is ``learn()`` of Stable-Baselines3 written out (tests prove that it gives the same bits), with
-a look at the numbers, a row of timings and perhaps a checkpoint after every iteration.
+:meth:`Training.train` is Stable-Baselines3's ``learn()`` written out (tests prove that it gives the same bits), with a
+check for non-finite numbers, a row of timings and, where due, a checkpoint after every iteration.
 """
 
 from __future__ import annotations
@@ -20,49 +20,60 @@ from stable_baselines3.common.utils import safe_mean
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed.ranks import Ranks, join, own_part
+from orchestrator.worker.distributed.process_group import join
+from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
-from orchestrator.worker.runtime.outcome import Facts, Interrupted
+from orchestrator.worker.runtime.exit_record import AttemptFacts, Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter, say
-from orchestrator.worker.training import algorithms, checkpoint, evaluation, learners, nan_guard, timings, weights
+from orchestrator.worker.training import (
+    algorithms,
+    evaluation,
+    learners,
+    nan_guard,
+    sb3_internals,
+    timings,
+    training_state,
+    weights,
+)
 from orchestrator.worker.training.algorithms import Model, OffPolicy
-from orchestrator.worker.training.checkpoint import CheckpointStore, Place
+from orchestrator.worker.training.checkpoint import CheckpointStore
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.replay import Replay
-from orchestrator.worker.training.shared_statistics import Common
-from orchestrator.worker.training.timings import WatchedEnv
+from orchestrator.worker.training.shared_statistics import RankSynchronizer
+from orchestrator.worker.training.timings import TimedVecEnv
+from orchestrator.worker.training.training_state import LoopState
 
-LINE_EVERY_S = 10.0
+LOG_INTERVAL_S = 10.0
 """Between lines on the progress of training in ``worker.log``."""
 
 
 def run(
     spec: WorkerSpec,
     paths: JobPaths,
-    facts: Facts,
+    facts: AttemptFacts,
     reporter: ProgressReporter,
-    leave: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     rendezvous: Path,
     before_writing: Callable[[], object] = lambda: None,
 ) -> None:
-    """Train to the end, save the policy, evaluate it. Of several ranks all train, and rank 0 does the rest.
+    """Train to the end, save the policy, evaluate it. All ranks train, and rank 0 does the rest.
 
-    ``leave`` tells whether we are asked to leave; that happens at the next iteration boundary, of all ranks together.
-
-    :param rendezvous: where the ranks of an attempt meet (:func:`orchestrator.worker.distributed.ranks.join`).
+    :param stop_requested: asked at every iteration boundary; all ranks stop together.
+    :param rendezvous: file over which the ranks of an attempt find each other
+        (:func:`orchestrator.worker.distributed.process_group.join`).
     :param before_writing: called before anything in the job's directory changes.
-    :raises Interrupted: asked to leave, at a whole checkpoint.
+    :raises Interrupted: it stopped on request, at a whole checkpoint.
     :raises RankLostError: another rank is gone.
-    :raises Diverged: something is not finite; the last checkpoint is from before.
-    :raises OSError: as the disk answers.
+    :raises Diverged: a number is not finite; the last checkpoint is from before.
+    :raises OSError: a file cannot be read or written.
     """
     ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous)
     before_writing()
     if ranks.rank == 0:
-        _remove_strays(paths)
-    ours = own_part(spec.n_envs, ranks)
-    venv = env_factory.make(spec, paths.root, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
+        _remove_partial_files(paths)
+    env_indices = own_share(spec.n_envs, ranks)
+    venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
     try:
         learner = learners.build(spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks)
         facts.learner, facts.learner_reason, reporter.learner = learner.name, learner.reason, learner.name
@@ -70,29 +81,30 @@ def run(
         say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
         say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
         if ranks.size > 1:
-            say(f"rank {ranks.rank} of {ranks.size}: environments {ours.start} to {ours.stop - 1}, {spec.mode}")
+            first, last = env_indices.start, env_indices.stop - 1
+            say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
         training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
-        training.train(leave)
+        training.train(stop_requested)
         ranks.close()
         facts.weights_sha256 = weights.sha256(learner.model)
         if ranks.rank > 0:
             return
         training.save_policy()
         if spec.eval_episodes:
-            training.evaluate(leave)
+            training.evaluate(stop_requested)
     finally:
         venv.close()
 
 
 class Training:
-    """The loop, and what it carries from iteration to iteration and from attempt to attempt."""
+    """The loop, and its state from iteration to iteration and from attempt to attempt."""
 
     def __init__(
         self,
         spec: WorkerSpec,
         paths: JobPaths,
         model: Model,
-        facts: Facts,
+        facts: AttemptFacts,
         reporter: ProgressReporter,
         ranks: Ranks,
         before_writing: Callable[[], object] = lambda: None,
@@ -100,83 +112,83 @@ class Training:
         self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
         self._ranks, self._before_writing = ranks, before_writing
         before_writing()
-        replay = _replay(paths, model, spec, ranks)
         self._store = CheckpointStore(
-            paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing=before_writing
+            paths.checkpoints,
+            spec.fingerprint(),
+            _replay(paths, model, spec, ranks),
+            spec.n_envs,
+            before_writing=before_writing,
         )
         state = self._store.newest(ranks)
-        place = Place()
+        loop = LoopState()
         if state is not None:
-            place = checkpoint.restore(model, state, ranks.rank)
+            loop = training_state.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
-            if place.learner != facts.learner:
-                say(
-                    f"learner {place.learner} trained it so far: the same algorithm, but not the same bits from here on"
-                )
-        self._common = Common(model, ranks, serving=spec.mode == "parameter-server")
+            if loop.learner != facts.learner:
+                say(f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on")
+        self._synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
         facts.env_steps = model.num_timesteps
-        facts.ep_rew_mean_first, facts.ep_rew_mean = place.ep_rew_mean_first, self._mean_return()
-        self._iteration = place.iteration
+        facts.ep_rew_mean_first, facts.ep_rew_mean = loop.ep_rew_mean_first, self._mean_return()
+        self._iteration = loop.iteration
         self._saved_at = facts.resumed_from
         self._iteration_began = time.monotonic()
-        self._began = self._iteration_began - place.training_s
+        self._began = self._iteration_began - loop.training_s
         self._next_line = self._iteration_began
 
         self._progress: CsvTable | None = None
         if ranks.rank == 0:
             columns = learners.logged_columns(model)
-            self._progress = CsvTable(paths.progress_csv, keep=place.progress_rows, columns=columns)
+            self._progress = CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
         tables = [] if self._progress is None else [LoggerTable(self._progress)]
         model.set_logger(Logger(folder=None, output_formats=list(tables)))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
-        _, self._callback = model._setup_learn(steps_left, None, reset_num_timesteps=state is None)
-        model._num_timesteps_at_start = 0  # time/fps is over all attempts, as time/time_elapsed
+        self._callback = sb3_internals.setup_learn(model, steps_left, reset_num_timesteps=state is None)
         assert model.env is not None
-        self._env = WatchedEnv(model.env, self._after_step)
-        # A long update is progress too: without a word of it, it would be taken for a stall.
+        self._env = TimedVecEnv(model.env, self._after_step)
+        # A long update must report progress too, or the supervisor would take it for a stall.
         if isinstance(model, FastPPO):
-            model.each_minibatch = self._tell
+            model.each_minibatch = self._report
         else:
             for optimizer in algorithms.optimizers(model).values():
-                optimizer.register_step_post_hook(lambda *_: self._tell())
-        self._timings = timings.start(paths.timings_csv, model, self._env, ranks, keep=place.timings_rows)
-        self._common.start()
+                optimizer.register_step_post_hook(lambda *_: self._report())
+        self._timings = timings.start(paths.timings_csv, model, self._env, ranks, keep=loop.timings_rows)
+        self._synchronizer.start()
 
-    def train(self, leave: Callable[[], bool]) -> None:
+    def train(self, stop_requested: Callable[[], bool]) -> None:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
         model, clock, total = self._model, self._timings, self._spec.total_timesteps
         while model.num_timesteps < total:
             steps_before = model.num_timesteps
             self._iteration += 1
             clock.begin()
-            self._common.begin()
-            with nan_guard.blaming(model, self._iteration):
+            self._synchronizer.begin_iteration()
+            with nan_guard.explaining_divergence(model, self._iteration):
                 self._learn(min(total, steps_before + self._spec.steps_an_iteration))
-            self._common.end(self._iteration)
+            self._synchronizer.end_iteration(self._iteration)
             self._log()
             clock.end(self._iteration, model.num_timesteps)
-            leaving = self._ranks.any(leave())
-            if leaving or self._due(steps_before):
+            stopping = self._ranks.any(stop_requested())
+            if stopping or self._checkpoint_due(steps_before):
                 self._save_checkpoint()
-            if leaving:
-                raise Interrupted(f"asked to leave; the checkpoint at {model.num_timesteps} env_steps stands")
+            if stopping:
+                raise Interrupted(f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands")
         if self._saved_at != model.num_timesteps:
             self._save_checkpoint()
         clock.stop()
         self._reporter.report("training", model.num_timesteps, last=True)
 
     def _learn(self, end: int) -> None:
-        """Rollouts, each with its update, up to ``end`` env_steps of the training. Of PPO it is one."""
+        """Rollouts, each with its update, up to ``end`` env_steps of the training; with PPO it is one rollout."""
         model, clock, number = self._model, self._timings, self._iteration
         while model.num_timesteps < end:
             steps_before = model.num_timesteps
             algorithms.collect(model, self._env, self._callback)
-            own = model.num_timesteps - steps_before
-            steps = own * self._ranks.size
+            own_steps = model.num_timesteps - steps_before
+            steps = own_steps * self._ranks.size
             model.num_timesteps = steps_before + steps
-            nan_guard.check_rollout(model, number, own // model.n_envs)
+            nan_guard.check_rollout(model, number, own_steps // model.n_envs)
             clock.rollout_done()
             algorithms.update(model, steps, self._spec.total_timesteps)
             nan_guard.check_losses(model, number)
@@ -185,10 +197,10 @@ class Training:
         clock.train_done()
 
     def _log(self) -> None:
-        """After the update, so that a row of ``progress.csv`` holds what belongs to one iteration."""
+        """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to one iteration."""
         model, facts, reporter = self._model, self._facts, self._reporter
         self._before_writing()
-        # From our monotonic clock: a wall clock set back would break SB3's division.
+        # From the monotonic clock: a wall clock set back would break SB3's division.
         model.start_time = time.time_ns() - int(self._training_s() * 1e9)
         algorithms.dump_logs(model, self._iteration)
         now = time.monotonic()
@@ -199,9 +211,9 @@ class Training:
         if facts.ep_rew_mean_first is None:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
-        self._tell()
+        self._report()
         if now >= self._next_line or model.num_timesteps >= self._spec.total_timesteps:
-            self._next_line = now + LINE_EVERY_S
+            self._next_line = now + LOG_INTERVAL_S
             mean = "no episode ended yet" if facts.ep_rew_mean is None else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
             done = f"{model.num_timesteps:,} of {self._spec.total_timesteps:,} env_steps"
             say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s")
@@ -214,19 +226,19 @@ class Training:
     def _after_step(self) -> None:
         if self._facts.first_step_s is None:
             self._facts.first_step_s = self._facts.age_s()
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._reporter.report("training", self._model.num_timesteps)
 
-    def _due(self, steps_before: int) -> bool:
+    def _checkpoint_due(self, steps_before: int) -> bool:
         """Whether a multiple of ``checkpoint_every`` was reached since ``steps_before``."""
         every = self._spec.checkpoint_every
         return self._model.num_timesteps // every > steps_before // every
 
     def _save_checkpoint(self) -> None:
         begun = time.monotonic()
-        place = Place(
+        loop = LoopState(
             iteration=self._iteration,
             learner=self._facts.learner,
             progress_rows=0 if self._progress is None else self._progress.rows,
@@ -234,7 +246,7 @@ class Training:
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
         )
-        state = checkpoint.capture(self._model, place)
+        state = training_state.capture(self._model, loop)
         self._facts.unsaveable = state["unsaveable"] or None
         is_last = self._model.num_timesteps >= self._spec.total_timesteps
         self._store.save(self._model.num_timesteps, state, self._ranks, is_last=is_last)
@@ -246,7 +258,7 @@ class Training:
         return time.monotonic() - self._began
 
     def save_policy(self) -> None:
-        """``model.zip`` and, where there is normalisation, ``vecnormalize.pkl``: both load without this package."""
+        """Write ``model.zip`` and, with normalisation, ``vecnormalize.pkl``; both load without this package."""
         content = io.BytesIO()
         self._model.save(content)
         self._before_writing()
@@ -254,15 +266,15 @@ class Training:
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
             write_whole(self._paths.vecnormalize, pickle.dumps(normalization))
-        self._store.trained()
+        self._store.drop_replay()
 
-    def evaluate(self, leave: Callable[[], bool]) -> None:
-        """``eval.json``, of the policy as it is now."""
+    def evaluate(self, stop_requested: Callable[[], bool]) -> None:
+        """Evaluate the policy and write ``eval.json``."""
 
         def each_step() -> None:
             self._reporter.report("evaluating", self._model.num_timesteps)
-            if leave():
-                raise Interrupted("asked to leave during evaluation; the policy is trained and saved")
+            if stop_requested():
+                raise Interrupted("stopped on request during evaluation; the policy is trained and saved")
 
         begun = time.monotonic()
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
@@ -273,7 +285,7 @@ class Training:
 
 
 def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Replay | None:
-    """The model's replay buffer beside its checkpoints; None where it has none."""
+    """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
     if not isinstance(model, OffPolicy):
         return None
     buffer = model.replay_buffer
@@ -285,8 +297,8 @@ def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Re
     return replay
 
 
-def _remove_strays(paths: JobPaths) -> None:
-    """Remove what an earlier attempt left beside our files when it was killed while writing them."""
+def _remove_partial_files(paths: JobPaths) -> None:
+    """Remove files that an earlier attempt was writing when it was killed."""
     for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
         for stray in path.parent.glob(f".{path.name}.*.tmp"):
             stray.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""One number for all that a training has made: two trainings with the same one ended with the same bits."""
+"""One hash of all that a training has made: equal hashes mean that two trainings ended with the same bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orchestrator.worker.training.algorithms import Model
 def sha256(model: Model, *, optimizers: bool = True) -> str:
     """SHA-256, as hexadecimal text, over the policy's tensors, the optimisers' states and the normalisation statistics.
 
-    Of each, in the order of their names: a line with name, type and shape, then the bytes. (Where there is one
-    optimiser it is called ``optimizer``; of SAC ``log_ent_coef`` comes in, where it is learnt.)
+    Each array, in the order of the names, contributes a line with name, type and shape, then its bytes. (A single
+    optimiser is called ``optimizer``; SAC adds ``log_ent_coef`` where it is learnt.)
     """
     normalization = model.get_vec_normalize_env()
     statistics = {name: getattr(normalization, name) for name in ("obs_rms", "ret_rms") if hasattr(normalization, name)}
@@ -30,7 +30,7 @@ def sha256(model: Model, *, optimizers: bool = True) -> str:
         "normalization": statistics,
     }
     digest = hashlib.sha256()
-    for name, array in sorted(_arrays("", state), key=lambda named: named[0]):
+    for name, array in sorted(_arrays("", state), key=lambda item: item[0]):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""An epoch of PPO's update: its samples in their order, what is known of them beforehand, and what is logged of it."""
+"""An epoch of PPO's update: its samples in order, what can be computed of them beforehand, and the logged values."""
 
 from __future__ import annotations
 
@@ -8,54 +8,57 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.distributed.ranks import Ranks, pooled
+from orchestrator.worker.distributed.ranks import Ranks, moments_over_ranks
 from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, Settings
 from orchestrator.worker.training.fast.network import Array
 
 
 class Samples(NamedTuple):
-    """A rollout as rows, in the order in which minibatches are to be counted."""
+    """A rollout of ``n`` samples as rows, in the order in which minibatches count them."""
 
     x: Array
-    """``(n, observation + 1)``: the observations, and a one."""
+    """``(n, observation + 1)`` observations, and a column of ones."""
     actions: Array
     """``(n, actions)``"""
     log_probs: Array
-    """``(n,)``, as are the others"""
+    """``(n,)``, like the following."""
     advantages: Array
     returns: Array
     values: Array
 
 
 class Losses(NamedTuple):
-    """What Stable-Baselines3 logs of an update; means over minibatches, but ``loss`` of the last one."""
+    """What Stable-Baselines3 logs of an update: means over its minibatches, and the last one's ``loss``."""
 
     entropy_loss: float
     policy_gradient_loss: float
     value_loss: float
     approx_kl: float
-    """Of the last epoch."""
+    """Mean over the last epoch."""
     clip_fraction: float
     loss: float
     epochs: int
-    """Epochs begun: less than ``n_epochs`` where ``target_kl`` ended the update, unless it was in the last."""
+    """Epochs begun: fewer than ``n_epochs`` where ``target_kl`` ended the update before the last one."""
     ended_at_kl: float | None
-    """Divergence of the minibatch at which ``target_kl`` ended the update; None: it did not."""
+    """Divergence of the minibatch at which ``target_kl`` ended the update; None where it did not."""
 
 
 class Log(NamedTuple):
-    """Of an epoch's minibatches that were looked at, this rank's rows only."""
+    """Sums over this rank's rows of an epoch's finished minibatches."""
 
     sums: NDArray[np.float64]
-    """``(4, minibatches)``: of the surrogate loss, squared errors of values, rows clipped, and divergence."""
+    """``(4, minibatches)``: surrogate loss, squared errors of the values, clipped rows, divergence."""
     sizes: NDArray[np.intp]
-    """``(minibatches,)`` rows of each."""
+    """``(minibatches,)`` numbers of rows."""
     log_stds: NDArray[np.float64]
     """``(minibatches,)`` sums of the logarithms of the actions' standard deviations."""
 
 
 class Epoch:
-    """The samples in the order of one epoch, what is known of them beforehand, and what is to be logged."""
+    """The samples in the order of one epoch.
+
+    :param order: ``(n,)`` permutation of the samples.
+    """
 
     def __init__(self, samples: Samples, order: NDArray[np.intp], settings: Settings, ranks: Ranks) -> None:
         size, dtype = len(order), samples.x.dtype
@@ -66,7 +69,7 @@ class Epoch:
         self._begins = np.fromiter(begins, np.intp)
         self._sizes = np.diff(self._begins, append=size)
         self.done = 0
-        """Minibatches looked at."""
+        """Finished minibatches."""
         self.actions, self.log_probs = samples.actions[order], samples.log_probs[order]
         self.returns, self.old_values = samples.returns[order], samples.values[order]
         self.weights = self._weights(samples.advantages[order], settings.normalize_advantage)
@@ -74,23 +77,24 @@ class Epoch:
         self.log_std_sums = np.empty(len(self.slices))
 
     def _weights(self, advantages: Array, normalize: bool) -> Array:
+        """``(n,)`` minus the advantages, normalised over each minibatch, divided by the minibatch's number of rows."""
         wholes = self._sizes * self._ranks.size
         sizes = np.repeat(wholes, self._sizes)
         if normalize:
             exact = advantages.astype(np.float64)
             own = self._sums(exact) / self._sizes
             squares = self._sums(np.square(exact - np.repeat(own, self._sizes)))
-            means, squares = pooled(self._ranks, self._sizes, own, squares)
+            means, squares = moments_over_ranks(self._ranks, self._sizes, own, squares)
             with np.errstate(invalid="ignore", divide="ignore"):
                 deviations = np.sqrt(squares / (wholes - 1))
             normalized = (exact - np.repeat(means, self._sizes)) / (np.repeat(deviations, self._sizes) + 1e-8)
-            exact = np.where(sizes > 1, normalized, exact)  # a single sample is left as it is
+            exact = np.where(sizes > 1, normalized, exact)  # a single sample is not normalised
             advantages = exact.astype(advantages.dtype)
         weights: Array = -advantages / sizes.astype(advantages.dtype)
         return weights
 
     def _sums(self, values: Array) -> NDArray[np.float64]:
-        """``(minibatches,)``: over each one's rows here."""
+        """``(minibatches,)`` sums over this rank's rows."""
         sums: NDArray[np.float64] = np.add.reduceat(values, self._begins, dtype=np.float64)
         return sums
 
@@ -109,9 +113,9 @@ class Epoch:
 
 
 def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:
-    """Over all ranks.
+    """The logged values of an update, over all ranks.
 
-    :param logs: of each epoch begun. :param actions: in how many dimensions one acts.
+    :param logs: one for each epoch begun. :param actions: dimensions of an action.
     :param ended: whether ``target_kl`` ended the update at the last minibatch.
     """
     sums = np.concatenate([log.sums for log in logs], axis=1)

@@ -1,4 +1,4 @@
-"""The loss of PPO over a minibatch, and its gradient, written down instead of traced through autograd."""
+"""The gradient of PPO's loss over a minibatch, written out instead of traced by autograd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Stable-Baselines3's names; schedules are evaluated."""
+    """Hyperparameters under Stable-Baselines3's names, with schedules evaluated."""
 
     batch_size: int
     n_epochs: int
@@ -28,7 +28,7 @@ class Settings:
 
 
 class Minibatch:
-    """Work space for minibatches of one size."""
+    """Work space for minibatches of ``rows`` rows."""
 
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
         dtype, actions = parameters.dtype, layout.shape.actions
@@ -41,7 +41,7 @@ class Minibatch:
         self._minus_half = np.full(actions, -0.5, dtype)
 
     def ratios(self, actions: Array, old_log_probs: Array, log_ratios: Array) -> float:
-        """Forward pass of ``passes.x``. Writes ``log_ratios`` ``(rows,)``.
+        """Forward pass of ``passes.x``, writing ``log_ratios`` ``(rows,)`` of new to old probabilities.
 
         :return: the sum of the logarithms of the actions' standard deviations.
         """
@@ -67,14 +67,14 @@ class Minibatch:
         old_values: Array,
         values: Array,
     ) -> None:
-        """Gradient of the loss with respect to every parameter, after :meth:`ratios`. Writes ``values`` ``(rows,)``.
+        """Gradient of the loss with respect to every parameter, after :meth:`ratios`, writing ``values`` ``(rows,)``.
 
-        :param share: what part of the minibatch these rows are; the other ranks have the rest.
-        :param weights: ``(rows,)`` minus the advantages, normalised, divided by the number of rows of the minibatch.
+        :param share: the part of the minibatch that these rows are; the other ranks have the rest.
+        :param weights: ``(rows,)`` minus the normalised advantages, divided by the number of rows of the minibatch.
         """
         passes, ratio, clipped = self.passes, self._ratio, self._clipped
-        # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))); where the second one is larger,
-        # it does not depend on the ratio. d ratio / d log_prob = ratio.
+        # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))). Where the second term is larger,
+        # the loss does not depend on the ratio. d ratio / d log_prob = ratio.
         np.exp(log_ratios, out=ratio)
         np.maximum(ratio, 1.0 - settings.clip_range, out=clipped)
         np.minimum(clipped, 1.0 + settings.clip_range, out=clipped)

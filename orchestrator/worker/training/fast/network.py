@@ -1,9 +1,9 @@
 """Actor and critic of Stable-Baselines3's ``MlpPolicy``: matrices in one flat vector, with their passes in NumPy.
 
-A layer's bias is a row of its matrix, met by a column of ones beside the layer's inputs, so that a layer costs one
-matrix product forward and two backward. The first hidden layers of actor and critic see the same inputs and are one
-matrix. Between them each hidden stage has one array for both networks, ``[1 | actor | critic | 1]``: the actor's next
-layer reads its left part, the critic's the right one, and activations pass over all of it at once.
+A layer's bias is a row of its matrix, multiplied by a column of ones beside the layer's inputs, so that a layer costs
+one matrix product forward and two backward. The first hidden layers of actor and critic have the same inputs and share
+one matrix. Each hidden stage has one array for both networks, ``[1 | actor | critic | 1]``: the actor's next layer
+reads its left part, the critic's the right part, and the activation is applied to all of it at once.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from orchestrator.core.worker_spec import Activation as ActivationName
 
 Array = NDArray[Any]
-"""float32 or float64."""
+"""Of float32 or float64."""
 
 
 class Activation(NamedTuple):
     forward: Callable[[Array, Array], object]
     """``(before, after)``: writes ``after``."""
     backward: Callable[[Array, Array, Array], object]
-    """``(after, scratch, gradient)``: multiplies ``gradient`` by the derivative, which is told by ``after``."""
+    """``(after, scratch, gradient)``: multiplies ``gradient`` by the derivative, a function of ``after``."""
     one: float
-    """What becomes 1: it stands in the columns of ones before the activation."""
+    """Input whose activation is 1: it fills the columns of ones before the activation."""
 
 
 def _tanh_backward(after: Array, scratch: Array, gradient: Array) -> None:
@@ -63,11 +63,11 @@ ACTIVATIONS: Mapping[ActivationName, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of both networks together."""
+    """The sizes of both networks."""
 
     observation: int
     actor: tuple[int, ...]
-    """Widths of the actor's hidden layers, perhaps none."""
+    """Widths of the hidden layers; may be empty."""
     critic: tuple[int, ...]
     actions: int
     activation: ActivationName
@@ -75,7 +75,7 @@ class Shape:
 
 
 class Block(NamedTuple):
-    """A matrix in the flat vector, inputs × outputs, with one row of inputs for the bias."""
+    """A matrix in the flat vector, ``(inputs + 1, outputs)``: one row is the bias."""
 
     begin: int
     rows: int
@@ -86,14 +86,14 @@ class Block(NamedTuple):
 
 
 class Layout:
-    """Where in one flat vector the parameters of a policy lie; the same for gradients and the optimiser's moments."""
+    """The positions of a policy's parameters in a flat vector, and of their gradients and moments in other ones."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._size = 0
         actor, critic = shape.actor, shape.critic
         self.first = self._block(shape.observation, actor[0] if actor else 0, critic[0] if critic else 0)
-        """Of the first hidden layers, side by side."""
+        """The first hidden layers of both networks, side by side."""
         self.actor = [self._block(*widths) for widths in itertools.pairwise(actor)]
         self.critic = [self._block(*widths) for widths in itertools.pairwise(critic)]
         self.mean = self._block(actor[-1] if actor else shape.observation, shape.actions)
@@ -107,11 +107,11 @@ class Layout:
         return block
 
     def log_std(self, flat: Array) -> Array:
-        """``(actions,)``"""
+        """``(actions,)`` logarithms of the actions' standard deviations: a view of ``flat``."""
         return flat[self._log_std]
 
     def named(self, flat: Array) -> dict[str, Array]:
-        """Views of ``flat`` by the names of Stable-Baselines3's policy for its parameters, and in their shapes."""
+        """Views of ``flat`` by the parameters' names in Stable-Baselines3's policy, in their shapes there."""
         views = {"log_std": self.log_std(flat)}
         first, split = self.first.of(flat), self.shape.actor[0] if self.shape.actor else 0
 
@@ -133,7 +133,7 @@ class Layout:
 
 
 class _Product(NamedTuple):
-    """Of inputs and a layer's matrix, with all arrays that the two products backward need."""
+    """The product of inputs and a layer's matrix, with all arrays that the two backward products need."""
 
     inputs: Array
     matrix: Array
@@ -143,11 +143,11 @@ class _Product(NamedTuple):
     matrix_gradient: Array
     outputs_gradient: Array
     inputs_gradient: Array | None
-    """None for the observations."""
+    """None where the inputs are observations."""
 
 
 class _Stage:
-    """A hidden stage of both networks: ``[1 | actor | critic | 1]`` before and after the activation."""
+    """A hidden stage of both networks: arrays ``[1 | actor | critic | 1]`` before and after the activation."""
 
     def __init__(self, rows: int, actor: int, critic: int, one: float, dtype: np.dtype[Any]) -> None:
         width = 1 + actor + critic + 1
@@ -160,10 +160,10 @@ class _Stage:
 
 
 class Passes:
-    """Forward and backward passes for a fixed number of rows, without allocating anything.
+    """Forward and backward passes for a fixed number of rows, without allocating memory.
 
-    :param parameters: the flat vector, read at every pass.
-    :param gradients: a flat vector that :meth:`backward` writes, all but the part of ``log_std``.
+    :param parameters: ``(size,)`` flat vector, read at every pass.
+    :param gradients: ``(size,)`` flat vector that :meth:`backward` writes, except for ``log_std``.
     """
 
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
@@ -171,15 +171,15 @@ class Passes:
         self._parameters, self._gradients = parameters, gradients
         self._activation = ACTIVATIONS[shape.activation]
         self.x = np.ones((rows, shape.observation + 1), dtype)
-        """``(rows, observation + 1)``: observations to be put in, and a one beside them."""
+        """``(rows, observation + 1)``: the caller writes the observations; the last column is 1."""
         self.mean, self.mean_gradient = np.empty((2, rows, shape.actions), dtype)
-        """``(rows, actions)``: what the actor makes of ``x``; and the loss's gradient with respect to it."""
+        """``(rows, actions)``: the actor's output for ``x``, and the loss's gradient with respect to it."""
         self.value, self.value_gradient = np.empty((2, rows, 1), dtype)
-        """``(rows, 1)``: what the critic makes of ``x``; and the loss's gradient with respect to it."""
+        """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to it."""
         widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
         self._stages = [_Stage(rows, *pair, self._activation.one, dtype) for pair in widths]
         self._products: list[list[_Product]] = [[] for _ in self._stages]
-        """Into each stage."""
+        """Products whose outputs are the inputs of each stage."""
         if self._stages:
             first = self._stages[0]
             ends = first.before[:, first.both], first.gradient[:, first.both]
@@ -199,7 +199,7 @@ class Passes:
         *,
         bias: int,
     ) -> _Product:
-        """Products of one network behind the first stage; those into stages are noted, the last one is returned."""
+        """Append the products of one network behind the first stage to the stages', and return its last one."""
         inputs, inputs_gradient, bias_row = self.x, None, -1
         for number, (stage, (part, part_and_one)) in enumerate(zip(self._stages, parts, strict=False)):
             if number:
@@ -214,11 +214,11 @@ class Passes:
     ) -> _Product:
         matrix = block.of(self._parameters)
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
-        ours = block.of(self._gradients)
-        return _Product(inputs, matrix, outputs, inputs.T, weight_t, ours, gradient, inputs_gradient)
+        block_gradient = block.of(self._gradients)
+        return _Product(inputs, matrix, outputs, inputs.T, weight_t, block_gradient, gradient, inputs_gradient)
 
     def _actor_path(self, parts: Sequence[tuple[slice, slice]]) -> list[tuple[Array, Array, Array, Array]]:
-        """Inputs, matrix, and the actor's part of a stage before and after the activation; of every stage."""
+        """For every stage: inputs, matrix, and the actor's part before and after the activation."""
         path = []
         for number, (stage, (part, _)) in enumerate(zip(self._stages, parts, strict=False)):
             product = self._products[number][0]  # the actor's comes before the critic's
@@ -227,7 +227,7 @@ class Passes:
         return path
 
     def act(self) -> Array:
-        """The actor alone: ``x`` → ``mean``."""
+        """Forward pass of the actor alone: ``x`` → ``mean``."""
         activate = self._activation.forward
         for inputs, matrix, before, after in self._actor_alone:
             np.matmul(inputs, matrix, out=before)
@@ -236,7 +236,7 @@ class Passes:
         return self.mean
 
     def forward(self) -> None:
-        """Both networks: ``x`` → ``mean`` and ``value``."""
+        """Forward pass of both networks: ``x`` → ``mean`` and ``value``."""
         activate = self._activation.forward
         for stage, products in zip(self._stages, self._products, strict=True):
             for product in products:
@@ -246,7 +246,7 @@ class Passes:
             np.dot(product.inputs, product.matrix, out=product.outputs)
 
     def backward(self) -> None:
-        """From ``mean_gradient`` and ``value_gradient``, after :meth:`forward`, to the gradient of every matrix."""
+        """After :meth:`forward`: ``mean_gradient`` and ``value_gradient`` → the gradient of every matrix."""
         for product in (self._to_mean, self._to_value):
             _backward(product)
         derive = self._activation.backward

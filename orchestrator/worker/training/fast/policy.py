@@ -1,4 +1,4 @@
-"""Between a policy of Stable-Baselines3 with its optimiser and the flat vectors in which its arithmetic is done."""
+"""Copies a policy of Stable-Baselines3 and its optimiser to and from the flat vectors that the fast learner uses."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.training.fast.qualify import unfit_spaces
 from orchestrator.worker.training.fast.update import Update
+from orchestrator.worker.training.sb3_internals import HAS_FUSED_ADAM
 
 CHUNK = 256
-"""Rows of a large forward pass: what fits into the nearer caches."""
+"""Rows of a forward pass over a rollout: what fits into the nearer caches."""
 ACTIVATION_NAMES = {algorithms.activation(name): name for name in FAST_ACTIVATIONS}
-UNKNOWN_OPTIONS = ("amsgrad", "maximize", "decoupled_weight_decay")
-"""Of torch's Adam."""
+UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "decoupled_weight_decay")
+"""Options of torch's Adam."""
 
 
 class UnsuitableError(ValueError):
-    """What the fast learner was given has a form whose arithmetic is not written here."""
+    """The fast learner does not implement the form of this policy, optimiser or buffer."""
 
     def __init__(self, problem: str | None) -> None:
         super().__init__(f"the fast learner cannot train this: {problem}")
 
 
-class Network:
-    """A policy's parameters in one flat vector, and what computes with them.
+class PolicyNetwork:
+    """A policy's parameters in one flat vector, with its forward passes and its update.
 
-    :raises UnsuitableError: the policy has a form that is not written here.
+    :raises UnsuitableError: the policy has a form that is not implemented here.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Network:
         return self._layout.log_std(self._parameters)
 
     def passes(self, rows: int) -> Passes:
-        """Work space for so many rows at once."""
+        """The work space for ``rows`` rows at once, made on first use."""
         if rows not in self._passes:
             self._passes[rows] = Passes(self._layout, self._parameters, self.update.gradients, rows)
         return self._passes[rows]
@@ -66,14 +67,14 @@ class Network:
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
-            passes = self.passes(1 << (count - 1).bit_length())  # few sizes, for each keeps its work space
+            passes = self.passes(1 << (count - 1).bit_length())  # few sizes, because each keeps its work space
             passes.x[:count, :-1] = rows[begin:end]
             passes.forward()
             means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
         return means.reshape(steps, n_envs, -1), values.reshape(steps, n_envs)
 
     def load(self, policy: ActorCriticPolicy) -> None:
-        """Read the parameters of ``policy``. :raises UnsuitableError: some are not to be trained."""
+        """Read the parameters of ``policy``. :raises UnsuitableError: one of them is frozen."""
         views = self._layout.named(self._parameters)
         for name, parameter in policy.named_parameters():
             if not parameter.requires_grad:
@@ -81,41 +82,41 @@ class Network:
             views[name][...] = parameter.detach().numpy()
 
     def load_moments(self, policy: ActorCriticPolicy) -> None:
-        """Read the state of its optimiser."""
+        """Read the moments and step counts of the policy's optimiser."""
         adam, state = self.update.adam, policy.optimizer.state
         first, second = self._layout.named(adam.exp_avg), self._layout.named(adam.exp_avg_sq)
         adam.step[:] = 0.0
         for name, parameter in policy.named_parameters():
-            known = state.get(parameter)
-            first[name][...] = known["exp_avg"].numpy() if known else 0.0
-            second[name][...] = known["exp_avg_sq"].numpy() if known else 0.0
-            if known:
-                adam.step[:] = float(known["step"])
+            moments = state.get(parameter)
+            first[name][...] = moments["exp_avg"].numpy() if moments else 0.0
+            second[name][...] = moments["exp_avg_sq"].numpy() if moments else 0.0
+            if moments:
+                adam.step[:] = float(moments["step"])
 
     def store(self, policy: ActorCriticPolicy) -> None:
-        """Write parameters and state of the optimiser, in place."""
+        """Write the parameters and the optimiser's state back, in place."""
         adam, state, named = self.update.adam, policy.optimizer.state, self._layout.named
         values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]
-            if adam.step[0] == 0.0:  # no step was ever taken: torch keeps nothing then
+            if adam.step[0] == 0.0:  # before the first step torch keeps no state
                 continue
             if not state.get(parameter):
                 moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 state[parameter] = {"step": torch.zeros(()), **moments}
-            known = state[parameter]
-            known["step"].fill_(float(adam.step[0]))
-            known["exp_avg"].numpy()[...] = first[name]
-            known["exp_avg_sq"].numpy()[...] = second[name]
+            entry = state[parameter]
+            entry["step"].fill_(float(adam.step[0]))
+            entry["exp_avg"].numpy()[...] = first[name]
+            entry["exp_avg_sq"].numpy()[...] = second[name]
 
 
 def shape_of(policy: ActorCriticPolicy) -> Shape:
-    """:raises UnsuitableError: it is no ``MlpPolicy`` on the CPU with Gaussian actions and an activation known here."""
+    """The shape of an ``MlpPolicy`` with Gaussian actions on the CPU. :raises UnsuitableError: it is anything else."""
     optimizer = policy.optimizer
     options = optimizer.param_groups[0]
     activation = policy.activation_fn
     unfit = unfit_spaces(policy.observation_space, policy.action_space)
-    for known, problem in (
+    for supported, problem in (
         (type(policy) is ActorCriticPolicy, f"the policy is a {type(policy).__name__}"),
         (unfit is None, unfit),
         (type(policy.pi_features_extractor) is FlattenExtractor, "the actor has a feature extractor of its own"),
@@ -124,10 +125,10 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
         (activation in ACTIVATION_NAMES, f"the activation is {activation.__name__}"),
         (policy.device.type == "cpu", f"the policy is on {policy.device}"),
         (type(optimizer) is torch.optim.Adam, f"the optimiser is {type(optimizer).__name__}"),
-        (not any(options.get(name) for name in UNKNOWN_OPTIONS), "Adam has options that are not known here"),
-        (hasattr(torch, "_fused_adam_"), f"torch {torch.__version__} has no fused Adam"),
+        (not any(options.get(name) for name in UNSUPPORTED_OPTIONS), "Adam has options that are not supported"),
+        (HAS_FUSED_ADAM, f"torch {torch.__version__} has no fused Adam"),
     ):
-        if not known:
+        if not supported:
             raise UnsuitableError(problem)
     layers = policy.mlp_extractor
     return Shape(

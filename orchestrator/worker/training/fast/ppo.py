@@ -1,4 +1,4 @@
-"""PPO as Stable-Baselines3 has it, its arithmetic in NumPy: several times the speed for small networks on a CPU."""
+"""PPO of Stable-Baselines3 with its arithmetic in NumPy: several times faster for small networks on a CPU."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from orchestrator.core.worker_spec import Mode
-from orchestrator.worker.distributed.ranks import ALONE, Ranks, pooled
+from orchestrator.worker.distributed.ranks import ALONE, Ranks, moments_over_ranks
 from orchestrator.worker.training.fast import rollout
 from orchestrator.worker.training.fast.epochs import Losses, Samples
 from orchestrator.worker.training.fast.loss import Settings
 from orchestrator.worker.training.fast.network import Array
-from orchestrator.worker.training.fast.policy import Network, UnsuitableError
+from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
+from orchestrator.worker.training.sb3_internals import ExtendedPPO
 
 
-class FastPPO(PPO):
+class FastPPO(ExtendedPPO):
     """The same algorithm, hyperparameters, logs and files as ``stable_baselines3.PPO``.
 
-    Policy, optimiser and rollout buffer are Stable-Baselines3's and torch's own objects: they are read when a rollout
-    or an update begins and written when it ends, so that ``save``, ``load`` and callbacks find what they expect, and
+    Policy, optimiser and rollout buffer are objects of Stable-Baselines3 and torch. They are read when a rollout or an
+    update begins and written when it ends, so that ``save``, ``load`` and callbacks find what they expect, and
     ``PPO.load`` reads what ``FastPPO.save`` wrote. Given the same rollout, an update gives the same parameters to
-    rounding. Rollouts differ from stock ones in the stream of random numbers: noise is drawn for a whole rollout at
-    once. What the buffer holds besides rewards and episode starts, callbacks find there when the rollout has ended.
+    rounding. Rollouts draw other random numbers than stock ones: the noise of a whole rollout is drawn at once.
+    Callbacks find rewards and episode starts in the buffer at every step, the rest when the rollout has ended.
 
-    :raises UnsuitableError: the policy is none of those whose arithmetic is written here: see :mod:`.qualify`.
+    :raises UnsuitableError: the policy has a form that is not implemented here: see :mod:`.qualify`.
     """
 
     seconds: dict[str, float]
-    """Spent so far in ``policy_s``, ``gae_s``, ``backward_s`` and ``optimizer_s``."""
+    """Time spent so far in ``policy_s``, ``gae_s``, ``backward_s`` and ``optimizer_s``."""
     each_minibatch: Callable[[], object]
     """Called after each step of the optimiser."""
+    unsaved = ("ranks", "mode", "network", "seconds", "each_minibatch")
 
-    def _setup_model(self) -> None:
-        super()._setup_model()
+    def setup_done(self) -> None:
         if type(self.rollout_buffer) is not RolloutBuffer:
             raise UnsuitableError(f"its buffer is a {type(self.rollout_buffer).__name__}")
         self.join(ALONE)
@@ -48,17 +48,14 @@ class FastPPO(PPO):
     def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
         """Train together with other ranks: each has its part of the environments, and so of every minibatch.
 
-        ``batch_size`` is of all of them together; whoever calls :meth:`collect_rollouts` adds the others' steps to
-        ``num_timesteps``.
+        ``batch_size`` counts the rows of all ranks together. The caller of :meth:`collect_rollouts` adds the others'
+        steps to ``num_timesteps``.
         """
         self.ranks, self.mode = ranks, mode
-        self.network = Network(self.policy, ranks, mode)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "ranks", "mode", "network", "seconds", "each_minibatch"]
+        self.network = PolicyNetwork(self.policy, ranks, mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For ``copy.deepcopy`` and pickles: without the views into one another's memory that ``network`` holds."""
+        """For ``copy.deepcopy`` and pickle: without ``network``, whose arrays are views of each other's memory."""
         return {name: value for name, value in vars(self).items() if name != "network"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -76,14 +73,9 @@ class FastPPO(PPO):
     def train(self) -> None:
         """As in Stable-Baselines3.
 
-        :raises orchestrator.worker.training.fast.update.NonFiniteGradient: the policy is as it was before the update
-        then.
+        :raises orchestrator.worker.training.fast.update.NonFiniteGradient: the policy is unchanged then.
         """
-        self.policy.set_training_mode(True)
-        optimizer, progress = self.policy.optimizer, self._current_progress_remaining
-        self._update_learning_rate(optimizer)
-        clip_range = self.clip_range(progress)  # type: ignore[operator]
-        clip_range_vf = None if self.clip_range_vf is None else self.clip_range_vf(progress)  # type: ignore[operator]
+        clip_range, clip_range_vf = self.begin_update()
         settings = Settings(
             batch_size=self.batch_size,
             n_epochs=self.n_epochs,
@@ -103,18 +95,17 @@ class FastPPO(PPO):
                 samples,
                 lambda: rows[np.random.permutation(len(rows))],
                 settings,
-                optimizer.param_groups[0],
+                self.policy.optimizer.param_groups[0],
                 self.seconds,
                 self.each_minibatch,
             )
         self.network.store(self.policy)
-        self._n_updates += losses.epochs
         variance = explained_variance(samples.values, samples.returns, self.ranks)
         record_update(self, losses, variance, float(np.exp(self.network.log_std).mean()), clip_range, clip_range_vf)
 
 
-def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[np.intp]]:
-    """What the buffer holds as rows, and where its ``get`` would find each of its own samples among them."""
+def _samples(buffer: RolloutBuffer, network: PolicyNetwork) -> tuple[Samples, NDArray[np.intp]]:
+    """The buffer's content as rows, and ``(n,)`` the row of each sample in the order of the buffer's ``get``."""
     size = buffer.buffer_size * buffer.n_envs
     observations = buffer.observations.reshape(size, -1)
     x = np.ones((size, observations.shape[1] + 1), network.dtype)
@@ -139,25 +130,26 @@ def _samples(buffer: RolloutBuffer, network: Network) -> tuple[Samples, NDArray[
 
 
 def record_update(
-    model: PPO, losses: Losses, variance: float, std: float | None, clip_range: float, clip_range_vf: float | None
+    model: ExtendedPPO,
+    losses: Losses,
+    variance: float,
+    std: float | None,
+    clip_range: float,
+    clip_range_vf: float | None,
 ) -> None:
-    """What ``PPO.train`` logs at its end, and prints when ``target_kl`` has ended it.
+    """Log what ``PPO.train`` logs at its end, and print that ``target_kl`` has ended it.
 
-    :param variance: the explained one. :param std: of the actions, on average; None where they have none.
+    :param variance: explained variance of the values. :param std: mean of the actions' standard deviations, or None.
     """
     if losses.ended_at_kl is not None and model.verbose >= 1:
         print(f"Early stopping at step {losses.epochs - 1} due to reaching max kl: {losses.ended_at_kl:.2f}")
     record = model.logger.record
-    record("train/entropy_loss", losses.entropy_loss)
-    record("train/policy_gradient_loss", losses.policy_gradient_loss)
-    record("train/value_loss", losses.value_loss)
-    record("train/approx_kl", losses.approx_kl)
-    record("train/clip_fraction", losses.clip_fraction)
-    record("train/loss", losses.loss)
+    for name in ("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss"):
+        record(f"train/{name}", getattr(losses, name))
     record("train/explained_variance", variance)
     if std is not None:
         record("train/std", std)
-    record("train/n_updates", model._n_updates, exclude="tensorboard")
+    record("train/n_updates", model.count_epochs(losses.epochs), exclude="tensorboard")
     record("train/clip_range", clip_range)
     if clip_range_vf is not None:
         record("train/clip_range_vf", clip_range_vf)
@@ -167,9 +159,10 @@ def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:
     """``stable_baselines3.common.utils.explained_variance`` over all ranks: 1 - Var(true - predicted) / Var(true)."""
     numbers = np.stack([true, true - predicted]).astype(np.float64)
     means = numbers.mean(axis=1)
-    _, squares = pooled(ranks, numbers.shape[1], means, np.square(numbers - means[:, None]).sum(axis=1))
+    squares = np.square(numbers - means[:, None]).sum(axis=1)
+    _, squares = moments_over_ranks(ranks, numbers.shape[1], means, squares)
     return float("nan") if squares[0] == 0.0 else float(1.0 - squares[1] / squares[0])
 
 
 def _nothing() -> None:
-    """Nobody wants to be told."""
+    """The default of ``each_minibatch``."""

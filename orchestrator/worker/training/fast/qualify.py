@@ -1,10 +1,9 @@
-"""Which trainings the fast learner can do. Neither torch nor stable-baselines3 is imported: preflight asks here too.
+"""Which trainings the fast learner can do. Imports neither torch nor stable-baselines3, because preflight asks too.
 
-What a job file alone tells is judged by :func:`orchestrator.core.worker_spec.unfit_for_fast`, before there is an
-environment.
-Of the policy's other keyword arguments ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and initial
-values; ``full_std``, ``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images`` for images alone; and two
-feature extractors (``share_features_extractor``) do as one does, for MlpPolicy's only flattens.
+:func:`orchestrator.core.worker_spec.unfit_for_fast` judges the values of the job file. The other ``policy_kwargs`` do
+not matter: ``net_arch``, ``ortho_init`` and ``log_std_init`` decide shapes and initial values; ``full_std``,
+``use_expln`` and ``squash_output`` are for gSDE, ``normalize_images`` for images; and two feature extractors
+(``share_features_extractor``) do the same as one, because MlpPolicy's only flattens.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from gymnasium import spaces
 from orchestrator.core.worker_spec import WorkerSpec, unfit_for_fast
 
 ACTION_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
-"""In what else an environment takes its actions, the rollout buffer would round them."""
+"""Types of actions; the rollout buffer would round any other."""
 HIGHEST_PIXEL = 255
 
 
 def unfit(spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
-    """Why the fast learner cannot do this training, in words; None: it can."""
-    told = unfit_for_fast(
+    """Why the fast learner cannot do this training, in words; None when it can."""
+    reasons = unfit_for_fast(
         algo=spec.algo,
         policy=spec.policy,
         hyperparameters=spec.hyperparameters,
         policy_kwargs=spec.policy_kwargs,
         on_gpu=spec.device != "cpu",
     )
-    return "; ".join(told.values()) or unfit_spaces(observation_space, action_space)
+    return "; ".join(reasons.values()) or unfit_spaces(observation_space, action_space)
 
 
 def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
-    """The same of an environment's spaces alone, before or after Stable-Baselines3's wrappers."""
+    """Why the fast learner cannot use these spaces, before or after Stable-Baselines3's wrappers; None when it can."""
     if not isinstance(observation_space, spaces.Box):
         return f"its observation space is a {_kind(observation_space)}, and the fast learner takes a Box of numbers"
     if _is_image(observation_space):
@@ -42,8 +41,8 @@ def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
     if not isinstance(action_space, spaces.Box):
         return f"its action space is a {_kind(action_space)}, and the fast learner takes a one-dimensional Box"
     if len(action_space.shape) != 1 or action_space.dtype not in ACTION_TYPES:
-        found = f"a Box of {action_space.dtype} with the shape {action_space.shape}"
-        return f"its action space is {found}, and the fast learner takes a one-dimensional Box of float32 or float64"
+        box = f"a Box of {action_space.dtype} with the shape {action_space.shape}"
+        return f"its action space is {box}, and the fast learner takes a one-dimensional Box of float32 or float64"
     return None
 
 
@@ -52,6 +51,6 @@ def _kind(space: spaces.Space[Any]) -> str:
 
 
 def _is_image(space: spaces.Box) -> bool:
-    """As ``stable_baselines3.common.preprocessing.is_image_space`` has it; these are divided by 255 by the policy."""
+    """``stable_baselines3.common.preprocessing.is_image_space``; the policy divides such observations by 255."""
     whole_range = bool(np.all(space.low == 0) and np.all(space.high == HIGHEST_PIXEL))
     return len(space.shape) == 3 and space.dtype == np.uint8 and whole_range

@@ -1,4 +1,4 @@
-"""Collecting experience: per step the actor alone, everything else of a rollout in one go at its end."""
+"""Collecting a rollout: each step evaluates the actor alone; values and advantages follow in one pass at its end."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI
 from orchestrator.worker.training.fast.network import Array
+from orchestrator.worker.training.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
 
 if TYPE_CHECKING:
-    from orchestrator.worker.training.fast.policy import Network
+    from orchestrator.worker.training.fast.policy import PolicyNetwork
     from orchestrator.worker.training.fast.ppo import FastPPO
 
 
 def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer) -> bool:
-    """``OnPolicyAlgorithm.collect_rollouts``: fills the buffer.
+    """``OnPolicyAlgorithm.collect_rollouts``: fill the buffer.
 
-    Local variables that callbacks may read have the names that Stable-Baselines3 gives them.
+    Local variables have the names that Stable-Baselines3 gives them, because callbacks may read them.
 
-    :return: False where a callback ended it.
+    :return: False where a callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
     n_rollout_steps, n_envs, network = rollout_buffer.buffer_size, env.num_envs, model.network
     rollout_buffer.reset()
-    callback.on_rollout_start()  # before all else: it may change the policy, the random stream, or where we are
+    callback.on_rollout_start()  # first, because it may change the policy, the random stream, or the observations
     network.load(model.policy)
     observations = np.empty((n_rollout_steps + 1, n_envs, network.shape.observation), network.dtype)
     all_actions = _noise(network, n_rollout_steps, n_envs)
-    late: list[tuple[int, int, Array]] = []
+    truncated: list[tuple[int, int, Array]] = []
     low, high = model.action_space.low, model.action_space.high  # type: ignore[attr-defined]
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
-    last_obs: Any = model._last_obs
+    attributes, count_episodes = vars(model), update_info_buffer(model)
+    last_obs: Any = attributes[LAST_OBS]
 
     for n_steps, actions in enumerate(all_actions):
         started = perf_counter()
@@ -53,24 +55,24 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
         model.num_timesteps += n_envs
         if watched:
             obs_tensor = obs_as_tensor(last_obs, model.device)
-            values, log_probs = _judged(network, actions)
+            values, log_probs = _evaluate_step(network, actions)
             callback.update_locals({**locals(), "self": model})
             if not callback.on_step():
                 return False
         for info in infos:
             if "episode" in info or "is_success" in info:
-                model._update_info_buffer(infos, dones)
+                count_episodes(infos, dones)
                 break
         if np.count_nonzero(dones):
-            late.extend((n_steps, *ended) for ended in _ended_by_time(infos, dones))
+            truncated.extend((n_steps, *episode) for episode in _truncated(infos, dones))
         rollout_buffer.rewards[n_steps] = rewards
-        rollout_buffer.episode_starts[n_steps] = model._last_episode_starts
-        last_obs = model._last_obs = new_obs
-        model._last_episode_starts = dones
+        rollout_buffer.episode_starts[n_steps] = attributes[LAST_EPISODE_STARTS]
+        last_obs = attributes[LAST_OBS] = new_obs
+        attributes[LAST_EPISODE_STARTS] = dones
 
     observations[-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
-    last_values = _complete(model, rollout_buffer, observations, all_actions, late, dones)
+    last_values = _complete(model, rollout_buffer, observations, all_actions, truncated, dones)
     n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
@@ -81,71 +83,71 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
 
 
 @np.errstate(over="ignore")
-def _noise(network: Network, steps: int, n_envs: int) -> Array:
-    """``(steps, n_envs, actions)``: how far each action will be from the actor's mean."""
+def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
+    """``(steps, n_envs, actions)`` distances of the actions from the actor's means."""
     noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
     noise *= np.exp(network.log_std)
     return noise
 
 
-def _act(network: Network, observations: Array, actions: Array) -> None:
-    """Add the actor's means to ``actions`` ``(n_envs, actions)``. :raises ValueError: they are not finite."""
+def _act(network: PolicyNetwork, observations: Array, actions: Array) -> None:
+    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``. :raises ValueError: not finite."""
     passes = network.passes(len(actions))
     passes.x[:, :-1] = observations
     np.add(passes.act(), actions, out=actions)
     numbers = actions.ravel()
-    # The fastest way to say isfinite().all().
+    # The fastest form of isfinite().all().
     if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
         raise ValueError(f"an action of the policy is not finite: {actions}")
 
 
-def _judged(network: Network, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a callback may want to see of a step: values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)``."""
+def _evaluate_step(network: PolicyNetwork, actions: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)`` of a step, for callbacks to read."""
     passes = network.passes(len(actions))
     passes.forward()
     log_probs = _log_probs(network, actions[None], passes.mean[None])[0]
     return torch.from_numpy(passes.value.copy()), torch.from_numpy(log_probs)
 
 
-def _log_probs(network: Network, actions: Array, means: Array) -> Array:
-    """``(steps, n_envs, actions)`` both → ``(steps, n_envs)``"""
+def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
+    """Log-probabilities ``(steps, n_envs)`` of ``actions``, which like ``means`` are ``(steps, n_envs, actions)``."""
     z = (actions - means) * np.exp(-network.log_std)
     log_probs: Array = np.square(z).sum(axis=2) * -0.5 - (network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI)
     return log_probs
 
 
-def _ended_by_time(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Array]]:
-    """Environments whose episode the time limit has cut off, and its last observation."""
+def _truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Array]]:
+    """Indices of environments whose episode was truncated by a time limit, with its last observation."""
     for index in map(int, dones.nonzero()[0]):
         observation = infos[index].get("terminal_observation")
         if observation is not None and infos[index].get("TimeLimit.truncated", False):
-            yield index, np.array(observation)  # its owner may use it again before the rollout ends
+            yield index, np.array(observation)  # a copy: the environment may reuse it before the rollout ends
 
 
-@np.errstate(over="ignore", invalid="ignore")  # who looks at the numbers tells what is not finite
+@np.errstate(over="ignore", invalid="ignore")  # the NaN guard names what is not finite
 def _complete(
     model: FastPPO,
     buffer: RolloutBuffer,
     observations: Array,
     actions: Array,
-    late: Sequence[tuple[int, int, Array]],
+    truncated: Sequence[tuple[int, int, Array]],
     dones: Array,
 ) -> Array:
-    """Values, log-probabilities and advantages of the rollout.
+    """Fill in values, log-probabilities and advantages of the rollout.
 
     :param observations: ``(steps + 1, n_envs, observation)``
     :param actions: ``(steps, n_envs, actions)``
-    :param late: step, environment and last observation of each episode that the time limit has cut off: what would have
-        followed is added to the reward of that step, as the critic values it.
+    :param truncated: step, environment and last observation of each truncated episode: the critic's discounted value of
+        that observation is added to the reward of that step.
     :param dones: ``(n_envs,)`` whether the last step ended an episode.
     :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
     network = model.network
     means, values = network.evaluate(observations)
-    if late:
-        steps, envs, last_observations = zip(*late, strict=True)
-        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(late), 1, -1))
+    if truncated:
+        steps, envs, last_observations = zip(*truncated, strict=True)
+        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(truncated), 1, -1))
         buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
     buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
     buffer.observations[...] = observations[:-1].reshape(buffer.observations.shape)
@@ -160,7 +162,7 @@ def _complete(
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
-    """``RolloutBuffer.compute_returns_and_advantage``, with all but the recursion itself done for all steps at once.
+    """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for all steps at once.
 
     :param last_values: ``(n_envs,)`` values of the observations after the last step.
     """

@@ -1,7 +1,7 @@
 """PPO's update: epochs of minibatches over one rollout, each with its gradient, clipping and a step of Adam.
 
-The same numbers as ``stable_baselines3.PPO.train`` makes. What does not depend on the parameters is computed for all
-minibatches of an epoch at once; what is only logged, after the epoch.
+It computes the same numbers as ``stable_baselines3.PPO.train``. Everything that does not depend on the parameters is
+computed for all minibatches of an epoch at once, and logged values after the epoch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
 from orchestrator.worker.training.fast.loss import Minibatch, Settings
 from orchestrator.worker.training.fast.network import Array, Layout
+from orchestrator.worker.training.sb3_internals import fused_adam
 
-Place = tuple[int, int, int]
-"""In an update: the epoch, the minibatch in it, and of how many; counted from 1."""
+MinibatchNumber = tuple[int, int, int]
+"""In an update: the epoch, the minibatch in it, both counted from 1, and the number of minibatches in an epoch."""
 
 
 class NonFiniteGradient(FloatingPointError):
-    """The gradient has left the finite numbers; the message names tensor, epoch and minibatch."""
+    """The gradient is not finite; the message names tensor, epoch and minibatch."""
 
 
 class Adam:
-    """torch's Adam over the flat vector: one call of its fused kernel a step."""
+    """torch's Adam over the flat vector, with one call of its fused kernel a step."""
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
         self.exp_avg, self.exp_avg_sq = np.zeros((2, size), dtype)
@@ -40,7 +41,7 @@ class Adam:
         self._count = torch.from_numpy(self.step)[0]
 
     def stepper(self, parameters: Array, gradients: Array, group: Mapping[str, Any]) -> Callable[[], None]:
-        """A function that takes one step, with the options of torch's parameter ``group``."""
+        """Return a function that takes one step with the options of torch's parameter ``group``."""
         first, second = ([moment] for moment in self._moments)
         vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
         (beta1, beta2), count = group["betas"], self._count
@@ -54,23 +55,25 @@ class Adam:
             "maximize": False,
         }
 
+        kernel = fused_adam()
+
         def step() -> None:
             self.step += 1.0
-            torch._fused_adam_(*vectors, first, second, [], [count], **options)
+            kernel(*vectors, first, second, [], [count], **options)
 
         return step
 
 
 class Update:
-    """All of ``PPO.train`` but schedules and logger.
+    """``PPO.train`` without schedules and logger.
 
-    With several ranks each has a part of every minibatch. Every rank adds up the gradients of all and takes the same
-    step; or rank 0, the parameter server, alone takes it, and sends the parameters to the others.
+    Each rank has a part of every minibatch. Either every rank adds up the gradients of all and takes the same step, or
+    rank 0, the parameter server, takes it alone and sends the parameters to the others.
     """
 
     def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
         self._layout, self._ranks, self._mode = layout, ranks, mode
-        # What travels between ranks: with the gradient how far the policy went, with the parameters whether to end.
+        # Exchanged between ranks in one vector: gradient and divergence, parameters and whether the update ends.
         self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
         self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
         self.adam = Adam(layout.size, self.parameters.dtype)
@@ -87,10 +90,10 @@ class Update:
     ) -> Losses:
         """Update the parameters.
 
-        :param order: called once an epoch, a permutation of the samples.
-        :param group: torch's parameter group: ``lr`` and Adam's other options.
-        :param seconds: ``backward_s`` and ``optimizer_s`` are added to.
-        :raises NonFiniteGradient:
+        :param order: called once an epoch; returns a permutation ``(n,)`` of the samples.
+        :param group: torch's parameter group with ``lr`` and Adam's other options.
+        :param seconds: its ``backward_s`` and ``optimizer_s`` are increased.
+        :raises NonFiniteGradient: the parameters of the flat vector are undefined then.
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
         logs, ended = [], False
@@ -133,11 +136,11 @@ class Update:
             self._minibatches[rows] = Minibatch(self._layout, self.parameters, self.gradients, rows)
         return self._minibatches[rows]
 
-    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: Place) -> bool:
-        """Unite the ranks' gradients and take the step, all alike or rank 0 for all.
+    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: MinibatchNumber) -> bool:
+        """Add up the ranks' gradients and take the step, on every rank or on rank 0 for all.
 
-        :return: whether the update ends here instead: the policy has gone further than ``target_kl`` allows.
-        :raises NonFiniteGradient:
+        :return: whether the update ends here instead, because the divergence exceeds what ``target_kl`` allows.
+        :raises NonFiniteGradient: no step is taken then.
         """
         ranks, limit = self._ranks, settings.target_kl
         if limit is not None:
@@ -156,8 +159,8 @@ class Update:
             ended = bool(self._parameters_and_end[-1])
         return ended
 
-    def _clip(self, max_grad_norm: float, place: Place) -> None:
-        """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient:"""
+    def _clip(self, max_grad_norm: float, place: MinibatchNumber) -> None:
+        """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient: the norm is not finite."""
         norm = math.sqrt(np.dot(self.gradients, self.gradients))
         if not math.isfinite(norm):
             for name, gradient in self._layout.named(self.gradients).items():

@@ -1,19 +1,14 @@
-"""How an attempt ends, and what is written about it.
-
-:class:`Facts` collects what becomes known while the attempt runs, so that its last word
-(``exit.json``) is as full as it can be however the attempt ends.
-"""
+"""How an attempt ends, and what ``exit.json`` says about it."""
 
 from __future__ import annotations
 
-import errno
 import sysconfig
 import time
 import traceback
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.messages import ExitRecord
 
 _TRACEBACK_LINES = 40
@@ -26,16 +21,16 @@ class Diverged(Exception):
 
 
 class RankLostError(Exception):
-    """The other ranks did not come, or do not answer any more."""
+    """The other ranks did not start, or do not answer any more."""
 
 
 class Interrupted(Exception):
-    """Asked to leave; a whole checkpoint stands."""
+    """The attempt stopped on request, at a whole checkpoint."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Facts:
-    """What is known of this attempt so far; the fields of :class:`ExitRecord`."""
+class AttemptFacts:
+    """What is known of the running attempt so far: the fields of :class:`ExitRecord`, however it ends."""
 
     started: float
     """:func:`time.monotonic` at the start of the process."""
@@ -57,24 +52,24 @@ class Facts:
         return time.monotonic() - self.started
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
-        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "started"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "started"}
         return ExitRecord(
             code=int(code),
             message=message,
             traceback=trace,
             wall_s=self.age_s(),
             cpu_s=time.process_time(),
-            **known,
+            **values,
         )
 
 
-def judge(error: BaseException) -> tuple[ExitCode, str, str]:
-    """Exit code, one-line message and traceback (its last lines) for whatever ended the attempt."""
+def classify(error: BaseException) -> tuple[ExitCode, str, str]:
+    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the attempt."""
     if isinstance(error, Interrupted):
         return ExitCode.INTERRUPTED, str(error), ""
     trace = "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-_TRACEBACK_LINES:])
     if is_disk_full(error):
-        return ExitCode.DISK_FULL, f"no space left: {error}", trace
+        return ExitCode.DISK_FULL, f"no space left on the disk: {error}", trace
     if isinstance(error, RankLostError):
         return ExitCode.RANK_LOST, str(error), trace
     if isinstance(error, Diverged):
@@ -83,7 +78,7 @@ def judge(error: BaseException) -> tuple[ExitCode, str, str]:
 
 
 def describe(error: BaseException) -> str:
-    """Type, message and place of an error in one line: a place in the user's own code where there is one."""
+    """Type, message and place of an error in one line; the place is in the user's own code where there is any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     text = " ".join(str(error).split())
@@ -93,9 +88,9 @@ def describe(error: BaseException) -> str:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk or an exhausted quota is behind ``error``."""
+    """Whether a full disk or an exhausted quota caused ``error``."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,0 +1,199 @@
+"""Stock PPO over several ranks, with gradients averaged by DistributedDataParallel or a parameter server.
+
+``PPO.train`` calls ``policy.evaluate_actions``. On a policy wrapped in DistributedDataParallel that would bypass the
+wrapper, and gradients would silently never be averaged. So the wrapped module has ``evaluate_actions`` as its
+``forward``, and the update is written out with the quantities that all ranks must agree on: mean and deviation of the
+advantages, and the divergence that ends an update. SAC and TD3 clip nothing between backward and step: averaging the
+gradients at each step is enough there (:func:`.gradient_exchange.average_gradients`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+from torch.nn import functional
+
+from orchestrator.core.worker_spec import Mode
+from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.ranks import moments_over_ranks
+from orchestrator.worker.training import batched_rollout
+from orchestrator.worker.training.fast.epochs import Losses
+from orchestrator.worker.training.fast.network import Array
+from orchestrator.worker.training.fast.ppo import explained_variance, record_update
+from orchestrator.worker.training.gradient_exchange import FlatGradients, step_on_server
+from orchestrator.worker.training.sb3_internals import ExtendedPPO
+
+Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+class _Evaluation(nn.Module):
+    """``policy.evaluate_actions`` as a forward pass: values, log-probabilities and entropy."""
+
+    def __init__(self, policy: ActorCriticPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: Any, actions: torch.Tensor) -> Evaluated:
+        return self.policy.evaluate_actions(observations, actions)
+
+
+class DistributedPPO(ExtendedPPO):
+    """``stable_baselines3.PPO`` of which each rank has a part of the environments, and so of every minibatch.
+
+    Ranks that share memory exchange their gradients as one vector; over the network DistributedDataParallel does it.
+    ``batch_size`` counts the rows of all ranks together. :meth:`join` must be called before :meth:`train`.
+    """
+
+    unsaved = ("_ranks", "_mode", "_evaluate", "_gradients")
+
+    def join(self, ranks: Group, mode: Mode) -> None:
+        self._ranks, self._mode = ranks, mode
+        self._evaluate: nn.Module = _Evaluation(self.policy)
+        self._gradients = FlatGradients(list(self.policy.parameters())) if ranks.shares_memory else None
+        if mode == "allreduce" and self._gradients is None:
+            self.policy.set_training_mode(False)
+            self._evaluate = ranks.parallel(self._evaluate, *self._example())
+        if type(self.policy.optimizer) is torch.optim.Adam:  # one kernel for all parameters
+            for group in self.policy.optimizer.param_groups:
+                group["fused"], group["foreach"] = True, False
+        # Several checks of every mean and deviation at every step; the NaN guard notices what is not finite anyway.
+        torch.distributions.Distribution.set_default_validate_args(False)
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """As in Stable-Baselines3, to rounding."""
+        if self.use_sde:
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+        rows_at_once = self.batch_size // self._ranks.size
+        return batched_rollout.collect(self, env, callback, rollout_buffer, n_rollout_steps, rows_at_once)
+
+    def _example(self) -> tuple[Any, torch.Tensor]:
+        """Observations and actions of one step, all zero."""
+        buffer: Any = self.rollout_buffer
+        if isinstance(buffer.observations, dict):
+            observations: Any = {key: buffer.to_torch(part[0]) for key, part in buffer.observations.items()}
+        else:
+            observations = buffer.to_torch(buffer.observations[0])
+        return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
+
+    def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
+        return actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else actions
+
+    def train(self) -> None:
+        """``PPO.train`` over all ranks. Every rank logs the same values: means over all of them."""
+        ranks, optimizer = self._ranks, self.policy.optimizer
+        clip_range, clip_range_vf = self.begin_update()
+        logs: list[list[float]] = []
+        ended, epochs, in_last_epoch = False, 0, 0
+        while epochs < self.n_epochs and not ended:
+            epochs, in_last_epoch = epochs + 1, 0
+            for samples in self.rollout_buffer.get(self.batch_size // ranks.size):
+                loss, logged, divergence = self._loss(samples, clip_range, clip_range_vf)
+                logs.append([*logged, loss.item()])
+                in_last_epoch += 1
+                ended = self.target_kl is not None and divergence > 1.5 * self.target_kl
+                if ended:
+                    break
+                if self._gradients is None:
+                    optimizer.zero_grad()
+                else:
+                    self._gradients.clear()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._step(optimizer)
+        means = np.array(logs) / ranks.size
+        ranks.all_reduce(means)
+        losses = _losses(means, in_last_epoch, epochs, ended=ended)
+        buffer = self.rollout_buffer
+        variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
+        std = torch.exp(self.policy.log_std).mean().item() if hasattr(self.policy, "log_std") else None
+        record_update(self, losses, variance, std, clip_range, clip_range_vf)
+
+    def _loss(
+        self, samples: Any, clip_range: float, clip_range_vf: float | None
+    ) -> tuple[torch.Tensor, list[float], float]:
+        """The loss of this rank's part of a minibatch, what is logged of it, and the divergence over all ranks.
+
+        Logged are policy, value and entropy loss, this rank's divergence, and the clipped share. Without ``target_kl``
+        the divergence returned is this rank's own.
+        """
+        values, log_prob, entropy = self._evaluate(samples.observations, self._as_actions(samples.actions))
+        log_ratio = log_prob - samples.old_log_prob
+        ratio = torch.exp(log_ratio)
+        with torch.no_grad():
+            own_divergence = ((ratio - 1) - log_ratio).mean().item()
+            clip_fraction = (torch.abs(ratio - 1) > clip_range).float().mean()
+        advantages, divergence = self._over_ranks(samples.advantages, own_divergence)
+        clipped = torch.clamp(ratio, 1 - clip_range, 1 + clip_range)
+        policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
+        values = values.flatten()
+        if clip_range_vf is not None:
+            values = samples.old_values + torch.clamp(values - samples.old_values, -clip_range_vf, clip_range_vf)
+        value_loss = functional.mse_loss(samples.returns, values)
+        entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
+        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+        logged = [policy_loss.item(), value_loss.item(), entropy_loss.item(), own_divergence, clip_fraction.item()]
+        return loss, logged, divergence
+
+    def _over_ranks(self, advantages: torch.Tensor, divergence: float) -> tuple[torch.Tensor, float]:
+        """Advantages normalised by mean and unbiased deviation over all ranks, and the mean divergence.
+
+        One exchange for both; what the hyperparameters do not need stays this rank's own.
+        """
+        count, ranks = len(advantages), self._ranks
+        normalizes = self.normalize_advantage  # several ranks have several samples
+        if not normalizes and self.target_kl is None:
+            return advantages, divergence
+        exact = advantages.double()
+        mean = exact.mean()
+        squares = (exact - mean).square().sum()
+        means, distances = moments_over_ranks(
+            ranks, count, np.array([mean.item(), divergence]), np.array([squares.item(), 0.0])
+        )
+        if normalizes:
+            deviation = math.sqrt(distances[0] / (count * ranks.size - 1))
+            advantages = ((exact - means[0]) / (deviation + 1e-8)).to(advantages.dtype)
+        return advantages, float(means[1])
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients of all ranks together and take the step."""
+        parameters, gradients = list(self.policy.parameters()), self._gradients
+
+        def step() -> None:
+            if gradients is None:
+                nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            else:
+                gradients.clip(self.max_grad_norm)
+            optimizer.step()
+
+        if self._mode == "parameter-server":
+            step_on_server(parameters, self._ranks, step, None if gradients is None else gradients.vector)
+            return
+        if gradients is not None:
+            gradients.vector.div_(self._ranks.size)
+            self._ranks.all_reduce(gradients.vector.numpy())
+        step()
+
+
+def _losses(logs: Array, in_last_epoch: int, epochs: int, *, ended: bool) -> Losses:
+    """:param logs: ``(minibatches, 6)``: what :meth:`DistributedPPO._loss` logs, and the loss itself."""
+    policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(logs, axis=0).tolist()
+    return Losses(
+        entropy_loss=entropy_loss,
+        policy_gradient_loss=policy_loss,
+        value_loss=value_loss,
+        approx_kl=float(np.mean(logs[-in_last_epoch:, 3])),
+        clip_fraction=clip_fraction,
+        loss=float(logs[-1, -1]),
+        epochs=epochs,
+        ended_at_kl=float(logs[-1, 3]) if ended else None,
+    )

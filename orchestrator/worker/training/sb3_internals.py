@@ -1,0 +1,116 @@
+"""Every private name of stable-baselines3 and torch that training uses, so that an upgrade changes one file.
+
+``tests/training/test_sb3_internals.py`` has a test for each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+from torch.optim import Adam, Optimizer, RMSprop
+
+LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = "_last_obs", "_last_original_obs", "_last_episode_starts"
+"""Attributes of a model: the observations that the next action is for, the same before normalisation (off-policy), and
+``(n_envs,)`` whether an episode starts with them. Loops write them through ``vars(model)``, without a call a step."""
+N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING = "_n_updates", "_episode_num", "_current_progress_remaining"
+"""Attributes of a model: epochs trained, episodes ended (off-policy), and the share of the training still to come."""
+HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
+_DYNAMO_DISABLE = "__dynamo_disable"
+
+
+def update_info_buffer(model: BaseAlgorithm) -> Callable[..., None]:
+    """The method that counts the ended episodes in a step's ``infos`` and ``dones`` towards ``ep_rew_mean``."""
+    return model._update_info_buffer
+
+
+def update_progress(model: OnPolicyAlgorithm, total_timesteps: int) -> None:
+    """Tell schedules how much of the training is left."""
+    model._update_current_progress_remaining(model.num_timesteps, total_timesteps)
+
+
+def setup_learn(model: BaseAlgorithm, total_timesteps: int, *, reset_num_timesteps: bool) -> BaseCallback:
+    """What ``learn()`` does first: reset the environments unless observations are there, make an empty callback.
+
+    ``time/fps`` of the logger is then over all attempts, as ``time/time_elapsed`` is.
+    """
+    _, callback = model._setup_learn(total_timesteps, None, reset_num_timesteps=reset_num_timesteps)
+    model._num_timesteps_at_start = 0
+    return callback
+
+
+def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:
+    """``venv`` with the wrappers that the model puts around its own: images transposed."""
+    return model._wrap_env(venv)
+
+
+def fused_adam() -> Callable[..., None]:
+    """Torch's kernel for one step of Adam over whole vectors."""
+    return torch._fused_adam_
+
+
+class ExtendedPPO(PPO):
+    """``stable_baselines3.PPO`` with public names in the place of the private ones that subclasses need."""
+
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are not written to ``model.zip``."""
+
+    def setup_done(self) -> None:
+        """Called when policy and rollout buffer have been made."""
+
+    def begin_update(self) -> tuple[float, float | None]:
+        """Training mode and the current learning rate are set. Returns the current clip range, and the values'."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        remaining = self._current_progress_remaining
+        limit = None if self.clip_range_vf is None else self.clip_range_vf(remaining)  # type: ignore[operator]
+        return self.clip_range(remaining), limit  # type: ignore[operator]
+
+    def count_epochs(self, epochs: int) -> int:
+        """Add to ``train/n_updates`` and return it."""
+        self._n_updates += epochs
+        return self._n_updates
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.setup_done()
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), *self.unsaved]
+
+
+def keep_compiler_out() -> None:
+    """Keep ``torch.optim`` from importing the compiler ``torch._dynamo`` (0.6 s, 70 MiB), which nothing here uses.
+
+    Four methods of ``Optimizer`` are wrapped in ``torch._disable_dynamo``: its first call imports the compiler, only to
+    ask for a version of the function that is not compiled, and keeps it on the function as ``__dynamo_disable``.
+    Without compilation the function itself is that version, so it is set beforehand. ``step`` of Adam and RMSprop
+    imports the compiler to mark a graph break, which has no effect outside of compilation: its wrapper is replaced by
+    one that sets the gradient mode alone.
+
+    Nothing changes when the compiler is loaded already, or when torch is built otherwise than expected.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        function = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if function is not None and not hasattr(function, _DYNAMO_DISABLE):
+            setattr(function, _DYNAMO_DISABLE, function)
+
+    for kind in (Adam, RMSprop):
+        plain_step = getattr(kind.step, "__wrapped__", None)
+        if plain_step is None or getattr(kind.step, "__name__", "") != "step" or hasattr(kind.step, "hooked"):
+            continue
+
+        def step(self: Optimizer, closure: Any = None, plain_step: Callable[..., Any] = plain_step) -> Any:
+            with torch.set_grad_enabled(self.defaults["differentiable"]):
+                return plain_step(self, closure)
+
+        kind.step = step  # type: ignore[method-assign]
