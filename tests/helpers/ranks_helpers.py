@@ -36,12 +36,13 @@ def together(
 ) -> list[Any]:
     """What ``function(ranks, *arguments)`` returns on each of ``size`` ranks, every one a process of its own.
 
-    :param function: of a module beside this one.
+    :param function: of a test module.
     """
     directory.mkdir(parents=True)
-    module = Path(inspect.getfile(function)).stem  # pytest imports test modules under names of its own
-    (directory / "call.pkl").write_bytes(pickle.dumps((module, function.__name__, arguments)))
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{worker.REPOSITORY}:{HERE}", **SECRET}
+    module = Path(inspect.getfile(function))  # pytest imports test modules under names of its own
+    (directory / "call.pkl").write_bytes(pickle.dumps((module.stem, function.__name__, arguments)))
+    search_path = f"{worker.REPOSITORY}:{HERE}:{module.parent}"
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path, **SECRET}
     logs = [directory / f"log-{rank}" for rank in range(size)]
     processes = []
     for rank, path in enumerate(logs):

@@ -19,7 +19,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed import ranks
+from orchestrator.worker.distributed import process_group, ranks
 from orchestrator.worker.distributed.process_group import Group
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
@@ -293,27 +293,27 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     cpu = torch.device("cpu")
     with pytest.raises(ranks.RanksError, match=r"WORLD_SIZE is unset: start it with `run`, or .* --nproc-per-node 2"):
-        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
+        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is 4"):
-        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
-    assert ranks.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
+        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
+    assert process_group.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name, value in {"MASTER_ADDR": "127.0.0.1", **helpers.SECRET}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ranks.RanksError, match=r"cannot meet: .* MASTER_PORT expected"):
-        ranks.join(2, "auto", cpu, tmp_path / "rendezvous")
+        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
 
 
 @pytest.mark.parametrize("told", ["soon", "-1", "0", "nan", "inf"])
 def test_a_patience_that_is_no_number_of_seconds_is_refused(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ranks.COLLECTIVE_TIMEOUT_VARIABLE, told)
+    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, told)
     with pytest.raises(
-        ranks.RanksError, match=f"{ranks.COLLECTIVE_TIMEOUT_VARIABLE} is '{told}': expected a number of seconds"
+        ranks.RanksError, match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{told}': expected a number of seconds"
     ):
-        ranks.timeout_s()
+        process_group.timeout_s()
 
 
 def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:

@@ -18,7 +18,7 @@ from ranks_intruder import Code
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.worker.distributed import ranks
+from orchestrator.worker.distributed import process_group
 from orchestrator.worker.distributed.exchange import MessageSigner
 from orchestrator.worker.distributed.ranks import RanksError
 from orchestrator.worker.runtime.exit_record import RankLostError
@@ -155,5 +155,5 @@ def test_without_a_secret_ranks_do_not_meet(
     else:
         monkeypatch.setenv(RANKS_SECRET_VARIABLE, secret)
     with pytest.raises(RanksError, match=rf"{RANKS_SECRET_VARIABLE} {found}.*openssl rand -hex 32"):
-        ranks.join(2, "auto", torch.device("cpu"), tmp_path / "rendezvous")
+        process_group.join(2, "auto", torch.device("cpu"), tmp_path / "rendezvous")
     assert not (tmp_path / "rendezvous").exists()

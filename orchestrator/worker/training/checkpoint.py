@@ -14,7 +14,6 @@ import pickle
 import re
 import shutil
 import time
-import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -216,7 +215,10 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-_PICKLE = types.SimpleNamespace(Unpickler=_Unpickler, load=pickle.load)
+class _PickleModule:
+    """:mod:`pickle` as ``torch.load`` uses it."""
+
+    Unpickler, load = _Unpickler, staticmethod(pickle.load)
 
 
 def load(content: bytes) -> dict[str, Any]:
@@ -230,5 +232,5 @@ def load(content: bytes) -> dict[str, Any]:
     if damaged is not None:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
     file.seek(0)
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, pickle_module=_PICKLE)
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, pickle_module=_PickleModule)
     return state
