@@ -147,7 +147,7 @@ class ExaminationAnswer:
     """The task that was asked for or chosen."""
     task_reason: str | None = None
     """Why it was chosen; None when it was asked for."""
-    spoilt: bool = False
+    process_exits: bool = False
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""

@@ -172,7 +172,7 @@ def ask(
                 index = busy.pop(child)
                 if isinstance(answer, ExaminationAnswer):
                     answers[index] = answer
-                    if not answer.spoilt:
+                    if not answer.process_exits:
                         idle.append(child)
                 elif child.answered and not child.hung and index not in repeated:
                     repeated.add(index)

@@ -74,16 +74,16 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
     "circle.xml": ("<mujoco><include file='round.xml'/></mujoco>", "error", "includes itself: circle.xml → round.xml"),
     "round.xml": ("<mujoco><include file='circle.xml'/></mujoco>", "error", "includes itself"),
     "no_mesh.xml": (cart(head="<asset><mesh file='no.stl'/></asset>"), "error", "names 'no.stl': no such file"),
-    "heavy.xml": (cart(geom='mass="1e9"'), "warning", "absurd mass"),
+    "heavy.xml": (cart(geom='mass="1e9"'), "warning", "implausible mass"),
     "weightless.xml": (cart(geom='mass="0"'), "error", "mass and inertia of moving bodies"),
     "idle.xml": (cart(actuator=""), "error", "has no actuators"),
     "unlimited.xml": (cart(actuator='<motor joint="x"/>'), "warning", "1 actuator has no ctrlrange ('0')"),
     "wild.xml": (cart(actuator=MOTOR.replace('"5"', '"1e12"')), "error", "physics diverges under random actions"),
-    "nan_mass.xml": (cart(geom='\nmass="nan"'), "error", "line 2: holds a NaN"),
-    "nan_key.xml": (cart(tail='<keyframe><key qpos="0 nan"/></keyframe>'), "error", "line 3: holds a NaN"),
+    "nan_mass.xml": (cart(geom='\nmass="nan"'), "error", "line 2: contains NaN"),
+    "nan_key.xml": (cart(tail='<keyframe><key qpos="0 nan"/></keyframe>'), "error", "line 3: contains NaN"),
     "inf.xml": (cart(actuator=MOTOR.replace('"5"', '"inf"')), "error", "gear of actuator '0': not a finite number"),
     "endless.xml": (cart(geom='mass="inf"'), "error", "mass of body '1'"),
-    "creeping.xml": (cart(head='<option timestep="1e-9"/>'), "error", "no training comes to an end"),
+    "creeping.xml": (cart(head='<option timestep="1e-9"/>'), "error", "training would never end"),
     "no_time.xml": (cart(head='<option timestep="0"/>'), "error", "option timestep is 0"),
     "junk.xml": (bytes(range(256)) * 20, "error", "is a binary file"),
     "noise.xml": (b"\x89\xff<\xfe\x81junk>" * 20, "error", "expected <mujoco>"),
@@ -91,14 +91,14 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
     "open.xml": (b"<mujoco><worldbody>", "error", "XML parse error"),
     "deep.xml": ("<mujoco>" + "<worldbody>" * 100_000, "error", "XML"),
     "twice.xml": (cart(tail='<worldbody><site name="s"/><site name="s"/></worldbody>'), "error", "repeated name 's'"),
-    "wide.xml": (cart().encode("utf-16"), "error", "is written in UTF-16"),
+    "wide.xml": (cart().encode("utf-16"), "error", "is encoded in UTF-16"),
     "shouted.xml": (cart().replace("mujoco", "MuJoCo"), "error", "the root element is <MuJoCo>, expected <mujoco>"),
     "hungry.xml": (cart(head='<size memory="900G"/>'), "error", "takes more than the"),
     "starved.xml": (cart(head='<size memory="1K"/>', tail=BALLS), "error", "increase <size memory="),
     "huge.xml": (cart(head='<size nconmax="100000000" njmax="1000000000"/>'), "error", "takes more than the"),
     "robot.xml": (URDF, "error", "is a URDF, which has no actuators"),
-    "package.xml": ("<package><name>x</name></package>", "fragment", "no MJCF: its root element is <package>"),
-    "part.xml": ("<mujocoinclude><site/></mujocoinclude>", "fragment", "a part for others to include"),
+    "package.xml": ("<package><name>x</name></package>", "fragment", "not an MJCF: the root element is <package>"),
+    "part.xml": ("<mujocoinclude><site/></mujocoinclude>", "fragment", "a part for other files to include"),
     "limb.xml": (f"<mujoco><actuator>{MOTOR}</actuator></mujoco>", "fragment", "a part of "),
     "whole.xml": (cart(actuator="", tail="<include file='limb.xml'/>"), "ok", ""),
     "scene.xml": ("<mujoco><worldbody><light/></worldbody></mujoco>", "fragment", "nothing in it moves"),
@@ -207,7 +207,7 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     answers = preflight.ask(requests, at_once=1, time_limit_s=30)
     assert [answer.problem for answer in answers[1::2]] == [None, None]
     for answer in answers[::2]:
-        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB that there are" in str(answer.problem)
+        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB available" in str(answer.problem)
 
 
 def test_who_crashed_is_told_from_who_was_examined_before(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_distance_is_the_way_along_x_that_is_paid_for(name: str) -> None:
         ("Ant-v5", "quadruped", {"main_body": 1.5}, "expected a whole number or text"),
         ("Ant-v5", "quadruped", {"frame_skip": 0}, "expected at least 1"),
         ("Ant-v4", "quadruped", {}, r'unknown task "gymnasium:Ant-v4"; did you mean "gymnasium:Ant-v5"\?'),
-        ("Reacher-v5", "arm", {}, r"of gymnasium's own there is: gymnasium:Ant-v5, gymnasium:HalfCheetah-v5"),
+        ("Reacher-v5", "arm", {}, r"the gymnasium environments are: gymnasium:Ant-v5, gymnasium:HalfCheetah-v5"),
     ],
 )
 def test_what_does_not_fit_is_answered_with_what_would(

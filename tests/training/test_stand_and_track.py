@@ -250,11 +250,11 @@ def test_the_last_action_is_the_one_before_this_step() -> None:
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("stand", {"push_speed": -1.0}, "push_speed = -1.0: expected 0 or more"),
+        ("stand", {"push_speed": -1.0}, "push_speed = -1.0: expected at least 0"),
         ("stand", {"push_period_s": 0}, "push_period_s = 0: expected more than 0"),
         ("stand", {"push_sped": 1}, 'did you mean "push_speed"'),
         ("track", {"forward_speed": 0.0}, "forward_speed = 0.0: expected more than 0"),
-        ("track", {"turn_rate": -0.1}, "turn_rate = -0.1: expected 0 or more"),
+        ("track", {"turn_rate": -0.1}, "turn_rate = -0.1: expected at least 0"),
         ("track", {"command_period_s": 0.0}, "command_period_s = 0.0: expected more than 0"),
         ("track", {"forward_speed": "fast"}, "expected a finite number"),
     ],

@@ -1,4 +1,4 @@
-"""A staged robot compiled, and whatever MuJoCo says of it brought into words with a place in the user's own files."""
+"""Compiling a staged robot, with MuJoCo's messages referring to the user's own files and lines."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ from orchestrator.worker.robots.env_check import UnfitError
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.worker.robots.model_checks import Findings
+    from orchestrator.worker.robots.model_checks import ModelFindings
 
 
-class SpoiltError(UnfitError):
-    """MuJoCo gave up midway, maybe with its locks held: the next robot might hang in this process."""
+class MujocoAbortedError(UnfitError):
+    """MuJoCo aborted, perhaps with locks held, so that the next robot might hang in this process."""
 
 
 _WARNING = "MuJoCo warning: "
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 
-def compile_staged(staged: Path, bundle: Bundle, findings: Findings, memory_mib: int | None) -> mujoco.MjModel:
-    """The model of the staged robot, so that what is checked is what will be trained; adds what MuJoCo warns of."""
+def compile_staged(staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None) -> mujoco.MjModel:
+    """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings to ``findings``."""
     from orchestrator.worker.envs.model_loading import load_model
 
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(output):
             model = load_model(staged)
     except ValueError as error:
-        place = str(staged)[: -len(bundle.main)]
-        message = str(error).replace(place, f"{bundle.origin}{os.sep}").strip()
+        prefix = str(staged)[: -len(bundle.main)]
+        message = str(error).replace(prefix, f"{bundle.origin}{os.sep}").strip()
         if "allocate memory" in message:
-            raise SpoiltError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
+            raise MujocoAbortedError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
         raise UnfitError(f"{_place(message, bundle)}: MuJoCo cannot compile it: {message}") from None
-    for warning in dict.fromkeys(" ".join(text.split()) for text in said.getvalue().split(_WARNING) if text.strip()):
+    for warning in dict.fromkeys(" ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()):
         if "contains a 'NaN'" in warning:
-            raise UnfitError(f"{_place_of_nan(bundle)}: holds a NaN, which is not a number; write one")
+            raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")
         (findings.notes if "deprecated" in warning else findings.warnings).append(f"MuJoCo says: {warning}")
     return model
 
 
 def too_large(memory_mib: int | None) -> str:
-    """The problem of a robot for which the memory does not suffice."""
-    limit = f"more than the {memory_mib:,} MiB that there are" if memory_mib else "too much"
-    return f"compiling and simulating it takes {limit}; look at <size memory=…> and at what is replicated"
+    """The message for a robot that needs more memory than is available."""
+    limit = f"more than the {memory_mib:,} MiB available" if memory_mib else "too much"
+    return f"compiling and simulating it takes {limit} of memory; check <size memory=…> and <replicate>"
 
 
 @contextlib.contextmanager
-def fatal_errors_told(xml: Path, memory_mib: int | None) -> Iterator[None]:
-    """What MuJoCo gives up on, such as too little memory for its contacts, becomes a :class:`SpoiltError`."""
+def translated_fatal_errors(xml: Path, memory_mib: int | None) -> Iterator[None]:
+    """Turn MuJoCo's fatal errors, such as too little memory for contacts, into :class:`MujocoAbortedError`."""
     import mujoco
 
     try:
         yield
     except mujoco.FatalError as error:
-        raise SpoiltError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
+        raise MujocoAbortedError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
     except MemoryError:
-        raise SpoiltError(f"{xml}: {too_large(memory_mib)}") from None
+        raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
     except RuntimeError as error:
-        if "unknown exception" not in str(error):  # of MuJoCo's compiler, when it runs out of memory
+        if "unknown exception" not in str(error):  # raised by MuJoCo's compiler when it runs out of memory
             raise
-        raise SpoiltError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
+        raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
 
 
 @contextlib.contextmanager
-def at_most(memory_mib: int | None) -> Iterator[None]:
-    """What asks for more memory than that gets a :class:`MemoryError`, or MuJoCo's own."""
+def memory_limit(memory_mib: int | None) -> Iterator[None]:
+    """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own error."""
     usual, hard = resource.getrlimit(resource.RLIMIT_AS)
     if memory_mib is None or sys.platform != "linux":
         yield
@@ -90,9 +90,9 @@ def at_most(memory_mib: int | None) -> Iterator[None]:
 
 
 def _place(message: str, bundle: Bundle) -> str:
-    """File and line that MuJoCo's message is about, as far as it can be told."""
+    """File and line that MuJoCo's message is about, as far as they can be determined."""
     lines = re.findall(r"line(?: number=)?\s*([1-9]\d*)", message, re.IGNORECASE)
-    if lines:  # the last: what goes wrong inside an include ends with the line of the <include>
+    if lines:  # the last one: an error inside an include ends with the line of the <include>
         return f"{bundle.origin / bundle.main}, line {lines[-1]}"
     element = re.search(r"Element '(\w+)', line 0", message)
     attribute = re.search(r"attribute:? '(\w+)'", message)

@@ -1,4 +1,4 @@
-"""Is a gymnasium environment, or what a user's entry point makes, fit for an algorithm of Stable-Baselines3?"""
+"""Check that an environment, gymnasium's or from a user's entry point, suits an algorithm of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """``str()`` of it is the answer's ``problem``."""
+    """The robot or environment cannot be trained; the message is the answer's ``problem``."""
 
 
 def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
     """Make the environment and take one random step.
 
     :param xml: the staged robot, where there is one.
-    :raises UnfitError:
+    :raises UnfitError: the environment cannot be made, does not follow gymnasium's API, or does not suit the algorithm.
     """
-    import gymnasium  # before the user's folder comes first: its random.py is not for us
+    import gymnasium  # before the user's folder is on the path: it may contain a random.py
 
     if request.search_path and request.search_path not in sys.path:
         sys.path.insert(0, request.search_path)
-    named = request.entry_point or request.env
+    name = request.entry_point or request.env
     try:
         if request.entry_point is not None:
             _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
@@ -44,18 +44,18 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
         )
         if not isinstance(env, gymnasium.Env):
             raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")
-        _try_out(env, request)
+        _take_step(env, request)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnfitError(f"{named}: gymnasium has no such environment ({error}){hint}") from None
+        raise UnfitError(f"{name}: gymnasium has no such environment ({error}){hint}") from None
     except user_env.EntryPointError as error:
-        looked = f" (looked in {request.search_path} too)" if request.search_path else ""
-        raise UnfitError(f"{named}: {error}{looked}") from None
+        searched = f" (looked in {request.search_path} too)" if request.search_path else ""
+        raise UnfitError(f"{name}: {error}{searched}") from None
     except UnfitError as error:
-        raise UnfitError(f"{named}: {error}") from None
+        raise UnfitError(f"{name}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise UnfitError(f"{named}: {exit_record.describe(error)}") from None
+        raise UnfitError(f"{name}: {exit_record.describe(error)}") from None
 
 
 def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
@@ -64,10 +64,10 @@ def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
     except TypeError as error:
         raise UnfitError(f"cannot be called with {', '.join(arguments)}: {error}") from None
     except ValueError:
-        pass  # a signature is not to be had from every callable; the call itself will tell
+        pass  # some callables have no signature; calling them shows whether the arguments fit
 
 
-def _try_out(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
+def _take_step(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
     try:
         _check_spaces(env, request)
         observation, _ = _of_length(env.reset(seed=0), 2, "reset", "observation, info")
@@ -81,7 +81,7 @@ def _try_out(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
-    """What the algorithm, or the fast learner where it is demanded, would refuse once it is launched."""
+    """Refuse what the algorithm, or the fast learner where it is required, would refuse after launch."""
     import numpy as np
     from gymnasium import spaces
 
@@ -104,7 +104,7 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
 
 
 def _misfits(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Iterator[str]:
-    """Why policy and learner do not suit the spaces, where they are asked for."""
+    """Why policy and learner, where requested, do not suit the spaces."""
     from gymnasium import spaces
 
     observations, policy = env.observation_space, request.policy
@@ -123,8 +123,8 @@ def _misfits(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Itera
 
 def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
     if not isinstance(returned, tuple) or len(returned) != length:
-        found = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
-        raise UnfitError(f"its {method}() returns {found}, expected {length}: {expected} (gymnasium.Env)")
+        result = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        raise UnfitError(f"its {method}() returns {result}, expected {length}: {expected} (gymnasium.Env)")
     return returned
 
 

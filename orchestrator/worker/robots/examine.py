@@ -1,4 +1,4 @@
-"""One compiled robot examined: its figures, what is wrong with it, and how fast it runs."""
+"""Examination of one compiled robot: model summary, static checks, simulation stability test."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.robots import model_checks
-from orchestrator.worker.robots.model_checks import Findings
-from orchestrator.worker.robots.model_summary import figures
-from orchestrator.worker.robots.stability_test import try_out
-from orchestrator.worker.tasks.actions import ActionMap, Floats, scaled
+from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.robots.model_summary import summarize
+from orchestrator.worker.robots.stability_test import check_stability
+from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
 
 
 def examine(
-    model: mujoco.MjModel,
-    findings: Findings,
-    *,
-    simulate_s: float,
-    task: Task | None = None,
+    model: mujoco.MjModel, findings: ModelFindings, *, simulate_s: float, task: Task | None = None
 ) -> dict[str, Any]:
-    """Adds to ``findings``, and returns the figures; ``steps_per_s`` is physics steps on one thread.
+    """Add to ``findings``; return the model summary with ``steps_per_s``, physics steps per second on one thread.
 
-    The model's numbers must be sound (:func:`orchestrator.worker.robots.model_checks.numbers`).
+    The model must have passed :func:`orchestrator.worker.robots.model_checks.numbers`.
 
-    :param simulate_s: CPU seconds that the simulation may take.
-    :param task: its starting pose and its way from actions to controls are what is tried out; None for those of a
-        task without options.
+    :param simulate_s: limit of the stability test in CPU seconds.
+    :param task: gives the starting pose and the mapping from actions to controls; None for those of a task with
+        default options.
     """
     data = mujoco.MjData(model)
-    known = {**figures(model, data), "steps_per_s": None}
+    summary = {**summarize(model, data), "steps_per_s": None}
     key = find_keyframe(model, None) if task is None else task.key
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
     findings.warnings += model_checks.actuators(model, key)
@@ -42,17 +38,10 @@ def examine(
     mujoco.mj_forward(model, data)
     findings.warnings += model_checks.start_contacts(model, data)
     if model.nv == 0:
-        return known
-    actions = None
+        return summary
+    actions, rest = None, np.zeros(model.nu)
     if model.nu:
         actions = scaled(model, key, None) if task is None else task.actions
-    rest = _rest(model, actions)
-    known["steps_per_s"] = try_out(model, data, pose, rest, actions, simulate_s, findings)
-    return known
-
-
-def _rest(model: mujoco.MjModel, actions: ActionMap | None) -> Floats:
-    """``(nu,)`` the control of an action of zeros."""
-    if actions is None:
-        return np.zeros(model.nu)
-    return np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
+        rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
+    summary["steps_per_s"] = check_stability(model, data, pose, rest, actions, simulate_s, findings)
+    return summary

@@ -211,9 +211,7 @@ class FileCollector:
     def _put(self, spot: FilePlace, content: bytes, named: str) -> None:
         earlier = self.sources.setdefault(spot.place, spot.source)
         if self._contents.setdefault(spot.place, content) != content:
-            raise BundleError(
-                f"{named}: would have the same path as {earlier} in a copy of the robot; rename one of them"
-            )
+            raise BundleError(f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them")
 
 
 def _exists(path: Path) -> bool:

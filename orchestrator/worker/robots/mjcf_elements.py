@@ -1,6 +1,6 @@
-"""The elements of an MJCF as they stand in its text, with the bytes that hold each attribute.
+"""The elements of an MJCF with the position of each attribute in the file.
 
-As lenient as MuJoCo's own parser, which allows ``--`` in comments, and quick whatever junk it is given.
+As lenient as MuJoCo's own parser, which allows ``--`` in comments, and linear in time for any input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Attribute:
     name: str
     value: str
     start: int
-    """Of the value, in bytes from the file's beginning, without the quotes."""
+    """Offset in bytes of the value, without the quotes."""
     end: int
 
 
@@ -34,16 +34,16 @@ class Element:
 
     @property
     def files(self) -> Iterator[Attribute]:
-        """``file``, and a cube texture's ``fileright`` … ``fileback``."""
+        """Attributes that name a file: ``file``, and a cube texture's ``fileright`` … ``fileback``."""
         return (attribute for attribute in self.attributes if attribute.name.startswith("file") and attribute.value)
 
 
 def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
-    """The root element, and all that are called one of ``tags``, in document order.
+    """The root element and all elements with one of ``tags``, in document order.
 
-    What is not well-formed ends them quietly: MuJoCo, which compiles the copy next, says what is wrong.
+    The iteration ends where the text is not well-formed: MuJoCo, which compiles the copy next, reports that.
     """
-    wanted = {tag.encode() for tag in tags}
+    encoded_tags = {tag.encode() for tag in tags}
     at, line, counted, is_root = 0, 1, 0, True
     while (at := content.find(b"<", at)) >= 0:
         closing = next((closing for opening, closing in _NO_TAGS if content.startswith(opening, at)), None)
@@ -55,7 +55,7 @@ def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
         tag = _TAG.match(content, at)
         if tag is None:
             return
-        if is_root or tag[1] in wanted:
+        if is_root or tag[1] in encoded_tags:
             is_root = False
             line += content.count(b"\n", counted, at)
             counted = at
@@ -64,9 +64,9 @@ def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
 
 
 def _attributes(content: bytes, start: int, end: int) -> Iterator[Attribute]:
-    for found in _ATTRIBUTE.finditer(content, start, end):
-        quotes = 2 if found[2] is not None else 3
-        yield Attribute(_text(found[1]), _text(found[quotes]), *found.span(quotes))
+    for match in _ATTRIBUTE.finditer(content, start, end):
+        quotes = 2 if match[2] is not None else 3
+        yield Attribute(_text(match[1]), _text(match[quotes]), *match.span(quotes))
 
 
 def escaped(text: str) -> bytes:

@@ -1,6 +1,6 @@
-"""What is wrong with a compiled robot as it stands, before anything moves: numbers, masses, limits, the start.
+"""Static checks of a compiled robot: numbers, masses, limits, starting pose, timestep.
 
-Each check returns messages: what, which element, why it matters, what to do.
+Each check yields messages that say what is wrong, with which element, why it matters, and what to do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ shown = functools.partial(listed, most=3)
 """The first few names of a list."""
 LONGEST_TIMESTEP_S = 0.05
 SHORTEST_TIMESTEP_S = 1e-7
-"""Below, one action takes a hundred thousand steps: minutes, and training years."""
+"""Below, one action takes a hundred thousand physics steps: training would take years."""
 HEAVIEST_KG = 1e6
 MASS_RATIO = 1e8
-"""Between the heaviest body and the lightest limb: the mass matrix has no more digits than double precision."""
+"""Largest ratio of the heaviest body to the lightest limb: beyond it the mass matrix loses all digits."""
 GYRATION = 10.0
-"""Radius of gyration, in sizes of the model, from which an inertia cannot belong to its body."""
+"""Radius of gyration, in sizes of the model, beyond which an inertia cannot be right."""
 DEEP = 0.75
 """Depth of a penetration at the start, in half-widths of the thinner part."""
 QUICK = 1.5
@@ -39,8 +39,8 @@ _PLANE, _MESH = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_MESH
 
 
 @dataclass(slots=True)
-class Findings:
-    """What is found of one robot, in the order it was found."""
+class ModelFindings:
+    """Problems, warnings and notes about one robot, in the order of the checks."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -48,22 +48,22 @@ class Findings:
 
 
 def numbers(model: mujoco.MjModel) -> Iterator[str]:
-    """Numbers with which nothing can be simulated; one message for each is a reason to stop."""
+    """Numbers with which no simulation is possible."""
     step = float(model.opt.timestep)
     if not (np.isfinite(step) and step > 0):
-        yield f"option timestep is {step:g}: no step can be taken with it; set a positive number of seconds"
+        yield f"option timestep is {step:g}: expected a positive number of seconds"
     elif step < SHORTEST_TIMESTEP_S:
-        yield f"option timestep is {step:g} s, with which no training comes to an end; robots take 0.0005 s to 0.01 s"
+        yield f"option timestep is {step:g} s, with which training would never end; robots need 0.0005 s to 0.01 s"
     if not np.isfinite(model.opt.gravity).all():
-        yield "option gravity is not finite"
+        yield "option gravity is not finite: expected three numbers"
     given: list[str] = []
     derived: list[str] = []
     for name in _FLOAT_FIELDS:
         values = getattr(model, name)
         if values.size and not np.isfinite(values).all():
             (derived if name.endswith("0") else given).append(_place_of_bad(model, name, values))
-    if found := given or derived:
-        yield f"{shown(found)}: not a finite number, so nothing computed from it is one either; correct it"
+    if places := given or derived:
+        yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
 
 
 def _float_fields() -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64])
 
 
 def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
-    """Actuators whose range nobody has given."""
+    """Actuators without a control range."""
     unlimited = []
     for number in range(model.nactuator):
         first = model.actuator_ctrladr[number]
@@ -96,24 +96,24 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
         joint = int(model.actuator_trnid[number, 0])
         on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
         around_keyframe = kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
-        if kind != "muscle" and not around_keyframe:  # those have a range of their own
+        if kind != "muscle" and not around_keyframe:  # muscles and these servos have a default range
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (
             f"{count(len(unlimited), 'actuator has', 'actuators have')} no ctrlrange ({shown(unlimited)}): actions "
-            "in [-1, 1] go to them as they are, which may be far too much or too little; give them a ctrlrange"
+            "in [-1, 1] are used as controls, which may be far too large or too small; give them a ctrlrange"
         )
 
 
 def masses(model: mujoco.MjModel) -> Iterator[str]:
-    """Masses and inertias that no robot has."""
+    """Implausible masses and inertias."""
     moving = np.flatnonzero(model.body_treeid >= 0) if model.nv else np.zeros(0, np.intp)
     if not moving.size:
         return
     heavy = [int(body) for body in moving if model.body_mass[body] > HEAVIEST_KG]
     if heavy:
         named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy]
-        yield f"absurd mass ({shown(named)}): MuJoCo counts in kg and metres; check units and density"
+        yield f"implausible mass ({shown(named)}): MuJoCo uses kg and metres; check units and density"
     for tree in range(model.ntree):
         limbs = np.unique(model.dof_bodyid[model.dof_treeid == tree])
         bodies = moving[model.body_treeid[moving] == tree]
@@ -122,8 +122,8 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
         light, most = float(model.body_subtreemass[lightest]), float(model.body_mass[heaviest])
         if light > 0 and most / light > MASS_RATIO:
             yield (
-                f"masses differ by a factor of {most / light:.1g} ({_body(model, heaviest)} {most:.3g} kg, what hangs "
-                f"on {_body(model, lightest)} {light:.3g} kg): the equations of motion lose their digits; check both"
+                f"masses differ by a factor of {most / light:.1g} ({_body(model, heaviest)} {most:.3g} kg, the limb "
+                f"from {_body(model, lightest)} on {light:.3g} kg): the equations of motion lose precision; check both"
             )
     size = float(max(model.stat.extent, model.geom_rbound.max(initial=0.0)))
     radii = np.sqrt(model.body_inertia[moving].max(axis=1) / np.maximum(model.body_mass[moving], 1e-300))
@@ -134,22 +134,22 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
         if model.body_mass[body] > 0 and radius > GYRATION * size
     ]
     if odd:
-        yield f"absurd inertia ({shown(odd)}), the model {size:.3g} m: it will hardly turn; check <inertial>"
+        yield f"implausible inertia ({shown(odd)}) in a model of {size:.3g} m: it will hardly turn; check <inertial>"
 
 
 def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
-    """Joints outside their limits, and controls outside their range, at the start and in keyframes."""
+    """Joints outside their limits and controls outside their range, at the start and in keyframes."""
     names = [f"'{model.key(number).name or number}'" for number in range(model.nkey)]
     if outside := _outside(model, start):
         yield (
             f"{count(len(outside), 'joint starts', 'joints start')} outside the limits ({shown(outside)}): the robot "
-            "is thrown back in the first moment; correct the starting pose or the range (and mind compiler angle)"
+            "is accelerated back at once; correct the starting pose or the range (check also compiler angle)"
         )
-    astray = {number: _outside(model, model.key_qpos[number]) for number in range(model.nkey) if number != key}
-    if found := [number for number, joints in astray.items() if joints]:
+    outside_in = {number: _outside(model, model.key_qpos[number]) for number in range(model.nkey) if number != key}
+    if wrong := [number for number, joints in outside_in.items() if joints]:
         yield (
-            f"{count(len(found), 'keyframe has', 'keyframes have')} joints outside their limits "
-            f"({shown([names[number] for number in found])}: {shown(astray[found[0]])}); correct qpos or the range"
+            f"{count(len(wrong), 'keyframe has', 'keyframes have')} joints outside their limits "
+            f"({shown([names[number] for number in wrong])}: {shown(outside_in[wrong[0]])}); correct qpos or the range"
         )
     low, high = model.actuator_ctrlrange.T
     slack = 1e-6 + 0.02 * (high - low)
@@ -163,22 +163,22 @@ def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:
 
 
 def _outside(model: mujoco.MjModel, qpos: Floats) -> list[str]:
-    """Joints beyond their limits by more than a fiftieth of their range."""
-    found = []
+    """Descriptions of joints beyond their limits by more than a fiftieth of their range."""
+    outside = []
     for joint in np.flatnonzero(model.jnt_limited).tolist():
         if joint_type(model, joint) not in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
             continue
         (low, high), at = model.jnt_range[joint], float(qpos[model.jnt_qposadr[joint]])
         slack = 1e-4 + 0.02 * (high - low)
         if at < low - slack or at > high + slack:
-            found.append(f"{joint_name(model, joint)} at {at:.3g}, range {low:.3g} to {high:.3g}")
-    return found
+            outside.append(f"{joint_name(model, joint)} at {at:.3g}, range {low:.3g} to {high:.3g}")
+    return outside
 
 
 def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
-    """Deep penetrations in the state of ``data``, which has been put through ``mj_forward``."""
-    ground: dict[str, float] = {}
-    inside: dict[str, float] = {}
+    """Deep penetrations in the state of ``data``, for which ``mj_forward`` has been called."""
+    surroundings: dict[str, float] = {}
+    own_parts: dict[str, float] = {}
     for contact in data.contact[: data.ncon]:
         first, second = (int(geom) for geom in contact.geom)
         if min(first, second) < 0:  # of a flex
@@ -188,22 +188,22 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         if -contact.dist < DEEP * thin:
             continue
         pair = " and ".join(_geom(model, geom) for geom in (first, second))
-        among = inside if all(moves) else ground
-        among[pair] = max(among.get(pair, 0.0), -float(contact.dist))
-    for found, what in (
-        (ground, "starts inside its surroundings"),
-        (inside, "starts with its own parts in each other"),
+        depths = own_parts if all(moves) else surroundings
+        depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))
+    for depths, what in (
+        (surroundings, "starts inside its surroundings"),
+        (own_parts, "starts with its own parts inside each other"),
     ):
-        if found:
-            named = [f"{pair}: {depth:.3g} m deep" for pair, depth in found.items()]
+        if depths:
+            named = [f"{pair}: {depth:.3g} m deep" for pair, depth in depths.items()]
             yield (
-                f"the robot {what} ({shown(named)}): the contact throws it off in the first moment; raise it, "
+                f"the robot {what} ({shown(named)}): the contact force throws it off at once; raise the robot, "
                 "correct the pose, or exclude the contact"
             )
 
 
 def _half_width(model: mujoco.MjModel, geom: int) -> float:
-    """Of the geom's thinnest side; infinite for a plane or height field, which have no inside to speak of."""
+    """Half-width of the geom's thinnest side; infinite for planes and height fields, which have no inside."""
     kind = int(model.geom_type[geom])
     if kind in (_PLANE, int(mujoco.mjtGeom.mjGEOM_HFIELD)):
         return float("inf")
@@ -214,10 +214,10 @@ def _half_width(model: mujoco.MjModel, geom: int) -> float:
 
 
 def timestep(model: mujoco.MjModel) -> Iterator[str]:
-    """Time steps too long, in themselves or for the stiffest servo."""
+    """A timestep too long for contacts or for the stiffest servo."""
     step = float(model.opt.timestep)
     if step > LONGEST_TIMESTEP_S:
-        yield f"option timestep is {step:g} s: contacts and collisions need 0.01 s or less; shorten it"
+        yield f"option timestep is {step:g} s: contacts need 0.01 s or less; shorten it"
     euler = int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_EULER)
     explicit = euler or int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_RK4)
     quick = []
@@ -241,8 +241,8 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
             quick.append((needed, joint_name(model, joint)))
     if quick:
         yield (
-            f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (of joint "
-            f"{shown([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, lower kp or kv, more armature"
+            f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (joint "
+            f"{shown([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, smaller kp or kv, or armature"
         )
 
 

@@ -1,11 +1,11 @@
-"""A robot with some of its attributes changed: ``model.*`` keys of the job file, applied to MuJoCo's MjSpec.
+"""A robot with changed attributes: ``model.*`` keys of the job file, applied to MuJoCo's MjSpec.
 
 ``{"geom.thigh.size": [0.05, 0.2], "actuator.*.gear": "*1.2", "option.timestep": 0.004}``: kind of element, name or
 pattern (``fnmatch``), attribute as MJCF spells it; the kinds in :data:`SINGLE` have no name. A list may be shorter
-where MJCF's may. ``"*1.2"``, alone or within a list, multiplies what the robot has. Patterns come first, then names.
+where MJCF's may. ``"*1.2"``, alone or within a list, multiplies the robot's value. Patterns are applied before names.
 
-The edited robot is written as MJCF in the notation and with all the digits of the specification, not as compiled, which
-MuJoCo saves with six digits; and what was written must compile to the edited robot.
+The edited robot is written as MJCF from the specification, with all digits (MuJoCo saves a compiled model with six).
+What was written must compile to the edited robot.
 """
 
 from __future__ import annotations
@@ -25,51 +25,37 @@ import mujoco
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_fields import differing_fields
-from orchestrator.worker.robots.spec_attributes import AttributeProblem, attribute_names, write
+from orchestrator.worker.robots.spec_attributes import AttributeEditError, attribute_names, set_attribute
 
 SINGLE = ("option", "compiler")
-LISTS = {
-    "actuator": "actuators",
-    "body": "bodies",
-    "camera": "cameras",
-    "equality": "equalities",
-    "geom": "geoms",
-    "hfield": "hfields",
-    "joint": "joints",
-    "key": "keys",
-    "light": "lights",
-    "material": "materials",
-    "mesh": "meshes",
-    "pair": "pairs",
-    "sensor": "sensors",
-    "site": "sites",
-    "tendon": "tendons",
-}
+_PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
+_KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
+LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
 """Kind of element → the MjSpec's list of them."""
 
 
 class EditError(Exception):
-    """The edits do not fit the robot; the message names the key and says what would."""
+    """The edits do not fit the robot; the message names the key and what would fit."""
 
 
 def edited(bundle: Bundle, edits: Mapping[str, Any]) -> Bundle:
-    """The bundle of the robot in ``bundle`` with ``edits``. The same edits give the same bundle.
+    """The bundle of the edited robot. The same edits give the same bundle.
 
     :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
-    :raises EditError: an edit matches nothing, does not fit, changes nothing, or MuJoCo refuses the outcome.
+    :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo refuses the result.
     """
     if not edits:
         return bundle
     with tempfile.TemporaryDirectory(prefix="edit-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MuJoCo's about the robot come again when it is examined
+        warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
         return _edited(bundle, _in_order(edits), Path(folder))
 
 
 def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundle:
-    # Below the user's own folders: ".." may make their names part of the bundle.
+    # At the user's own path below the folder: ".." may make names of parent folders part of the bundle.
     main = bundle.write(folder / bundle.origin.relative_to(bundle.origin.anchor))
 
-    def in_users_words(error: Exception) -> str:
+    def with_users_paths(error: Exception) -> str:
         staged = str(main)[: -len(bundle.main)]
         return " ".join(str(error).replace(staged, f"{bundle.origin}/").split())
 
@@ -77,7 +63,7 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
         spec = mujoco.MjSpec.from_file(str(main))
         model = spec.compile()
     except ValueError as error:
-        raise EditError(f"MuJoCo cannot compile it: {in_users_words(error)}") from None
+        raise EditError(f"MuJoCo cannot compile it: {with_users_paths(error)}") from None
     spec = mujoco.MjSpec.from_file(str(main))
     written: dict[tuple[str, int, str], str] = {}
     for key, value in edits:
@@ -87,11 +73,11 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
         try:
             before, model = model, spec.copy().compile()
         except ValueError as error:
-            raise EditError(f"model.{key} = {_shown(value)}: MuJoCo refuses it: {in_users_words(error)}") from None
+            raise EditError(f"model.{key} = {_shown(value)}: MuJoCo refuses it: {with_users_paths(error)}") from None
         if has_changed and not differing_fields(before, model):
             raise EditError(
                 f"model.{key} = {_shown(value)}: changes nothing in the compiled robot; another attribute overrides it"
-                " (fromto: pos and quat; mass: density; an explicit inertia: what its geoms weigh), or none uses it"
+                " (fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
             )
     _name_files_of_attached(spec, model, main.parent)
     spec.compiler.savecompiled = spec.compiler.savecanonical = False
@@ -100,7 +86,7 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
 
 
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
-    """Give files of sub-models their full paths: MJCF has one directory for all, and a sub-model its own."""
+    """Give files of sub-models their full paths: written MJCF has one asset directory, but each sub-model its own."""
     paths: bytes = model.paths
     meshdir, texturedir = folder / spec.compiler.meshdir, folder / spec.compiler.texturedir
     for assets, places, directory in (
@@ -116,7 +102,7 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
 
 
 def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> Bundle:
-    """The bundle of what was written, when it compiles to ``model`` with nothing else at hand."""
+    """The bundle of the written MJCF, if a copy of it alone compiles to ``model``."""
     try:
         robot = collect(main)
         differing = differing_fields(model, mujoco.MjModel.from_xml_path(str(robot.write(again))))
@@ -124,14 +110,15 @@ def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> 
         raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
     if differing:
         raise EditError(
-            f"the edited robot cannot be written as MJCF: MuJoCo loses {', '.join(differing[:5])}; edit a copy by hand"
+            f"the edited robot cannot be written as MJCF: MuJoCo's writer loses "
+            f"{', '.join(differing[:5])}; edit a copy of the file by hand"
         )
     users_main = bundle.origin / bundle.main
     return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
 
 
 def _in_order(edits: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Patterns, then names, so that the more special one wins; by key, so that the outcome is always the same."""
+    """Patterns before names, so that the more specific edit wins; then by key, so that the result is reproducible."""
     return sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
 
 
@@ -140,29 +127,28 @@ def _is_pattern(key: str) -> bool:
 
 
 def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:
-    """Write one edit into ``spec``; whether that changed any value there.
+    """Apply one edit to ``spec``; return whether it changed a value.
 
-    :param written: which pattern wrote an attribute of an element already.
+    :param written: the pattern that has already set an attribute, by kind, number of the element and attribute.
     """
     kind, _, rest = key.partition(".")
     name, _, attribute = rest.rpartition(".")
-    found = _matching(spec, key, kind, name)
     has_changed = False
-    for number, element in found:
+    for number, element in _matching(spec, key, kind, name):
         here = f"model.{key}" + (f": {kind} {element.name!r}" if _is_pattern(key) else "")
         other = written.setdefault((kind, number, attribute), key) if _is_pattern(key) else key
         if other != key:
             raise EditError(f"{here} is edited by model.{other} too; leave one of them out, or name the element")
         try:
-            has_changed |= write(element, kind, attribute, value)
-        except AttributeProblem as problem:
+            has_changed |= set_attribute(element, kind, attribute, value)
+        except AttributeEditError as problem:
             hint = _suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
 
 
 def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple[int, Any]]:
-    """The elements that an edit means, with their numbers among those of their kind."""
+    """The elements that an edit applies to, with their numbers among those of their kind."""
     if kind in SINGLE:
         if name:
             raise EditError(f"model.{key}: there is one {kind} only; write model.{kind}.{key.rpartition('.')[2]}")
@@ -171,19 +157,19 @@ def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple
         raise EditError(f"model.{key}: unknown kind of element{_suggested(kind, (*SINGLE, *LISTS))}")
     elements = list(getattr(spec, LISTS[kind]))
     named = [(number, element) for number, element in enumerate(elements) if element.name == name]
-    found = named or [
+    matches = named or [
         (number, element) for number, element in enumerate(elements) if fnmatch.fnmatchcase(element.name, name)
     ]
-    if not found:
+    if not matches:
         what = "matches" if _is_pattern(name) else "is called"
         names = [element.name for element in elements if element.name]
         raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{_suggested(name, names)}")
-    return found
+    return matches
 
 
-def _suggested(word: str, known: Iterable[str]) -> str:
-    """The likely ones first; all of them where there are few."""
-    names = list(dict.fromkeys(known))
+def _suggested(word: str, valid: Iterable[str]) -> str:
+    """A hint with similar names, or with all names where none is similar."""
+    names = list(dict.fromkeys(valid))
     plain = re.sub(r"[*?\[\]]", "", word)
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     near += [name for name in names if plain and plain in name and name not in near][: 3 - len(near)]

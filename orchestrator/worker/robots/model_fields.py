@@ -11,11 +11,11 @@ import numpy as np
 
 RELATIVE = 1e-9
 _NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
-"""Where files were read from; and materials, of which MJCF as MuJoCo writes it cannot say "none"."""
+"""Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot write "none"."""
 
 
 def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> list[str]:
-    """Names of the fields of MjModel, with ``opt``, ``vis`` and ``stat``, that are not equal to :data:`RELATIVE`."""
+    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than :data:`RELATIVE`."""
     return [name for name, one, other in _fields(first, second, "") if not _equal(one, other)]
 
 

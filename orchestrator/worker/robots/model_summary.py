@@ -1,4 +1,4 @@
-"""The figures of a compiled robot: sizes, structure, parts by name, memory."""
+"""Summary of a compiled robot: sizes, structure, names of parts, memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MIB = 1 << 20
 _FREE, _BALL, _SLIDE = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL, mujoco.mjtJoint.mjJNT_SLIDE
 
 
-def figures(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
-    """What ``check`` tells of a robot; values are numbers, text, lists of text, and counts by kind."""
+def summarize(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
+    """What ``check`` shows for a robot; values are numbers, text, lists of text, and counts by kind."""
     return {
         "nq": model.nq,
         "nv": model.nv,
@@ -39,10 +39,10 @@ def figures(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
 
 
 def root_type(model: mujoco.MjModel) -> str:
-    """How the largest moving tree hangs on the world.
+    """How the largest moving tree is connected to the world.
 
-    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (it runs on rails); ``ball``; ``fixed`` (bolted
-    to the world, or turning about a fixed hinge); ``none`` where nothing moves.
+    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``; ``fixed`` (bolted to the
+    world, or turning about a fixed hinge); ``none`` where nothing moves.
     """
     if model.nv == 0:
         return "none"
@@ -59,10 +59,7 @@ def root_type(model: mujoco.MjModel) -> str:
     return "ball" if _BALL in kinds else "fixed"
 
 
-_DYNAMICS = {
-    mujoco.mjtDyn.mjDYN_INTEGRATOR: "intvelocity",
-    mujoco.mjtDyn.mjDYN_MUSCLE: "muscle",
-}
+_DYNAMICS = {mujoco.mjtDyn.mjDYN_INTEGRATOR: "intvelocity", mujoco.mjtDyn.mjDYN_MUSCLE: "muscle"}
 _GAINS = {
     mujoco.mjtGain.mjGAIN_MUSCLE: "muscle",
     mujoco.mjtGain.mjGAIN_DCMOTOR: "dcmotor",
@@ -73,9 +70,9 @@ _GAINS = {
 
 
 def actuator_kind(model: mujoco.MjModel, number: int) -> str:
-    """The MJCF element that makes such an actuator; ``general`` where there is none.
+    """The MJCF element that gives such an actuator; ``general`` where no special one does.
 
-    The compiled model has only gain, bias and activation; the elements' own settings of them are in MuJoCo's
+    The compiled model has only gain, bias and activation; what each element sets them to is documented in MuJoCo's
     XML reference, section "actuator".
     """
     gain = mujoco.mjtGain(int(model.actuator_gaintype[number]))

@@ -1,9 +1,9 @@
-"""Are these robots, tasks and environments fit to be trained? Asked in a child process before any launch.
+"""Examines robots, tasks and environments in a child process before any launch.
 
-``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` a line from stdin and
-answers each
-with one :class:`ExaminationAnswer` a line on stdout, until the end of its input or a ``spoilt`` answer. Whatever is
-wrong with a robot or environment is an answer's ``problem``, never a traceback. Only what is needed is imported.
+``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` per line from stdin and
+writes one :class:`ExaminationAnswer` per line to stdout, until the end of its input or an answer with
+``process_exits``. Anything wrong with a robot or environment is an answer's ``problem``, never a traceback. Heavy
+modules are imported only when a request needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.compiling import SpoiltError, at_most, compile_staged, fatal_errors_told, too_large
+from orchestrator.worker.robots.compiling import (
+    MujocoAbortedError,
+    compile_staged,
+    memory_limit,
+    too_large,
+    translated_fatal_errors,
+)
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
@@ -29,7 +35,7 @@ from orchestrator.worker.runtime import exit_record, lifeline
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.worker.robots.model_checks import Findings
+    from orchestrator.worker.robots.model_checks import ModelFindings
 
 PRESET = "gymnasium:"
 PARTS = ("include", "model")
@@ -40,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
 def check(request: ExaminationRequest) -> ExaminationAnswer:
-    """Answer one request; never raises for anything the request brings along."""
+    """Answer one request; never raises because of what the request names."""
     try:
         with contextlib.ExitStack() as cleanup:
             return _examine(request, cleanup)
@@ -51,24 +57,24 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         return ExaminationAnswer(problem=" ".join(problem.split()), errno=error.errno)
     except MemoryError:
         problem = f"{request.xml}: {too_large(request.memory_mib)}"
-    except Exception as error:  # whoever's bug it is, the other requests want their answers
+    except Exception as error:  # the other requests must be answered, whatever caused this
         problem = exit_record.describe(error)
     return ExaminationAnswer(problem=" ".join(problem.split()))
 
 
 def _refused(error: BundleError | UnfitError) -> ExaminationAnswer:
-    return ExaminationAnswer(problem=" ".join(str(error).split()), spoilt=isinstance(error, SpoiltError))
+    return ExaminationAnswer(problem=" ".join(str(error).split()), process_exits=isinstance(error, MujocoAbortedError))
 
 
 def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
     is_environment = request.env is not None or request.entry_point is not None
     xml = None if request.xml is None else Path(request.xml)
     if request.search_path and not is_environment and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)  # where a task of the user's own is
+        sys.path.insert(0, request.search_path)  # for the user's own task
         if request.task is not None:
             from orchestrator.worker.tasks import find_task
 
-            with contextlib.suppress(ValueError):  # told later; but what it imports is not to count as the robot's
+            with contextlib.suppress(ValueError):  # reported later; imported before the memory limit
                 find_task(request.task)
     if xml is None and request.task is not None and request.task.startswith(PRESET):
         from orchestrator.worker.tasks import presets
@@ -78,21 +84,21 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
         except ValueError as error:
             raise UnfitError(str(error)) from None
     if not is_environment and (xml is None or not (request.task or request.alone)):
-        raise UnfitError("needs a robot (xml) and a task, or an env or entry_point")
+        raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
         check_environment(request, None)
         return ExaminationAnswer()
-    kind, includes = _look(xml)
-    if kind == "robot" and request.alone:
+    root_tag, includes = _root_and_includes(xml)
+    if root_tag == "robot" and request.alone:
         return _examine_urdf(request, xml)
-    if kind == "mujocoinclude" and request.alone:
-        return ExaminationAnswer(fragment="a part for others to include (<mujocoinclude>), no robot of its own")
-    if kind not in (None, "robot") and kind.lower() != "mujoco" and request.alone:
-        told = f"{xml}: the root element is <{kind}>, expected <mujoco>"
-        return ExaminationAnswer(problem=told, fragment=f"no MJCF: its root element is <{kind}>")
+    if root_tag == "mujocoinclude" and request.alone:
+        return ExaminationAnswer(fragment="a part for other files to include (<mujocoinclude>), not a robot")
+    if root_tag not in (None, "robot") and root_tag.lower() != "mujoco" and request.alone:
+        problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
+        return ExaminationAnswer(problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>")
     try:
         answer = _examine_robot(request, xml, is_environment, cleanup)
-    except (BundleError, UnfitError) as error:  # includes are told all the same
+    except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
         answer = _refused(error)
     return dataclasses.replace(answer, includes=includes if request.alone else ())
 
@@ -105,7 +111,7 @@ def _examine_robot(
         from orchestrator.worker.robots.model_edits import EditError, edited
 
         try:
-            with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+            with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
                 bundle = edited(bundle, request.model_edits)
         except EditError as error:
             raise UnfitError(f"{xml}: {error}") from None
@@ -115,21 +121,21 @@ def _examine_robot(
     import mujoco
 
     from orchestrator.worker.robots import model_checks
-    from orchestrator.worker.robots.model_summary import figures
+    from orchestrator.worker.robots.model_summary import summarize
 
-    findings = model_checks.Findings()
+    findings = model_checks.ModelFindings()
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
-    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+    with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
         findings.problems += model_checks.numbers(model)
         if findings.problems:
-            answer = _told(answer, findings, figures(model, mujoco.MjData(model)))
+            answer = _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
         elif is_environment:
-            answer = _judge_model(model, answer, findings, request)
+            answer = _examine_model(model, answer, findings, request)
         else:
-            answer = _judge_task(model, answer, findings, request, staged.name)
+            answer = _examine_task(model, answer, findings, request, staged.name)
             if model.nv == 0:
-                answer = dataclasses.replace(answer, fragment=f"no robot: {NOTHING_MOVES}")
+                answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
     if is_environment and answer.problem is None:
         check_environment(request, staged)
     if answer.problem is None:
@@ -138,19 +144,19 @@ def _examine_robot(
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
 
 
-def _judge_model(
-    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest
+def _examine_model(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest
 ) -> ExaminationAnswer:
-    """The robot of somebody else's environment: how it is moved is not ours to judge, so only warnings come of it."""
+    """Examine the robot of another environment, which may use it in its own way: every problem is only a warning."""
     from orchestrator.worker.robots.examine import examine
 
-    known = examine(model, findings, simulate_s=request.simulate_s)
+    summary = examine(model, findings, simulate_s=request.simulate_s)
     findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
-    return _told(answer, findings, known)
+    return _with_findings(answer, findings, summary)
 
 
-def _judge_task(
-    model: mujoco.MjModel, answer: ExaminationAnswer, findings: Findings, request: ExaminationRequest, robot: str
+def _examine_task(
+    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest, robot: str
 ) -> ExaminationAnswer:
     import numpy as np
 
@@ -170,9 +176,9 @@ def _judge_task(
             task = make_task(name, model, request.task_options)
             simulation = Simulation(model, task, n_envs=1, seed=0, robot=robot)
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
-        except ValueError as error:  # a robot alone may be meant for a task of the user's own
+        except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
-    known = examine(
+    summary = examine(
         model, findings, simulate_s=request.simulate_s, task=None if simulation is None else simulation.task
     )
     if simulation is not None and not findings.problems:
@@ -180,67 +186,69 @@ def _judge_task(
             simulation.reset()
             result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
             if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
-                findings.problems.append("observation or reward is not finite after one step with zero action")
+                findings.problems.append("observation or reward is not finite after one step with an action of zeros")
         except (ValueError, PhysicsDiverged) as error:
             findings.problems.append(str(error))
-    return _told(answer, findings, known)
+    return _with_findings(answer, findings, summary)
 
 
-def _told(answer: ExaminationAnswer, findings: Findings, figures: Mapping[str, object]) -> ExaminationAnswer:
+def _with_findings(
+    answer: ExaminationAnswer, findings: ModelFindings, summary: Mapping[str, object]
+) -> ExaminationAnswer:
     return dataclasses.replace(
         answer,
         problem="; ".join(findings.problems) or None,
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
-        figures=figures,
+        figures=summary,
     )
 
 
-def _look(xml: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Tag of the root element (None where there is none to be seen) and the real paths of what the file includes."""
+def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Tag of the root element (None if the file has none) and the real paths of the files it includes."""
     content = read_regular_file(xml, str(xml))
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise BundleError(f"{xml}: is written in UTF-16, which MuJoCo cannot read; save it as UTF-8")
-    found = list(elements(content, PARTS))
-    if not found or not _NAME.fullmatch(found[0].tag):
+        raise BundleError(f"{xml}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8")
+    tags = list(elements(content, PARTS))
+    if not tags or not _NAME.fullmatch(tags[0].tag):
         return None, ()
-    names = [attribute.value for element in found if element.tag in PARTS for attribute in element.files]
-    return found[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
+    names = [attribute.value for element in tags if element.tag in PARTS for attribute in element.files]
+    return tags[0].tag, tuple(os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names)
 
 
 def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
-    """MuJoCo reads these, but they describe no actuators."""
+    """Examine a URDF, which MuJoCo can compile but which describes no actuators."""
     from orchestrator.worker.envs.model_loading import load_model
     from orchestrator.worker.robots.examine import examine
-    from orchestrator.worker.robots.model_checks import Findings
+    from orchestrator.worker.robots.model_checks import ModelFindings
 
-    findings = Findings()
-    with at_most(request.memory_mib), fatal_errors_told(xml, request.memory_mib):
+    findings = ModelFindings()
+    with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
         try:
             model = load_model(xml)
         except ValueError as error:
             raise UnfitError(f"{xml}: is a URDF, and MuJoCo cannot compile it: {error}") from None
-        known = examine(model, findings, simulate_s=request.simulate_s)
+        summary = examine(model, findings, simulate_s=request.simulate_s)
     advice = "is a URDF, which has no actuators: save it as MJCF (mujoco.mj_saveLastXML) and add an <actuator> section"
     findings.problems.insert(0, f"{xml}: {advice}")
-    return _told(ExaminationAnswer(), findings, known)
+    return _with_findings(ExaminationAnswer(), findings, summary)
 
 
 def main() -> NoReturn:
-    lifeline.attach()  # an environment that hangs must not outlive whoever asked
-    # stdout belongs to the answers alone: what MuJoCo's C code or a user's environment prints goes to stderr.
-    answers_to = os.fdopen(os.dup(1), "wb")
+    lifeline.attach()  # a hanging environment must not outlive the process that asked
+    # stdout is for answers only: output of MuJoCo's C code or a user's environment goes to stderr.
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     import orchestrator.worker.envs.simulation  # noqa: F401 - before the first question: most likely it is needed
 
     for line in sys.stdin.buffer:
         answer = check(ExaminationRequest.from_line(line))
-        answers_to.write(answer.to_line())
-        answers_to.flush()
-        if answer.spoilt:
+        answers.write(answer.to_line())
+        answers.flush()
+        if answer.process_exits:
             break
     sys.stderr.flush()
-    os._exit(0)  # the interpreter's own way out would wait for threads of the user's
+    os._exit(0)  # a normal exit would wait for the threads of the user's code
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ SHORTER = frozenset(
         "data",
     ]
 )
-"""Attributes of which MJCF takes fewer values than there are; the others keep theirs."""
+"""Attributes for which MJCF accepts fewer values than there are; the remaining values stay."""
 HIDDEN = frozenset(
     [
         "alt",
@@ -81,10 +81,10 @@ HIDDEN = frozenset(
         "saveinertial",
     ]
 )
-"""What an MjSpec element has besides, which an edit has no business with (or, like inertia, under another name)."""
+"""Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name in MJCF)."""
 
 Cell = tuple[str, int, float]
-"""``(vector, index, factor)``: a number of an actuator's parameter vectors, and what to multiply it with."""
+"""``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is stored with."""
 _POSITION = {
     "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
     "kv": [[("biasprm", 2, -1.0)]],
@@ -93,16 +93,10 @@ _POSITION = {
 }
 _MUSCLE = {
     name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)] for index in indices]
-    for name, indices in {
-        "range": (0, 1),
-        "force": (2,),
-        "scale": (3,),
-        "lmin": (4,),
-        "lmax": (5,),
-        "vmax": (6,),
-        "fpmax": (7,),
-        "fvmax": (8,),
-    }.items()
+    for name, indices in [
+        ("range", (0, 1)),
+        *((name, (2 + i,)) for i, name in enumerate(("force", "scale", "lmin", "lmax", "vmax", "fpmax", "fvmax"))),
+    ]
 }
 _ACTUATOR = mujoco.mjtActuator
 SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
@@ -122,18 +116,18 @@ SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
         "tausmooth": [[("dynprm", 2, 1.0)]],
     },
 }
-"""Attributes that an actuator has by the element it is written with; one list of cells for each of its values."""
+"""Attributes of an actuator that depend on its MJCF element; one list of cells for each value."""
 ENUMS = {
     "cone": mujoco.mjtCone,
     "integrator": mujoco.mjtIntegrator,
     "jacobian": mujoco.mjtJacobian,
     "solver": mujoco.mjtSolver,
 }
-"""Options that MjOption holds as numbers."""
+"""Options that MjOption stores as numbers."""
 
 
-class AttributeProblem(Exception):
-    """What is wrong with a value, or that there is no such attribute."""
+class AttributeEditError(Exception):
+    """There is no such attribute, or the value does not fit it."""
 
     def __init__(self, message: str, *, is_unknown: bool = False) -> None:
         super().__init__(message)
@@ -142,21 +136,21 @@ class AttributeProblem(Exception):
 
 def attribute_names(element: Any, kind: str) -> list[str]:
     """Every attribute that can be edited, as MJCF spells it."""
-    mjcf = {spec: name for name, spec in RENAMED.items()}
+    mjcf_names = {spec: name for name, spec in RENAMED.items()}
     own = [name for name in dir(element) if not name.startswith(("_", "set_"))]
-    names = [mjcf.get(name, name) for name in own if name not in HIDDEN or name in mjcf]
+    names = [mjcf_names.get(name, name) for name in own if name not in HIDDEN or name in mjcf_names]
     names += ["type"] if kind in ("geom", "site") else []
     names += ORIENTATIONS if hasattr(element, "alt") else ()
     return sorted({*names, *_shortcuts(element, kind)})
 
 
-def write(element: Any, kind: str, attribute: str, value: Any) -> bool:
-    """Set an attribute of an MjSpec element; whether it was another before.
+def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
+    """Set an attribute of an MjSpec element; return whether its value changed.
 
-    :raises AttributeProblem: there is none, or ``value`` does not fit it.
+    :raises AttributeEditError: there is no such attribute, or ``value`` does not fit it.
     """
     if attribute not in attribute_names(element, kind):
-        raise AttributeProblem(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
+        raise AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
     if cells := _shortcuts(element, kind).get(attribute):
         return _write_cells(element, cells, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
@@ -167,14 +161,14 @@ def write(element: Any, kind: str, attribute: str, value: Any) -> bool:
         new = _choice(ENUMS[attribute] if kind == "option" else type(current), attribute, value)
     elif isinstance(current, bool | str):
         if type(value) is not type(current):
-            raise AttributeProblem(
-                f"expected {'true or false' if isinstance(current, bool) else 'text'}, found {value}"
+            raise AttributeEditError(
+                f"expected {'true or false' if isinstance(current, bool) else 'text'}, found {value!r}"
             )
         new = value
     elif isinstance(current, int | float):
         (new,) = _numbers([float(current)], attribute, value)
         if isinstance(current, int) and not (new.is_integer() and abs(new) < 2**31):
-            raise AttributeProblem(f"{attribute} takes a whole number of 32 bits, found {new:.15g}")
+            raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new:.15g}")
         new = type(current)(new)
     else:
         old = [float(number) for number in current]
@@ -191,7 +185,7 @@ def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Cell]]]:
 
 def _write_cells(element: Any, cells: Sequence[Sequence[Cell]], attribute: str, value: Any) -> bool:
     old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in cells]
-    if old[0] < 0:  # MuJoCo keeps kv and dampratio in one place, told apart by the sign
+    if old[0] < 0:  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
         old = [math.nan]
     new = _numbers(old, attribute, value)
     for number, places in zip(new, cells, strict=True):
@@ -202,26 +196,26 @@ def _write_cells(element: Any, cells: Sequence[Sequence[Cell]], attribute: str, 
 
 def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
     alternative = element.alt
-    wanted = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
-    holder, is_active = (element if attribute == "quat" else alternative), alternative.type == wanted
+    kind = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
+    holder, is_active = (element if attribute == "quat" else alternative), alternative.type == kind
     old = [float(number) if is_active else math.nan for number in getattr(holder, attribute)]
     new = _numbers(old, attribute, value)
     setattr(holder, attribute, new)
-    alternative.type = wanted
+    alternative.type = kind
     return new != old
 
 
 def _choice(kind: type, attribute: str, value: Any) -> Any:
-    """The member of one of MuJoCo's enumerations that MJCF calls ``value``."""
-    known = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}  # type: ignore[attr-defined]
+    """The member of a MuJoCo enumeration that has the name ``value`` in MJCF."""
+    members = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}  # type: ignore[attr-defined]
     text = str(value).lower() if isinstance(value, bool | str) else ""
-    if text not in known:
-        raise AttributeProblem(f"{attribute} is one of {', '.join(known)}; found {value!r}")
-    return known[text] if attribute not in ENUMS else int(known[text])
+    if text not in members:
+        raise AttributeEditError(f"{attribute} is one of {', '.join(members)}; found {value!r}")
+    return members[text] if attribute not in ENUMS else int(members[text])
 
 
 def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
-    """``value`` in place of ``old``, where a text such as ``"*1.2"`` multiplies."""
+    """``value`` in place of ``old``; a text such as ``"*1.2"`` multiplies the old number."""
     if isinstance(value, str):
         values: list[Any] = [value] * len(old)
     else:
@@ -229,7 +223,7 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
         least = 1 if attribute in SHORTER else len(old)
         if not least <= len(values) <= len(old):
             expected = f"{least} to {len(old)} values" if least < len(old) else f"{len(old)} value{'s'[: len(old) > 1]}"
-            raise AttributeProblem(f"{attribute} takes {expected}, found {len(values)}")
+            raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
     return [_number(*pair, attribute) for pair in zip(old, values, strict=False)] + old[len(values) :]
 
 
@@ -240,12 +234,12 @@ def _number(old: float, value: Any, attribute: str) -> float:
         except ValueError:
             factor = math.nan
         if not math.isfinite(factor):
-            raise AttributeProblem(f'{value!r} multiplies by nothing; write it as "*1.2"')
+            raise AttributeEditError(f'{value!r}: expected a finite factor after the asterisk, as in "*1.2"')
         if math.isnan(old):
-            raise AttributeProblem(
+            raise AttributeEditError(
                 f"{attribute} is not given in the robot, so there is nothing to multiply; set a value"
             )
         return old * factor
     if isinstance(value, bool | str) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise AttributeProblem(f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}')
+        raise AttributeEditError(f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}')
     return float(value)

@@ -1,6 +1,6 @@
-"""A robot's physics tried out: a few simulated seconds at rest, of no, random and extreme actions.
+"""Simulation stability test of a robot: a few simulated seconds at rest and under no, random and extreme actions.
 
-Bounded by simulated and by CPU time (so that other load makes no difference), whichever is over first.
+Limited by simulated time and by CPU time (so that other load makes no difference), whichever ends first.
 """
 
 from __future__ import annotations
@@ -13,115 +13,113 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from orchestrator.worker.robots.model_checks import Findings
-from orchestrator.worker.tasks.actions import ActionMap, Floats
-from orchestrator.worker.tasks.base import joint_name
+from orchestrator.worker.envs import divergence
+from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.tasks.actions import ActionMap, Floats, control_limits
 
 SIMULATED_S = 3.0
-"""Of each kind of action."""
-HOLD_S = 0.02
-"""How long a random action is held; less where the time step is tiny."""
-HOLD_EXTREME_S = 0.1
+"""Simulated seconds of one trial."""
+HOLD_S, HOLD_EXTREME_S = 0.02, 0.1
+"""How long one random or extreme action is held; less where the timestep is tiny."""
 SETTLED_S = 0.25
-"""What a start in violated limits throws into the robot by then does not count as growing energy."""
-SHORTER = (2, 5, 20)
-"""Divisors of the timestep that are tried out where physics diverged."""
-MOST_STEPS = 5_000
-"""Of a kind of action: more are of no use where the time step is tiny."""
-_BAD = tuple(
-    int(kind)
-    for kind in (
-        mujoco.mjtWarning.mjWARN_BADQPOS,
-        mujoco.mjtWarning.mjWARN_BADQVEL,
-        mujoco.mjtWarning.mjWARN_BADQACC,
-        mujoco.mjtWarning.mjWARN_BADCTRL,
-    )
-)
+"""Energy that a starting pose beyond joint limits releases within this time does not count as growth."""
+TIMESTEP_DIVISORS = (2, 5, 20)
+"""Shorter timesteps that are tried where physics diverged."""
+MAX_STEPS = 5_000
+"""Physics steps of one trial, which limit it where the timestep is tiny."""
+_BAD = tuple(map(int, divergence.quantities()))
 _FULL = (int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL))
+_SINGULAR = int(mujoco.mjtWarning.mjWARN_INERTIA)
 Controls = Callable[[np.random.Generator], Floats]
-"""``(nu,)`` for the next moments."""
+"""Draws the next controls, ``(nu,)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """What one kind of action led to."""
+class Trial:
+    """Result of one simulation."""
 
     steps: int
     stepping_s: float
     """CPU seconds in MuJoCo alone."""
     cpu_s: float
-    bad: str | None
+    divergence: str | None
     """Time and place at which physics diverged."""
     energy_growth: float
-    """Joules gained at most, once it has settled; 0 where energy is not counted."""
+    """Largest gain of energy in joules after settling; 0 where energy is not computed."""
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.steps / max(self.stepping_s, 1e-9)
 
 
-def try_out(
+def check_stability(
     model: mujoco.MjModel,
     data: mujoco.MjData,
     start: Floats,
     rest: Floats,
     actions: ActionMap | None,
     cpu_s: float,
-    findings: Findings,
+    findings: ModelFindings,
 ) -> float | None:
-    """Adds to ``findings``; returns physics steps per second under random actions; None where physics diverges.
+    """Add to ``findings``; return physics steps per second under random actions, None where physics diverges.
 
-    :param start: ``(nq,)`` pose from which every stretch starts, at rest.
-    :param rest: ``(nu,)`` control that asks for nothing.
-    :param actions: how a policy's actions become controls; None without actuators.
+    :param start: ``(nq,)`` pose from which every trial starts, at rest.
+    :param rest: ``(nu,)`` controls of an action of zeros.
+    :param actions: maps a policy's actions to controls; None without actuators.
     """
+
+    def trial(when: str, controls: Controls, share: float, hold_s: float = HOLD_S) -> tuple[Trial, str | None]:
+        result = _simulate(model, data, start, controls, hold_s, share * cpu_s)
+        if result.divergence is None:
+            return result, None
+        remedy = _remedy(model, data, start, controls, hold_s, 2 * max(result.cpu_s, 0.01))
+        return result, f"physics diverges {when} ({result.divergence}); {remedy}"
+
     with _passive(model):
-        alone = _stretch(model, data, start, lambda _: rest, HOLD_S, cpu_s / 5)
-    if alone.bad:
-        findings.problems.append(_diverged("with no actuator at work", alone, model, data, start, lambda _: rest))
+        passive, problem = trial("with the actuators disabled", lambda _: rest, 0.2)
+    if problem:
+        findings.problems.append(problem)
         return None
     scale = _energy_scale(model)
-    if alone.energy_growth > scale:
+    if passive.energy_growth > scale:
         findings.warnings.append(
-            f"energy explodes: with no actuator at work it grows by {alone.energy_growth:.3g} J (lifting the robot by "
-            f"its own size takes {scale:.3g} J); a shorter timestep or softer springs help"
+            f"energy grows without bound: with the actuators disabled by {passive.energy_growth:.3g} J (lifting the "
+            f"robot by its own size takes {scale:.3g} J); use a shorter timestep or softer springs"
         )
     if actions is None:
-        tell_warnings(data, findings)
-        return alone.steps / max(alone.stepping_s, 1e-9)
+        add_solver_warnings(data, findings)
+        return passive.steps_per_s
     low, high = (np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high))
+    _, least, most = control_limits(model)
 
     def random(rng: np.random.Generator) -> Floats:
         return np.asarray(actions.ctrl(actions.taken(rng.uniform(low, high)[None]))[0], np.float64)
 
-    limited = model.actuator_ctrllimited.astype(bool)
-    least = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
-    most = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
-
     def extreme(rng: np.random.Generator) -> Floats:
         return np.where(rng.integers(0, 2, model.nu), most, least)
 
-    still = _stretch(model, data, start, lambda _: rest, HOLD_S, cpu_s / 5)
-    if still.bad:
-        findings.problems.append(_diverged("with no action", still, model, data, start, lambda _: rest))
-        return None
-    full = tell_warnings(data, findings)
-    moved = _stretch(model, data, start, random, HOLD_S, 2 * cpu_s / 5)
-    if moved.bad:
-        findings.problems.append(_diverged("under random actions", moved, model, data, start, random))
-        return None
-    full = full or tell_warnings(data, findings)
-    thrown = _stretch(model, data, start, extreme, HOLD_EXTREME_S, cpu_s / 5)
-    if thrown.bad:
-        findings.warnings.append(_diverged("under extreme actions", thrown, model, data, start, extreme))
-    elif not full:
-        tell_warnings(data, findings)
-    return moved.steps / max(moved.stepping_s, 1e-9)
+    has_warned, moved = False, passive
+    for when, controls, share in (("with no action", lambda _: rest, 0.2), ("under random actions", random, 0.4)):
+        moved, problem = trial(when, controls, share)
+        if problem:
+            findings.problems.append(problem)
+            return None
+        has_warned = has_warned or add_solver_warnings(data, findings)
+    _, problem = trial("under extreme actions", extreme, 0.2, HOLD_EXTREME_S)
+    if problem:
+        findings.warnings.append(problem)
+    elif not has_warned:
+        add_solver_warnings(data, findings)
+    return moved.steps_per_s
 
 
-def _stretch(
+def _simulate(
     model: mujoco.MjModel, data: mujoco.MjData, start: Floats, controls: Controls, hold_s: float, cpu_s: float
-) -> Stretch:
-    """From ``start`` until the time is over or physics diverges."""
+) -> Trial:
+    """Simulate from ``start`` until the time is over or physics diverges."""
     step_s = float(model.opt.timestep)
-    held = max(1, min(round(hold_s / step_s), MOST_STEPS // 10))
-    count = min(round(SIMULATED_S / step_s), MOST_STEPS) // held
+    held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
+    count = min(round(SIMULATED_S / step_s), MAX_STEPS) // held
     rng = np.random.default_rng(0)
     mujoco.mj_resetData(model, data)
     data.qpos[:] = start
@@ -135,64 +133,51 @@ def _stretch(
         mujoco.mj_step(model, data, nstep=held)
         stepping_s += time.thread_time() - started
         steps += held
-        bad = _bad(model, data, before)
+        bad = _divergence(model, data, before)
         if bad or time.thread_time() - begun > cpu_s:
             break
         if data.time < SETTLED_S:
             at_start = max(at_start, float(data.energy.sum()))
         growth = max(growth, float(data.energy.sum()) - at_start)
     cpu_s = time.thread_time() - begun
-    return Stretch(steps=steps, stepping_s=stepping_s, cpu_s=cpu_s, bad=bad, energy_growth=growth)
+    return Trial(steps=steps, stepping_s=stepping_s, cpu_s=cpu_s, divergence=bad, energy_growth=growth)
 
 
-def _bad(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:
-    """When and where physics has diverged; MuJoCo starts again by itself then, so its warnings are asked too."""
+def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:
+    """When and where physics has diverged. MuJoCo then resets the state, so its warnings are read too."""
     for kind in _BAD:
         if data.warning.number[kind]:
             index = int(data.warning.lastinfo[kind])
-            if kind == int(mujoco.mjtWarning.mjWARN_BADCTRL):
-                return f"after {before:.3g} s, control {index}"
-            if kind == int(mujoco.mjtWarning.mjWARN_BADQPOS):
-                joint = int(np.searchsorted(model.jnt_qposadr, index, side="right")) - 1
-            else:
-                joint = int(model.dof_jntid[index])
-            return f"after {before:.3g} s, joint {joint_name(model, joint)}"
-    for values in (data.qpos, data.qvel, data.act):
-        if not np.isfinite(values).all():
-            return f"after {before:.3g} s"
-    return None
+            return f"after {before:.3g} s, {divergence.describe(model, mujoco.mjtWarning(kind), index)}"
+    if all(np.isfinite(values).all() for values in (data.qpos, data.qvel, data.act)):
+        return None
+    return f"after {before:.3g} s"
 
 
-def _diverged(
-    when: str, found: Stretch, model: mujoco.MjModel, data: mujoco.MjData, start: Floats, controls: Controls
+def _remedy(
+    model: mujoco.MjModel, data: mujoco.MjData, start: Floats, controls: Controls, hold_s: float, cpu_s: float
 ) -> str:
-    """The message, with a timestep that helps where one is found."""
-    hold_s = HOLD_EXTREME_S if "extreme" in when else HOLD_S
-    for divisor in SHORTER:
-        with _timestep(model, model.opt.timestep / divisor):
-            again = _stretch(model, data, start, controls, hold_s, 2 * divisor * max(found.cpu_s, 0.01))
-            if again.bad is None:
-                cure = f"with timestep = {model.opt.timestep:g} it does not, so shorten it"
-                break
-    else:
-        shortest = model.opt.timestep / SHORTER[-1]
-        cure = f"even with timestep = {shortest:g}; weaken the actuators, add damping or armature, check the inertias"
-    return f"physics diverges {when} ({found.bad}); {cure}"
+    """A shorter timestep with which physics does not diverge, if there is one.
 
-
-@contextlib.contextmanager
-def _timestep(model: mujoco.MjModel, step_s: float) -> Iterator[None]:
+    :param cpu_s: limit of a trial with the usual timestep.
+    """
     usual = model.opt.timestep
-    model.opt.timestep = step_s
     try:
-        yield
+        for divisor in TIMESTEP_DIVISORS:
+            model.opt.timestep = usual / divisor
+            if _simulate(model, data, start, controls, hold_s, divisor * cpu_s).divergence is None:
+                return f"with timestep = {model.opt.timestep:g} it does not: shorten the timestep"
+        return (
+            f"even with timestep = {model.opt.timestep:g}: weaken the actuators, add damping or armature, check the "
+            "inertias"
+        )
     finally:
         model.opt.timestep = usual
 
 
 @contextlib.contextmanager
 def _passive(model: mujoco.MjModel) -> Iterator[None]:
-    """Without actuation, and with the energy counted."""
+    """With the actuators disabled, and the energy computed."""
     enabled, disabled = model.opt.enableflags, model.opt.disableflags
     model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
@@ -203,19 +188,19 @@ def _passive(model: mujoco.MjModel) -> Iterator[None]:
 
 
 def _energy_scale(model: mujoco.MjModel) -> float:
-    """Joules: to lift all that moves by the size of the model. Passive motion never gains as much."""
+    """Energy in joules that lifts all moving bodies by the size of the model; passive motion never gains as much."""
     gravity = max(1.0, float(np.linalg.norm(model.opt.gravity)))
     moving = float(model.body_mass[model.body_treeid >= 0].sum())
     return moving * gravity * max(0.1, float(model.stat.extent))
 
 
-def tell_warnings(data: mujoco.MjData, findings: Findings) -> bool:
-    """Other warnings of MuJoCo's; whether there were any."""
+def add_solver_warnings(data: mujoco.MjData, findings: ModelFindings) -> bool:
+    """Add MuJoCo's warnings about memory and inertia; return whether there were any."""
     counts = data.warning.number
     if any(counts[kind] for kind in _FULL):
         findings.warnings.append(
-            'contacts or constraints do not fit into memory, so some are left out; raise <size memory="…">'
+            'contacts or constraints do not fit into memory, so some are ignored; raise <size memory="…">'
         )
-    if counts[int(mujoco.mjtWarning.mjWARN_INERTIA)]:
+    if counts[_SINGULAR]:
         findings.warnings.append("the inertia matrix is close to singular; add armature to the lightest joints")
-    return any(counts[kind] for kind in (*_FULL, int(mujoco.mjtWarning.mjWARN_INERTIA)))
+    return any(counts[kind] for kind in (*_FULL, _SINGULAR))

@@ -8,12 +8,17 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.core.task_names import AUTO, TASKS
+from orchestrator.core import task_names
+from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import exit_record, user_env
 from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, load_built_in, read_options
 from orchestrator.worker.tasks.choose import choose
 
-__all__ = ["AUTO", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
+__all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
+
+
+TASKS: Mapping[str, type[Task]] = {name: load_built_in(path) for name, path in task_names.TASKS.items()}
+"""The built-in tasks by name."""
 
 
 def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None) -> Task:
@@ -24,49 +29,48 @@ def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | Non
     if name == AUTO:
         name, _ = choose(model)
     kind = find_task(name)
-    chosen = read_options(name, kind.Options, options or {})
+    task_options = read_options(name, kind.Options, options or {})
     try:
-        made = kind(model, chosen)
+        task = kind(model, task_options)
     except ValueError as error:
         raise ValueError(f'task "{name}": {error}') from None
     except Exception as error:
         if name in TASKS:
             raise
         raise ValueError(f'task "{name}": __init__ raises {exit_record.describe(error)}') from error
-    if not hasattr(made, "max_episode_steps"):
+    if not hasattr(task, "max_episode_steps"):
         raise ValueError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
-    return made
+    return task
 
 
 def find_task(name: str) -> type[Task]:
-    """The class behind ``"forward"``, ``"gymnasium:Ant-v5"`` or the user's own ``"package.module:Class"``.
+    """The class named ``"forward"``, ``"gymnasium:Ant-v5"`` or, the user's own, ``"package.module:Class"``.
 
-    :raises ValueError: there is none of this name, or it is no :class:`Task`.
+    :raises ValueError: there is no such class, or it does not derive from :class:`Task`.
     """
     if name in TASKS:
-        built_in: type[Task] = load_built_in(TASKS[name])
-        return built_in
+        return TASKS[name]
     family, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f'unknown task "{name}"; there is: {AUTO}, {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and its like, '
-            'and your own as "package.module:Class"'
+            f'unknown task "{name}"; there is: {AUTO}, {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and others '
+            'of gymnasium, and your own as "package.module:Class"'
         )
     if family == "gymnasium":
         presets = importlib.import_module("orchestrator.worker.tasks.presets")
         return presets.find(name)  # type: ignore[no-any-return]
     try:
-        found = user_env.load(name)
+        kind = user_env.load(name)
     except user_env.EntryPointError as error:
         raise ValueError(f'task "{name}": {error}') from None
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        wrong = f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task'
-        raise ValueError(wrong)  # noqa: TRY004 - what the user named is wrong, not what our caller passed
-    options: object = found.Options
+    if not (isinstance(kind, type) and issubclass(kind, Task)):
+        message = f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task'
+        raise ValueError(message)  # noqa: TRY004 - the user's value is wrong, not the caller's type
+    options: object = kind.Options
     derived = isinstance(options, type) and issubclass(options, CommonOptions)
     if not derived or "__dataclass_fields__" not in vars(options):
         raise ValueError(
             f'task "{name}": its Options is not a class derived from orchestrator.worker.tasks.CommonOptions with '
             "@dataclass(frozen=True, kw_only=True) above it"
         )
-    return found
+    return kind

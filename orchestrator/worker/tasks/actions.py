@@ -1,4 +1,4 @@
-"""From a policy's actions to the robot's controls."""
+"""Mappings from a policy's actions to the robot's controls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SERVO_SCALE = 0.5
-"""Half the reach of a servo around its keyframe: the robot explores near the pose it stands in."""
+"""Default share of a servo's range around its keyframe: the robot explores near its starting pose."""
 
 
 class ActionMap(Protocol):
@@ -22,25 +22,25 @@ class ActionMap(Protocol):
 
     @property
     def high(self) -> NDArray[np.float32]:
-        """``(nu,)``"""
+        """``(nu,)`` upper bounds of the action space."""
 
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """``(n_envs, nu)`` what counts as done, and is paid for: the actions within their bounds."""
+        """``(n_envs, nu)`` the actions that count in rewards: clipped to their bounds."""
 
     def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
-        """``(n_envs, nu)`` for ``MjData.ctrl``."""
+        """``(n_envs, nu)`` values of ``MjData.ctrl``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Actions in [-1, 1] → ``middle + half · action``, within the controls' limits."""
+    """Actions in [-1, 1] → ``middle + half · action``, clipped to the controls' limits."""
 
     middle: Floats
     half: Floats
     ctrl_low: Floats
     ctrl_high: Floats
     _tables: dict[int, Floats] = field(default_factory=dict, init=False, compare=False)
-    """All four, a row an environment, by the number of environments: arithmetic on equal shapes is faster."""
+    """The four fields repeated for each environment, by number of environments: equal shapes are faster."""
 
     @property
     def low(self) -> NDArray[np.float32]:
@@ -66,7 +66,7 @@ class Scaled:
         return ctrl
 
     def commands(self, control: int) -> Floats:
-        """``(2,)`` what the actions -1 and 1 make of one control."""
+        """``(2,)`` values of one control for the actions -1 and 1."""
         ends = self.middle[control] + self.half[control] * np.array([-1.0, 1.0])
         commands: Floats = np.clip(ends, self.ctrl_low[control], self.ctrl_high[control])
         return commands
@@ -74,7 +74,7 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Actions are controls, as in gymnasium's MuJoCo environments; MuJoCo itself keeps them within ``ctrlrange``."""
+    """Actions are controls, as in gymnasium's MuJoCo environments; MuJoCo itself clips them to ``ctrlrange``."""
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -85,25 +85,23 @@ class Direct:
         return cls(low, high)
 
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(actions)  # sums over a row come out the same only in one order
+        return np.ascontiguousarray(actions)  # the bits of sums over a row depend on the memory order
 
     def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
         return taken
 
 
 def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
-    """Actions in [-1, 1] for any robot.
+    """The mapping of actions in [-1, 1] for any robot.
 
-    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (where the keyframe names none,
-    what holds its pose), by ``action_scale`` (default :data:`SERVO_SCALE`) of half its range (``ctrlrange``, else the
-    joint's). Any other actuator has its whole ``ctrlrange``, or ±1 where it has none, times ``action_scale`` (default
-    1).
+    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (without one, around the controls
+    that hold the keyframe's pose) by ``action_scale`` (default :data:`SERVO_SCALE`) times half its range
+    (``ctrlrange``, else the joint's). Any other actuator uses its ``ctrlrange``, or ±1 without one, times
+    ``action_scale`` (default 1).
 
     :param key: number of the keyframe, -1 for none.
     """
-    limited = model.actuator_ctrllimited.astype(bool)
-    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
-    high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
+    limited, low, high = control_limits(model)
     middle, half = (low + high) / 2, (high - low) / 2 * (1.0 if action_scale is None else action_scale)
     if key >= 0:
         actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
@@ -114,10 +112,17 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
     return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
 
-def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """``(nactuator,)`` which ones pull towards the position that is their control: force = kp · (ctrl − position) − …
+def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """``(nu,)`` each: whether a control has a ``ctrlrange``, and its bounds, ±1 where it has none."""
+    limited = model.actuator_ctrllimited.astype(bool)
+    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
+    return limited, low, np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
 
-    Those with several controls (``pid``) are left out: not all of these are positions.
+
+def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(nactuator,)`` which actuators are position servos: force = kp · (ctrl − position) − …
+
+    Actuators with several controls (``pid``) are excluded, because not all of their controls are positions.
     """
     stiffness = -model.actuator_biasprm[:, 1]
     fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
@@ -130,9 +135,9 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
 
 
 def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:
-    """``(nu,)`` controls at which position servos hold the keyframe.
+    """``(nu,)`` controls with which position servos hold the keyframe's pose.
 
-    :param actuator: ``(nu,)`` which one each control is of.
+    :param actuator: ``(nu,)`` the actuator of each control.
     """
     if model.key_ctrl[key].any():
         return np.array(model.key_ctrl[key])
@@ -143,7 +148,7 @@ def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats
 
 
 def _half_joint_range(model: mujoco.MjModel) -> Floats:
-    """``(nactuator,)`` half the range of each actuator's joint; 1 where it has none."""
+    """``(nactuator,)`` half the range of each actuator's joint; 1 where the joint has no range."""
     half = np.ones(model.nactuator)
     for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)):
         joint = model.actuator_trnid[actuator, 0]

@@ -1,8 +1,7 @@
 """Task ``balance``: keep one or more poles upright on a driven cart or base.
 
-In the manner of gymnasium's InvertedPendulum-v5: reward 1 for every control step, and the episode ends
-when a pole tips over. The joints tell what is what: those that an actuator drives move the base, and
-every other one is a pole's hinge.
+As in gymnasium's InvertedPendulum-v5 the reward is 1 for every control step, and the episode ends when a pole tips
+over. Joints with an actuator move the base; every other joint is the hinge of a pole.
 
 Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities
 clipped to ±10.
@@ -17,8 +16,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import CommonOptions, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.base import CommonOptions, RewardAndTermination, States, Task, joint_name, joint_type
 
 HINGE, SLIDE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE
 
@@ -48,18 +46,16 @@ class Balance(Task):
         parts = (states.qpos[:, self._driven], np.sin(angles), np.cos(angles), velocities)
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         tilts = np.abs(after.qpos[:, self._poles] - self.pose[self._poles])
         upright: NDArray[np.bool_] = np.all(tilts <= self.options.max_tilt, axis=1)
         return np.ones(len(tilts)), ~upright
 
 
 def driven_joints_and_poles(model: mujoco.MjModel) -> tuple[list[int], list[int]]:
-    """Numbers of the joints that actuators drive, and of those that nothing drives.
+    """Numbers of the joints with an actuator, and of those without.
 
-    :raises ValueError: these are not slides and hinges, and hinges; the message says what the robot has.
+    :raises ValueError: the former are not all slides and hinges, or the latter not all hinges.
     """
     on_joint = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     driven = sorted(set(model.actuator_trnid[on_joint, 0].tolist()))

@@ -1,7 +1,7 @@
-"""What a task is, and what every task can build on.
+"""The base class of tasks, their options, and what tasks share.
 
-A task is a value: it holds no state of a running episode, so one serves all environments. What an episode
-aims at (a target, a commanded velocity) is its goal, which the simulation keeps.
+A task holds no state of a running episode, so one task serves all environments. What an episode aims at (a target, a
+commanded velocity) is its goal, which the simulation stores.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from numpy.typing import NDArray
 from orchestrator.worker.tasks.actions import ActionMap, Floats, scaled
 
 HOME = "home"
-"""The keyframe an episode starts from, where the robot has it; else it is the first one."""
+"""Name of the keyframe that episodes start from; without it, the first keyframe."""
+
+RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
+"""Rewards, and whether the episode terminates; ``(n_envs,)`` each."""
 
 SMALL_PART_M = 0.05
-"""Mean size of a robot's parts from which on its starts have the whole noise in metres."""
+"""Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,80 +43,91 @@ class States:
     goals: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """``(n_envs, goal_size)``, as :meth:`Task.sample_goal` gave them."""
     fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """``MjData``'s arrays that the task asked for in :attr:`Task.fields`: name → ``(n_envs, …)``."""
+    """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Something besides the return that tells how good an episode was."""
+    """A measure of an episode besides its return."""
 
     name: str
-    """With its unit, ``distance_m``."""
+    """Ends with the unit, as in ``distance_m``."""
     over_episode: Literal["sum", "mean", "last"]
-    """How its values at the control steps become one."""
+    """How the values of the control steps are combined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeOptions:
-    """Options every task has, gymnasium's own ones too."""
+    """Options of every task, gymnasium's environments included."""
 
     frame_skip: int | None = None
-    """Physics steps per control step; None: as many as come nearest to the task's own control period."""
+    """Physics steps per control step; None: the number that comes nearest to the task's control period."""
     max_episode_steps: int = 1000
     reset_noise_scale: float = 0.01
-    """Half-width of the uniform noise on positions, standard deviation of that on velocities, at a start; in
-    radians, and in metres for robots that are not tiny."""
+    """Half-width of the uniform noise on starting positions, standard deviation of the normal noise on starting
+    velocities; in radians, and in metres (less for tiny robots)."""
 
     def __post_init__(self) -> None:
-        if self.frame_skip is not None and self.frame_skip < 1:
-            raise ValueError(f"frame_skip = {self.frame_skip}: expected at least 1")
-        if self.max_episode_steps < 1:
-            raise ValueError(f"max_episode_steps = {self.max_episode_steps}: expected at least 1")
-        if self.reset_noise_scale < 0:
-            raise ValueError(f"reset_noise_scale = {self.reset_noise_scale}: expected 0 or more")
+        check_at_least(self, 1, "frame_skip", "max_episode_steps")
+        check_at_least(self, 0, "reset_noise_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions(EpisodeOptions):
-    """Options every task of ours has, and one of your own should have."""
+    """Options of every built-in task; the options of your own task must derive from this class."""
 
     keyframe: str | None = None
-    """The pose an episode starts from; None: ``home``, else the first keyframe, else the model's own pose."""
+    """The keyframe that episodes start from; None: ``home``, else the first keyframe, else the model's default pose."""
     action_scale: float | None = None
-    """Share of an actuator's range that actions reach; None: half of it for servos around a keyframe, else all."""
+    """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else 1."""
 
     def __post_init__(self) -> None:
-        EpisodeOptions.__post_init__(self)  # super() does not know a class that slots=True has made anew
-        if self.action_scale is not None and self.action_scale <= 0:
-            raise ValueError(f"action_scale = {self.action_scale}: expected more than 0")
+        EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
+        check_positive(self, "action_scale")
+
+
+def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:
+    """:raises ValueError: one of the options ``names`` is set and less than ``least``."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ValueError(f"{name} = {value}: expected at least {least}")
+
+
+def check_positive(options: EpisodeOptions, *names: str) -> None:
+    """:raises ValueError: one of the options ``names`` is set and not above 0."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} = {value}: expected more than 0")
 
 
 class Task:
-    """What a robot must do. A task of your own derives from this.
+    """What a robot must do; your own task derives from this class.
 
-    To be written: :meth:`observe` and :meth:`reward_and_terminated`. Everything else has a sensible default.
-    Whatever is wrong with robot or options, ``__init__`` says by a :class:`ValueError`.
+    Implement :meth:`observe` and :meth:`reward_and_terminated`; everything else has a default. ``__init__`` raises
+    :class:`ValueError` for a robot or options that do not fit.
     """
 
     Options: ClassVar[type[EpisodeOptions]] = CommonOptions
-    """Its fields are what ``[jobs.task_options]`` may hold."""
+    """Its fields are the keys of ``[jobs.task_options]``."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
-    """Derived fields of ``MjData`` to be had in :attr:`States.fields` (``"site_xpos"``, ``"sensordata"`` …). What
-    hangs on accelerations or forces (an accelerometer, ``qfrc_actuator``) is that of the last physics step."""
+    """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``, ``"sensordata"`` …). Those
+    that depend on accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last physics step."""
     fields_lag: ClassVar[bool] = False
-    """Whether those are as ``mj_step`` leaves them, one physics step behind, instead of current."""
+    """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of current."""
     goal_size: int = 0
     goal_period: int | None = None
-    """Control steps after which an episode gets a new goal; None: it keeps the one it started with."""
+    """Control steps after which an episode gets a new goal; None: it keeps its first goal."""
     push_period: int | None = None
     """Control steps after which the robot is pushed; None: never."""
     measures: tuple[Measure, ...] = ()
-    """What :meth:`measure` gives."""
+    """The columns of :meth:`measure`."""
     actions: ActionMap
 
     def __init__(self, model: mujoco.MjModel, options: Any) -> None:
-        """:param options: of the class's own ``Options``, here with all of :class:`CommonOptions`."""
+        """:param options: an instance of the class's ``Options``, which must include :class:`CommonOptions`."""
         self.model = model
         self.options = options
         self.key = find_keyframe(model, options.keyframe)
@@ -130,9 +144,9 @@ class Task:
         return float(self.frame_skip * self.model.opt.timestep)
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """``(qpos (nq,), qvel (nv,))`` for a new episode; ``rng`` is the only source of randomness.
+        """``(qpos (nq,), qvel (nv,))`` of a new episode; ``rng`` is the only source of randomness.
 
-        The starting pose with noise, within the joints' limits and with unit quaternions.
+        By default the starting pose with noise, within the joints' limits and with unit quaternions.
         """
         model = self.model
         qpos = self.pose + rng.uniform(-self._noise, self._noise)
@@ -145,35 +159,33 @@ class Task:
         return np.zeros(self.goal_size)
 
     def push(self, rng: np.random.Generator) -> Floats:
-        """``(nv,)`` what a push adds to the velocities, every ``push_period``."""
+        """``(nv,)`` added to the velocities every ``push_period``."""
         return np.zeros(self.model.nv)
 
     def observe(self, states: States) -> NDArray[Any]:
-        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i depends on environment i alone."""
+        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on environment i alone."""
         raise NotImplementedError
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
-        """``(n_envs,)`` rewards and terminations of one control step; the goals are the same before and after.
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
+        """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and after.
 
-        :param action: ``(n_envs, nu)`` as taken: in [-1, 1].
+        :param action: ``(n_envs, nu)`` clipped to [-1, 1].
         """
         raise NotImplementedError
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        """``(n_envs, len(measures))``; asked for in evaluation only."""
+        """``(n_envs, len(measures))``; called in evaluation only."""
         return np.zeros((len(after.qpos), len(self.measures)))
 
     def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
-        """Where in the world a picture shows the goal ``(goal_size,)``; None for nowhere."""
+        """Position in the world at which pictures show the goal ``(goal_size,)``; None: not shown."""
         return None
 
 
 Options = TypeVar("Options", bound=EpisodeOptions)
 
 Range = tuple[float, float]
-"""As an option: a list of two numbers in the job file; ``inf`` may be one of them."""
+"""Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
 
 
 def load_built_in(path: str) -> Any:
@@ -195,11 +207,11 @@ def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> 
             near = difflib.get_close_matches(name, names, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
             raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
-        wanted = hints[name]
-        alternatives = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+        hint_type = hints[name]
+        alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
         accepted = [one if one == Range else get_origin(one) or one for one in alternatives if one is not type(None)]
         if not _is_a(value, accepted):
-            expected = " or ".join(_WORDS.get(one) or one.__name__ for one in accepted)
+            expected = " or ".join(_TYPE_NAMES.get(one) or one.__name__ for one in accepted)
             raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
         values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
     try:
@@ -208,7 +220,7 @@ def read_options(task: str, kind: type[Options], options: Mapping[str, Any]) -> 
         raise ValueError(f'task "{task}": {error}') from None
 
 
-_WORDS = {
+_TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
     float: "a finite number",
@@ -230,28 +242,28 @@ def _is_a(value: object, accepted: Collection[Any]) -> bool:
     return type(value) in accepted
 
 
-def find_keyframe(model: mujoco.MjModel, wanted: str | None) -> int:
+def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
     """Number of the keyframe that episodes start from; -1 for the model's own pose.
 
-    :raises ValueError: there is no keyframe of the wanted name.
+    :raises ValueError: there is no keyframe with this name.
     """
     names = [model.key(number).name for number in range(model.nkey)]
-    if wanted is None:
+    if name is None:
         return names.index(HOME) if HOME in names else min(0, model.nkey - 1)
-    if wanted not in names:
-        raise ValueError(f'keyframe = "{wanted}": the robot has {", ".join(filter(None, names)) or "none with a name"}')
-    return names.index(wanted)
+    if name not in names:
+        raise ValueError(f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}')
+    return names.index(name)
 
 
 def control_steps(seconds: float, step_s: float) -> int:
-    """The number of control steps that comes nearest, at least 1."""
+    """The number of control steps that comes nearest to ``seconds``, at least 1."""
     return max(1, round(seconds / step_s))
 
 
 def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
-    """``(nq,)`` least and greatest positions at a start: the joints' limits, and no free joint lower than in ``pose``.
+    """``(nq,)`` bounds of starting positions: the joints' limits, and the height in ``pose`` for free joints.
 
-    A pose beyond them stays as it is.
+    They are widened to include ``pose``.
     """
     low, high = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
     for joint in range(model.njnt):
@@ -264,9 +276,9 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
 
 
 def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
-    """``(nq,)`` and ``(nv,)`` how much noise each position and velocity has at a start.
+    """``(nq,)`` and ``(nv,)`` scale of the noise on each starting position and velocity.
 
-    ``scale``, in metres less for a robot whose parts are so small that it would be thrown into the air.
+    In metres it is less than ``scale`` for robots with small parts, which it would throw into the air.
     """
     metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
     positions, velocities = np.full(model.nq, scale), np.full(model.nv, scale)
@@ -279,18 +291,18 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
 
 
 def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
-    """As the enumeration: its members do not equal NumPy's integers when asked with ``in``."""
+    """The joint's type as an enumeration member, which ``in`` compares correctly, unlike NumPy's integers."""
     return mujoco.mjtJoint(int(model.jnt_type[joint]))
 
 
 def control_name(model: mujoco.MjModel, control: int) -> str:
-    """The name of the actuator that a control is of, or its number where it has none."""
+    """The name of a control's actuator, or its number where it has no name."""
     actuator = int(np.searchsorted(model.actuator_ctrladr, control, side="right")) - 1
     return f"'{model.actuator(actuator).name or actuator}'"
 
 
 def joint_name(model: mujoco.MjModel, joint: int) -> str:
-    """The joint's name as in the MJCF, or its number and body where it has none."""
+    """The joint's name in the MJCF, or its number and body where it has no name."""
     name = model.joint(joint).name
     if name:
         return f"'{name}'"

@@ -1,13 +1,13 @@
-"""The built-in task that suits a robot's structure: what ``task = "auto"`` means.
+"""The built-in task that suits a robot's structure, which ``task = "auto"`` selects.
 
-Asked in this order, because each excludes what the former takes:
+The first of these that fits:
 
-1. ``balance``: everything is driven but for hinges whose load stands above them and would tip over;
+1. ``balance``: every joint is driven except hinges whose load stands above them and would tip over;
 2. ``forward``: a free joint at the root, or a root that slides along x and is not driven along a rail of finite length;
 3. ``reach``: actuators move a chain on a fixed base.
 
-``stand`` and ``track`` suit the same robots as ``forward`` does and are never chosen: what a robot that can walk
-shall do is the user's choice, and the one that asks least of robot and keyframe is taken.
+``stand`` and ``track`` suit the same robots as ``forward`` and are never selected: ``forward`` has the weakest
+requirements on robot and keyframe.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.worker.tasks.root import NoRootError, Root, find_root
 from orchestrator.worker.tasks.structure import driven_dofs, posed
 
 _UPRIGHT = 0.9
-"""Least cosine between the vertical and the way from hinge to load of a pole that stands."""
+"""Least cosine between the vertical and the direction from hinge to load of a standing pole."""
 
 
 def choose(model: mujoco.MjModel) -> tuple[str, str]:
     """``(task, why)``, as in ``("forward", "free root 'trunk', moved by 8 actuators")``.
 
-    :raises ValueError: no built-in task suits; the message says what there is and what can be done.
+    :raises ValueError: no built-in task suits; the message says what each requires.
     """
     if model.nu == 0:
         raise ValueError("no task suits a robot without actuators; add an <actuator> section")
@@ -53,13 +53,13 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
     except ValueError as error:
         raise ValueError(
             'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
-            f'on a driven base, and "reach" {error}. Write a task of your own: task = "my_tasks:MyTask" (docs/tasks.md)'
+            f'on a driven base, and "reach" {error}. Write your own task: task = "my_tasks:MyTask" (docs/tasks.md)'
         ) from None
     return "reach", f"fixed base, chain of {count(len(effector.joints), 'driven joint')} ends in {effector}"
 
 
 def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
-    """Numbers of the hinges without actuator, if these stand, and carry all but a driven base; else none."""
+    """Numbers of the hinges without actuator if all are poles that stand on a driven base; else none."""
     try:
         _, poles = driven_joints_and_poles(model)
     except ValueError:
@@ -76,7 +76,7 @@ def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
 
 
 def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:
-    """Whether actuators push the root along a rail with ends: an axis of a machine, not a robot that goes places."""
+    """Whether actuators push the root along a rail with limits: a machine's axis, not a robot that walks."""
     joint = model.dof_jntid[root.x.dof]
     driven = driven_dofs(model, posed(model, pose))
     return root.quaternion is None and bool(driven[root.x.dof]) and bool(model.jnt_limited[joint])

@@ -1,7 +1,6 @@
-"""Whether a task keeps to the contract of :class:`Task`: asked once, when a simulation is made, not in every step.
+"""Check that a task fulfils the contract of :class:`Task`: once, when a simulation is made, not in every step.
 
-A task of the user's own is code that nobody has run before; what is wrong with it is said in one message that
-names the method, what it gave and what was expected.
+A violation, most likely in a user's own task, is one message with the method, its result and what was expected.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
 
 ROWS = 3
-"""Environments in the trial: more than one, so that a result for all of them together is told from one for each."""
+"""Environments in the check: more than one, to tell a single result from one for each environment."""
 
 
 def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
     """``(qpos, qvel, goal)`` of an episode's start.
 
-    :raises ValueError: what ``initial_state``, ``sample_goal`` or ``push`` gives is not as agreed.
+    :raises ValueError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the contract.
     """
     model = task.model
-    found = _call(task, "initial_state", lambda: task.initial_state(rng))
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise _wrong(task, "initial_state", f"returns {_what(found)}", "a tuple of two arrays, qpos and qvel")
-    qpos = _checked(task, "initial_state", "qpos", found[0], (model.nq,))
-    qvel = _checked(task, "initial_state", "qvel", found[1], (model.nv,))
+    result = _call(task, "initial_state", lambda: task.initial_state(rng))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise _wrong(task, "initial_state", f"returns {_describe(result)}", "a tuple of two arrays, qpos and qvel")
+    qpos = _checked(task, "initial_state", "qpos", result[0], (model.nq,))
+    qvel = _checked(task, "initial_state", "qvel", result[1], (model.nv,))
     drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
     goal = _checked(task, "sample_goal", "goal", drawn, (task.goal_size,))
     if task.push_period is not None:
@@ -39,9 +38,9 @@ def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, F
 
 
 def first_observation(task: Task, states: States) -> NDArray[Any]:
-    """``(ROWS, observation_size)`` of ``states``' first environment, over and over.
+    """``(ROWS, observation_size)`` observations of the first environment, repeated.
 
-    :raises ValueError: what a method of ``task`` gives is not as agreed, or it raises.
+    :raises ValueError: a method of ``task`` raises, or its result violates the contract.
     """
     trial = States(
         np.repeat(states.qpos[:1], ROWS, axis=0),
@@ -53,11 +52,11 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
     action = task.actions.taken(np.zeros((ROWS, len(task.actions.low))))
     ctrl = _call(task, "actions.ctrl", lambda: task.actions.ctrl(action))
     _checked(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
-    found = _call(task, "reward_and_terminated", lambda: task.reward_and_terminated(trial, action, trial))
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise _wrong(task, "reward_and_terminated", f"returns {_what(found)}", "a tuple: rewards, terminated")
-    _checked(task, "reward_and_terminated", "rewards", found[0], (ROWS,))
-    _checked(task, "reward_and_terminated", "terminated", found[1], (ROWS,), kind="b")
+    result = _call(task, "reward_and_terminated", lambda: task.reward_and_terminated(trial, action, trial))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise _wrong(task, "reward_and_terminated", f"returns {_describe(result)}", "a tuple: rewards, terminated")
+    _checked(task, "reward_and_terminated", "rewards", result[0], (ROWS,))
+    _checked(task, "reward_and_terminated", "terminated", result[1], (ROWS,), kind="b")
     measured = _call(task, "measure", lambda: task.measure(trial, action, trial))
     _checked(task, "measure", "measures", measured, (ROWS, len(task.measures)))
     _call(task, "goal_marker", lambda: task.goal_marker(trial.goals[0]))
@@ -68,9 +67,9 @@ def _checked_observation(task: Task, states: States) -> NDArray[Any]:
     found = _call(task, "observe", lambda: task.observe(states))
     expected = f"a float32 or float64 array of shape ({ROWS}, observation_size), a row for each environment"
     if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != ROWS or not found.shape[1]:
-        raise _wrong(task, "observe", f"returns {_what(found)} for {ROWS} environments", expected)
+        raise _wrong(task, "observe", f"returns {_describe(found)} for {ROWS} environments", expected)
     if found.dtype not in (np.float32, np.float64):
-        raise _wrong(task, "observe", f"returns {_what(found)}", expected)
+        raise _wrong(task, "observe", f"returns {_describe(found)}", expected)
     if not np.isfinite(found).all():
         column = int((~np.isfinite(found)).any(axis=0).argmax())
         raise _wrong(task, "observe", f"gives {found[0, column]} in column {column} at the start", "finite numbers")
@@ -82,7 +81,7 @@ def _checked_observation(task: Task, states: States) -> NDArray[Any]:
 def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # whatever the user's code raises is theirs to know
+    except Exception as error:  # the user's code may raise anything
         raise _wrong(task, method, f"raises {exit_record.describe(error)}", None) from error
 
 
@@ -90,18 +89,18 @@ def _checked(task: Task, method: str, name: str, found: Any, shape: tuple[int, .
     expected = f"{'booleans' if kind == 'b' else 'finite floating-point numbers'} of shape {shape}"
     if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind != kind:
         rows = f" for {ROWS} environments" if shape[:1] == (ROWS,) else ""
-        raise _wrong(task, method, f"gives {_what(found)} as {name}{rows}", expected)
+        raise _wrong(task, method, f"gives {_describe(found)} as {name}{rows}", expected)
     if not np.isfinite(found).all():
         raise _wrong(task, method, f"gives {name} that are not finite at the start", expected)
     return found
 
 
-def _what(found: Any) -> str:
-    if isinstance(found, np.ndarray):
-        return f"an array of {found.dtype} of shape {found.shape}"
-    if isinstance(found, tuple):
-        return f"a tuple of {len(found)}"
-    return "None" if found is None else f"a {type(found).__name__}"
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _wrong(task: Task, method: str, found: str, expected: str | None) -> ValueError:

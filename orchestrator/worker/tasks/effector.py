@@ -1,4 +1,4 @@
-"""The end of a chain that is bolted to the world, and where it can get to."""
+"""The end effector of a chain that is bolted to the world, and its workspace."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")
 TARGET_NAME = re.compile(r"target|goal")
 DEEPEST_PENETRATION_M = 1e-3
 TURN = np.pi
-"""Radians to either side that a hinge without limits is turned; a slide without limits is not moved."""
+"""Range in radians to either side for hinges without limits; slides without limits are not moved."""
 TRIES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effector:
-    """A site, or the centre of mass of a body (whose origin most often lies in its own joint)."""
+    """A site, or the centre of mass of a body (whose origin usually lies in its joint)."""
 
     kind: str
     """``site`` or ``body``."""
@@ -34,11 +34,11 @@ class Effector:
     body: int
     name: str
     joints: tuple[int, ...]
-    """Driven hinges and slides between the world and it, from the world on."""
+    """Numbers of the driven hinges and slides between the world and the effector, in this order."""
 
     @property
     def field(self) -> str:
-        """Of ``MjData``: where the effector's position stands, in row ``number``."""
+        """The field of ``MjData`` with the effector's position in row ``number``."""
         return "site_xpos" if self.kind == "site" else "xipos"
 
     def position(self, data: mujoco.MjData) -> Floats:
@@ -49,8 +49,8 @@ class Effector:
 
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
-    """The site of that name; else the last one named like an end (tip, grip, hand …), else the last site of the
-    chain's deepest body that no tendon runs through, else that body itself.
+    """The site named ``site``; without a name the last site named like an end (tip, grip, hand …), else the last site
+    of the chain's deepest body that no tendon runs through, else that body itself.
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
@@ -82,20 +82,20 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
 
 def _named(model: mujoco.MjModel, sites: list[Effector], name: str) -> Effector:
-    found = next((one for one in sites if one.name == name), None)
-    if found is None:
+    match = next((one for one in sites if one.name == name), None)
+    if match is None:
         names = ", ".join(one.name for one in sites if one.name)
         raise ValueError(f'site = "{name}": the robot has {names or "no site with a name"}')
-    if not found.joints:
+    if not match.joints:
         raise ValueError(
             f'site = "{name}" is not on a chain of hinges or slides on a fixed base that actuators move; '
             f"this robot has {describe_joints(model)}"
         )
-    return found
+    return match
 
 
 def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Driven hinges and slides on the way to ``body``; none where it hangs on a free joint."""
+    """Numbers of the driven hinges and slides between the world and ``body``; none if a free joint is between."""
     joints = [joint for one in reversed(list(ancestors(model, body))) for joint in joints_of(model, one)]
     if any(joint_type(model, joint) == FREE for joint in joints):
         return ()
@@ -104,7 +104,7 @@ def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[
 
 
 def describe_joints(model: mujoco.MjModel) -> str:
-    """In words, for messages."""
+    """The joints and the number of actuators, for messages."""
     words = {"mjJNT_FREE": "free", "mjJNT_BALL": "ball", "mjJNT_SLIDE": "slide", "mjJNT_HINGE": "hinge"}
     joints = [f"{words[joint_type(model, joint).name]} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
     return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
@@ -115,9 +115,9 @@ def _depth(model: mujoco.MjModel, body: int) -> int:
 
 
 class Workspace:
-    """Where the effector gets to: the robot's own forward kinematics over positions its controls can hold.
+    """Positions that the effector can reach, by forward kinematics over joint positions that the controls can hold.
 
-    :param share: of the way from the starting pose to a joint's limits.
+    :param share: share of the range from the starting pose to a joint's limits that is used.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Workspace:
         self._points = self._data.geom_xpos[floors].copy()
 
     def sample(self, rng: np.random.Generator) -> Floats:
-        """``(3,)`` a position the effector takes with the robot neither in the ground nor in itself.
+        """``(3,)`` a random position of the effector with the robot neither in the ground nor in itself.
 
-        Where :data:`TRIES` draws bring none, the effector's own in the starting pose.
+        The effector's starting position if none is found in :data:`TRIES` draws.
         """
         data = self._data
         for _ in range(TRIES):
@@ -157,7 +157,7 @@ class Workspace:
         return self.start.copy()
 
     def _penetration(self) -> float:
-        """Metres, of the deepest contact."""
+        """Depth of the deepest contact in metres."""
         return float(max(0.0, -self._data.contact.dist.min(initial=0.0)))
 
     def _is_under_ground(self, position: Floats) -> bool:
@@ -167,7 +167,7 @@ class Workspace:
 
 
 def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap) -> tuple[Floats, Floats]:
-    """``(len(joints),)`` least and greatest positions: the joints' limits, and what position servos can be told."""
+    """``(len(joints),)`` least and greatest positions within the limits of the joints and of position servos."""
     low, high = np.empty(len(joints)), np.empty(len(joints))
     servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
     for place, joint in enumerate(joints):
@@ -179,7 +179,7 @@ def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: Acti
             low[place], high[place] = start - turn, start + turn
         for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
             if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
-                told = sorted(actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0])
-                low[place], high[place] = max(low[place], told[0]), min(high[place], told[1])
+                commands = sorted(actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0])
+                low[place], high[place] = max(low[place], commands[0]), min(high[place], commands[1])
         low[place], high[place] = min(low[place], start), max(high[place], start)
     return low, high

@@ -1,12 +1,13 @@
 """Task ``forward``: move along world x as fast as the robot can, without falling over.
 
-In the manner of gymnasium's MuJoCo v5 locomotion environments (Hopper-v5, Walker2d-v5, HalfCheetah-v5,
-Ant-v5; their documentation gives the same three terms):
+The reward has the three terms of gymnasium's MuJoCo v5 locomotion environments (Hopper-v5, Walker2d-v5,
+HalfCheetah-v5, Ant-v5; see their documentation):
 
     reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
 
-Unlike there the control cost is a mean over actuators, not a sum, so that one weight suits a robot of
-two motors and one of twenty, and what is healthy follows from the robot's own starting pose.
+with x in metres, Δt the control period in seconds and actions in [-1, 1]. Unlike in gymnasium, the control cost is a
+mean over actuators, not a sum, so that one weight suits any number of actuators, and the healthy range follows from
+the robot's own starting pose.
 
 Observation: positions without the root's x and y, activations of muscles, then velocities clipped to ±10.
 """
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Measure, States, Task
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
 from orchestrator.worker.tasks.structure import addresses, as_index, joints_of_robot, posed
 
@@ -63,9 +64,7 @@ class Forward(Task):
             observations[:, end:] = activations
         return observations
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, health = self.options, self.healthy
         rewards = self._moved(before, after)
         rewards /= self.step_s
@@ -76,15 +75,13 @@ class Forward(Task):
         rewards -= effort
         if not health.terminates and not health.bonus:
             return rewards, np.zeros(len(rewards), bool)
-        healthy = health(after)
-        rewards += health.bonus * healthy
-        return rewards, ~healthy if health.terminates else np.zeros(len(healthy), bool)
+        return health.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return self._moved(before, after)[:, None]
 
     def _moved(self, before: States, after: States) -> Floats:
-        """``(n_envs,)`` metres, a new array."""
+        """``(n_envs,)`` metres moved along x, a new array."""
         x = self.root.x
         moved: Floats = after.qpos[:, x.address] - before.qpos[:, x.address]
         moved *= x.sign

@@ -1,7 +1,7 @@
-"""How a robot's root moves and how its joints stand, for any kind of root.
+"""Motion of a robot's root and joints, for any kind of root.
 
-Of a free joint MuJoCo gives the linear velocity in world axes and the angular velocity in the body's own
-(``qvel[:3]``, ``qvel[3:6]``); a planar root has one velocity for each of its joints.
+For a free joint MuJoCo gives the linear velocity in world axes (``qvel[:3]``) and the angular velocity in body axes
+(``qvel[3:6]``); a planar root has one velocity for each of its joints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.worker.tasks.structure import addresses, joints_of_robot, pose
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0
 LEAST_HEIGHT_M = 0.05
-"""Taken for the height of a robot whose root lies lower: a swimmer, a snake."""
+"""Least height assumed for a robot, such as a swimmer or a snake, whose root lies lower."""
 
 
 def _rotation() -> Floats:
@@ -45,28 +45,28 @@ def rotation_matrices(quaternions: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """Of the root, in a batch of ``n`` environments.
+    """Motion of the root in a batch of ``n`` environments.
 
-    No matrix product of the whole batch is in it: BLAS rounds a row differently in batches of different sizes.
+    Computed without matrix products over the batch: BLAS rounds a row differently in batches of different sizes.
     """
 
     up: Floats
-    """``(n, 3)`` the world's up in the root's own axes: minus the projected gravity."""
+    """``(n, 3)`` the world's up direction in the root's axes: minus the projected gravity."""
     velocity: Floats
-    """``(n, 3)`` metres a second, in the root's own axes."""
+    """``(n, 3)`` metres a second, in the root's axes."""
     spin: Floats
-    """``(n, 3)`` radians a second, in the root's own axes."""
+    """``(n, 3)`` radians a second, in the root's axes."""
     heading_velocity: Floats
-    """``(n, 3)`` metres a second forward, to the left and up: world axes turned about the vertical by as much as
-    the root has turned since the starting pose."""
+    """``(n, 3)`` metres a second forward, to the left and up: in world axes rotated about the vertical by the root's
+    rotation since the starting pose."""
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
 
 
 class Proprioception:
-    """What the robot feels of itself.
+    """Observations and measures of the robot's own motion.
 
-    :param pose: ``(nq,)`` in which it heads along world x.
+    :param pose: ``(nq,)`` starting pose, in which the robot heads along world x.
     """
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
@@ -82,20 +82,20 @@ class Proprioception:
             dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
         own, own_dofs = addresses(model, joints_of_robot(model, posed(model, pose), root.body))
         self.joints = np.setdiff1d(own, of_root)
-        """Addresses in ``qpos`` of everything that is the robot's but its root."""
+        """Addresses in ``qpos`` of the robot's joints, without its root."""
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
-        """Likewise in ``qvel``."""
+        """Addresses in ``qvel`` of the robot's joints, without its root."""
         self._home = pose[self.joints]
         self._latest: tuple[bytes, bytes, Motion] | None = None
 
     def motion(self, states: States) -> Motion:
-        """A function of the states alone. That of the latest ones is kept: reward and observation both ask for it."""
+        """The root's motion; the latest result is cached, because reward and observation both use it."""
         positions, velocities = states.qpos.tobytes(), states.qvel.tobytes()
         if self._latest is None or self._latest[:2] != (positions, velocities):
-            self._latest = positions, velocities, self._moves(states)
+            self._latest = positions, velocities, self._compute_motion(states)
         return self._latest[2]
 
-    def _moves(self, states: States) -> Motion:
+    def _compute_motion(self, states: States) -> Motion:
         rotations = self._rotations(states)
         velocity, spin = self._world_velocity(states), self._spin(states)
         ahead = (rotations[:, :2] * self._ahead).sum(axis=2)
@@ -113,16 +113,16 @@ class Proprioception:
         return cosines
 
     def offsets(self, states: States) -> Floats:
-        """``(n, len(joints))`` positions of the joints against the starting pose."""
+        """``(n, len(joints))`` positions of the joints relative to the starting pose."""
         return states.qpos.take(self.joints, axis=1) - self._home
 
-    def feel(self, states: States, *more: Floats) -> Floats:
-        """``(n, …)`` float32: up, velocity, spin, offsets and velocities of the joints (±10 at most), then ``more``."""
+    def observe(self, states: States, *more: Floats) -> Floats:
+        """``(n, …)`` float32: up, velocity, spin, joint offsets and velocities, then ``more``; all clipped to ±10."""
         motion, velocities = self.motion(states), states.qvel.take(self.dofs, axis=1)
         parts = (motion.up, motion.velocity, motion.spin, self.offsets(states), velocities, *more)
-        felt: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
-        np.minimum(felt, MAX_OBSERVED_VELOCITY, out=felt)
-        return np.maximum(felt, -MAX_OBSERVED_VELOCITY, out=felt)
+        observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+        np.minimum(observed, MAX_OBSERVED_VELOCITY, out=observed)
+        return np.maximum(observed, -MAX_OBSERVED_VELOCITY, out=observed)
 
     def _rotations(self, states: States) -> Floats:
         root = self._root
@@ -141,9 +141,9 @@ class Proprioception:
         if root.free_dof is not None:
             return states.qvel[:, root.free_dof : root.free_dof + 3]
         velocity = np.zeros((len(states.qvel), 3))
-        for axis, one in enumerate((root.x, root.y, root.z)):
-            if one is not None:
-                velocity[:, axis] = one.sign * states.qvel[:, one.dof]
+        for axis, coordinate in enumerate((root.x, root.y, root.z)):
+            if coordinate is not None:
+                velocity[:, axis] = coordinate.sign * states.qvel[:, coordinate.dof]
         return velocity
 
     def _spin(self, states: States) -> Floats:
@@ -157,9 +157,9 @@ class Proprioception:
 
 
 def brisk_speed(root: Root) -> float:
-    """Metres a second at which a robot of this height walks briskly: Froude number v² / (g · height) = 0.1.
+    """Brisk walking speed in metres a second for the root's height: Froude number v² / (g · height) = 0.1.
 
-    Animals of any size walk alike at the same Froude number, and most run from 0.5 on (R. McN. Alexander,
+    Animals of any size move alike at the same Froude number, and most run from 0.5 on (R. McN. Alexander,
     "Optimization and gaits in the locomotion of vertebrates", Physiological Reviews 69, 1989).
     """
     return float(np.sqrt(0.1 * GRAVITY_M_S2 * max(root.start_height, LEAST_HEIGHT_M)))

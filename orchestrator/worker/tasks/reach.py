@@ -1,15 +1,15 @@
 """Task ``reach``: bring the end of a fixed-base arm to a target, and keep it there.
 
-Targets are places that the robot's own forward kinematics give: random positions of the joints that actuators move,
-within what limits and servos allow, but for those with the robot in the ground or in itself. The reward is that of
-gymnasium's Reacher-v5 (minus distance, minus effort), with the distance in units of how far targets are on
-average, and with a term that grows steeply close to the target, where the distance itself hardly changes any more:
+Targets are computed by the robot's own forward kinematics from random positions of the driven joints, within the
+limits of joints and servos; positions with the robot in the ground or in itself are rejected. The reward is that of
+gymnasium's Reacher-v5 (minus distance, minus effort), with the distance d in units of ``span``, the mean distance of
+targets from the start, and with a term that grows steeply close to the target, where the distance hardly changes:
 
     reward = −d / span + precision_weight · exp(−(d / (0.1 · span))²) − ctrl_cost_weight · mean(action²)
 
 Observation: positions and velocities of the arm's joints (sine and cosine of hinges without limits; velocities
 within ±10), activations of muscles, the effector's position, and the target minus that. No termination. A body or
-site named "target" in the model plays no part: the target is the environment's own, and pictures show it.
+site named "target" in the model has no effect: the environment has its own target, which pictures show.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.base import (
+    CommonOptions,
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    check_positive,
+    control_steps,
+    joint_type,
+)
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE
@@ -37,11 +46,11 @@ _TRIALS = 100
 class ReachOptions(CommonOptions):
     max_episode_steps: int = 100
     site: str | None = None
-    """What shall reach; None: the last site named like an end (tip, grip, hand …), else the end of the chain."""
+    """The site that must reach; None: the last one named like an end (tip, grip, hand …), else the end of the chain."""
     target_range: float = 0.6
     """Share of the way from the starting pose to the joints' limits within which targets are drawn."""
     target_period_s: float | None = None
-    """Seconds after which there is another target; None: one an episode."""
+    """Seconds after which the target changes; None: one target per episode."""
     precision_weight: float = 1.0
     ctrl_cost_weight: float = 0.01
 
@@ -49,12 +58,11 @@ class ReachOptions(CommonOptions):
         CommonOptions.__post_init__(self)
         if not 0 < self.target_range <= 1:
             raise ValueError(f"target_range = {self.target_range}: expected above 0, at most 1")
-        if self.target_period_s is not None and self.target_period_s <= 0:
-            raise ValueError(f"target_period_s = {self.target_period_s}: expected more than 0")
+        check_positive(self, "target_period_s")
 
 
 class Reach(Task):
-    """:raises ValueError: no such site, or no driven chain on a fixed base, or one whose end stays where it is."""
+    """:raises ValueError: no such site, no driven chain on a fixed base, or a chain whose end cannot move."""
 
     Options = ReachOptions
     goal_size = 3
@@ -70,16 +78,16 @@ class Reach(Task):
         rng = np.random.default_rng(0)
         targets = np.array([self.workspace.sample(rng) for _ in range(_TRIALS)])
         self.span_m = float(np.linalg.norm(targets - self.workspace.start, axis=1).mean())
-        """Mean distance of targets from where the effector starts."""
+        """Mean distance of targets from the effector's starting position."""
         if self.span_m < LEAST_SPAN_M:
             raise ValueError(
                 f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
-        self._look_at_joints()
+        self._select_joints()
 
-    def _look_at_joints(self) -> None:
-        """Only those of the arm's own tree: a ball that lies about is none of its business."""
+    def _select_joints(self) -> None:
+        """Select the joints to observe: those of the arm's own tree, without loose objects."""
         model = self.model
         tree = model.body_treeid[self.effector.body]
         joints = [joint for joint in range(model.njnt) if model.body_treeid[model.jnt_bodyid[joint]] == tree]
@@ -102,9 +110,7 @@ class Reach(Task):
         observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         return observations
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options = self.options
         distances = self._distances(after) / self.span_m
         rewards = options.precision_weight * np.exp(-np.square(distances / PRECISION_WIDTH)) - distances

@@ -1,4 +1,4 @@
-"""How a robot's base stands to the world, and whether it still stands."""
+"""The joints that connect a robot's base (its root body) with the world, and whether the base is still upright."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import CommonOptions, States, joint_name, joint_type
+from orchestrator.worker.tasks.base import CommonOptions, RewardAndTermination, States, joint_name, joint_type
 from orchestrator.worker.tasks.structure import driven_dofs, ground_below, is_fixed, joints_of, posed
 
 FREE, BALL, SLIDE, HINGE = (
@@ -23,7 +23,7 @@ FREE, BALL, SLIDE, HINGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinate:
-    """One scalar of the root: its place in ``qpos`` and ``qvel``, and its sense (+1 or −1) in world axes."""
+    """One coordinate of the root: its address in ``qpos`` and ``qvel``, and its sign (+1 or −1) in world axes."""
 
     address: int
     dof: int
@@ -32,7 +32,7 @@ class Coordinate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """How the robot's base moves: a free joint, or slide x and perhaps some of slide y, z and hinge y."""
+    """How the robot's base moves: by a free joint, or by slide x and possibly slide y, slide z and hinge y."""
 
     body: int
     x: Coordinate
@@ -40,32 +40,32 @@ class Root:
     z: Coordinate | None
     pitch: Coordinate | None
     quaternion: slice | None
-    """Of a free joint in ``qpos``; its velocities in ``qvel`` are the six from :attr:`free_dof` on."""
+    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at :attr:`free_dof`."""
     free_dof: int | None
     start_height: float
-    """Metres over the ground below, or over z = 0 where there is none, in the starting pose."""
+    """Height in metres over the ground below (z = 0 without ground) in the starting pose."""
 
     @property
     def unseen(self) -> list[int]:
-        """Addresses in ``qpos`` that say only where on the ground the robot is."""
+        """Addresses in ``qpos`` of the horizontal position, which observations leave out."""
         return [coordinate.address for coordinate in (self.x, self.y) if coordinate is not None]
 
     @property
     def coordinates(self) -> list[Coordinate]:
-        """Those that there are; of a free joint, the three positions."""
+        """The existing coordinates; for a free joint its three positions."""
         return [one for one in (self.x, self.y, self.z, self.pitch) if one is not None]
 
 
 class NoRootError(ValueError):
-    """The robot's base cannot move along x; the message says what it can do."""
+    """The robot's base cannot move along x; the message says which joints it has."""
 
 
 def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
-    """The first body with joints that hangs on something fixed, and what its joints do in world axes.
+    """The first body with joints whose parent is fixed, and how its joints move it in world axes.
 
-    Where several do, one whose tree the actuators move: the robot rather than a ball that lies about.
+    Bodies in trees with actuators take precedence: the robot rather than a loose object.
 
-    :raises NoRootError: none can move along x.
+    :raises NoRootError: no such body can move along x.
     """
     data = posed(model, pose)
     bodies = [
@@ -94,11 +94,11 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             axis = int(np.abs(data.xaxis[joint]).argmax())
             if abs(data.xaxis[joint, axis]) < 0.999:
                 continue
-            found = Coordinate(address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis])))
+            coordinate = Coordinate(address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis])))
             if kind == SLIDE:
-                coordinates.setdefault("xyz"[axis], found)
+                coordinates.setdefault("xyz"[axis], coordinate)
             elif kind == HINGE and axis == 1:
-                coordinates.setdefault("pitch", found)
+                coordinates.setdefault("pitch", coordinate)
         if "x" in coordinates:
             return Root(
                 body=body,
@@ -117,32 +117,32 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    words = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
-    found = [
-        words[joint_type(model, joint)].format(joint_name(model, joint), model.jnt_axis[joint].round(3).tolist())
+    descriptions = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
+    joints = [
+        descriptions[joint_type(model, joint)].format(joint_name(model, joint), model.jnt_axis[joint].round(3).tolist())
         for body in bodies
         for joint in joints_of(model, body)
     ]
-    return ", ".join(found) if found else "no joint there at all"
+    return ", ".join(joints) if joints else "no joint there"
 
 
 def world_up(quaternions: Floats) -> Floats:
-    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up as seen in the rotated frame.
+    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up direction in the rotated frame.
 
-    The third row of the rotation matrix.
+    It is the third row of the rotation matrix.
     """
     w, x, y, z = quaternions.T
     return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
 
 
 def outer(quaternions: Floats) -> Floats:
-    """``(n, 4)`` → ``(n, 16)``, the products of every two components; a new array."""
+    """``(n, 4)`` → ``(n, 16)`` products of every two components, a new array."""
     products: Floats = quaternions[:, :, None] * quaternions[:, None, :]
     return products.reshape(-1, 16)
 
 
 def uprightness(up: Floats) -> Floats:
-    """``(16,)`` M with ``outer(q) · M = world_up(q) · up`` for every unit quaternion; takes a fraction of the time."""
+    """``(16,)`` M with ``outer(q) · M = world_up(q) · up`` for every unit quaternion, which is faster to compute."""
     a, b, c = up
     return np.array([c, b, -a, 0.0, b, -c, 0.0, a, -a, 0.0, -c, b, 0.0, a, b, c])
 
@@ -150,19 +150,20 @@ def uprightness(up: Floats) -> Floats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions(CommonOptions):
     terminate_when_unhealthy: bool | None = None
-    """Whether falling ends the episode; None: yes, if the robot can fall and does not lie from the start."""
+    """Whether falling ends the episode; None: yes if the robot can fall and starts upright."""
     healthy_reward: float | None = None
-    """Per control step while healthy; None: 1 where falling ends the episode, 0 where it does not."""
+    """Reward per control step while healthy; None: 1 where falling ends the episode, else 0."""
     min_height: float = 0.6
-    """The root is healthy above this fraction of its starting height over the ground."""
+    """The root is unhealthy below this fraction of its starting height over the ground."""
     max_tilt: float = 1.0
-    """… and within this angle in radians of its starting orientation, turns about the vertical aside."""
+    """The root is unhealthy beyond this angle in radians from its starting orientation, apart from turns about the
+    vertical."""
 
 
 class Health:
-    """High and upright enough, judged by the root's own starting pose.
+    """Whether the root is high and upright enough compared with its starting pose.
 
-    :raises ValueError: ``terminate_when_unhealthy`` is asked for, and every episode would end at once.
+    :raises ValueError: ``terminate_when_unhealthy`` is set, but the starting pose is unhealthy.
     """
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions) -> None:
@@ -181,12 +182,12 @@ class Health:
                 "out terminate_when_unhealthy"
             )
         can_fall = any(part is not None for part in (root.z, root.pitch, root.quaternion))
-        wanted = options.terminate_when_unhealthy
-        self.terminates = stands and can_fall if wanted is None else wanted
+        terminates = options.terminate_when_unhealthy
+        self.terminates = stands and can_fall if terminates is None else terminates
         self.bonus = (1.0 if self.terminates else 0.0) if options.healthy_reward is None else options.healthy_reward
 
     def __call__(self, states: States) -> NDArray[np.bool_]:
-        """``(n_envs,)``; never healthy where a coordinate is not a number."""
+        """``(n_envs,)`` whether the root is healthy; False where a coordinate is NaN."""
         root, qpos = self._root, states.qpos
         healthy = np.isfinite(qpos[:, root.x.address])
         if root.z is not None:
@@ -199,3 +200,9 @@ class Health:
             products *= self._uprightness
             healthy &= np.add.reduce(products, axis=1) > self._min_cosine
         return healthy
+
+    def judge(self, rewards: Floats, states: States) -> RewardAndTermination:
+        """``rewards`` with the bonus for being healthy added in place, and whether episodes terminate."""
+        healthy = self(states)
+        rewards += self.bonus * healthy
+        return rewards, ~healthy if self.terminates else np.zeros(len(healthy), bool)

@@ -1,8 +1,8 @@
-"""Task ``stand``: stay up in the starting pose, whatever pushes.
+"""Task ``stand``: keep standing in the starting pose while being pushed.
 
 The reward has the form of the standing tasks of dm_control's walker and humanoid (Tassa et al. 2018, "DeepMind
-Control Suite", section on humanoid): a product of factors between 0 and 1, so that none can be traded for another,
-here with Gaussians around the robot's own starting pose instead of thresholds made for one robot:
+Control Suite", section on humanoid): a product of factors between 0 and 1, so that none can make up for another.
+Gaussians around the robot's own starting pose replace the thresholds that were chosen for one robot:
 
     reward = high · upright · (1 + pose) / 2 · (1 + still) / 2
              + healthy_reward · healthy − ctrl_cost_weight · mean(action²)
@@ -12,9 +12,8 @@ here with Gaussians around the robot's own starting pose instead of thresholds m
     pose     = exp(−mean((joint position − starting position)²) / 0.3²)
     still    = exp(−(horizontal speed / brisk walking speed)²)
 
-Every ``push_period_s`` the root is given a horizontal velocity in a random direction on top of its own, as legged
-robots are pushed in Rudin et al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement
-Learning".
+Every ``push_period_s`` a horizontal velocity in a random direction is added to the root's, as in Rudin et
+al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement Learning".
 
 Observation: the world's up, velocity and spin in the root's own axes, joint positions against the starting pose and
 joint velocities, height, activations of muscles; all within ±10. Ends when unhealthy.
@@ -31,7 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Measure, States, Task, control_steps
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    check_at_least,
+    check_positive,
+    control_steps,
+)
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
 
@@ -45,16 +52,14 @@ class StandOptions(HealthOptions):
     healthy_reward: float | None = 0.0
     ctrl_cost_weight: float = 0.01
     push_speed: float | None = None
-    """Metres a second that a push adds; None: as fast as the robot would walk briskly (Froude number 0.1)."""
+    """Metres a second that a push adds; None: a brisk walking speed for the robot (Froude number 0.1)."""
     push_period_s: float = 2.0
     """Seconds between pushes."""
 
     def __post_init__(self) -> None:
         HealthOptions.__post_init__(self)
-        if self.push_speed is not None and self.push_speed < 0:
-            raise ValueError(f"push_speed = {self.push_speed}: expected 0 or more")
-        if self.push_period_s <= 0:
-            raise ValueError(f"push_period_s = {self.push_period_s}: expected more than 0")
+        check_at_least(self, 0, "push_speed")
+        check_positive(self, "push_period_s")
 
 
 class Stand(Task):
@@ -86,11 +91,9 @@ class Stand(Task):
 
     def observe(self, states: States) -> Floats:
         height = self._height(states)[:, None]
-        return self._body.feel(states, height, *states.fields.values())
+        return self._body.observe(states, height, *states.fields.values())
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, body = self.options, self._body
         motion = body.motion(after)
         fall = (self._height(after) - self.root.start_height) / self._drop
@@ -99,15 +102,13 @@ class Stand(Task):
         rewards = np.exp(-fall * fall) * np.maximum(body.uprightness(motion), 0.0)
         rewards *= (1.0 + np.exp(-bent)) * (1.0 + np.exp(-speed)) / 4.0
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
-        healthy = self.healthy(after)
-        rewards += self.healthy.bonus * healthy
-        return rewards, ~healthy if self.healthy.terminates else np.zeros(len(healthy), bool)
+        return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return self._height(after)[:, None]
 
     def _height(self, states: States) -> Floats:
-        """``(n,)`` metres over the ground that the root started above."""
+        """``(n,)`` height of the root in metres over the ground below its starting position."""
         z = self.root.z
         if z is None:
             return np.full(len(states.qpos), self.root.start_height)

@@ -1,4 +1,4 @@
-"""What a robot's actuators move, and what stands still: facts about a compiled model in its starting pose."""
+"""The structure of a compiled model in its starting pose: what actuators move, and what is fixed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_LEVER = 1e-9
 
 
 def posed(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
-    """A new ``MjData`` in ``pose`` (nq,), with everything that follows from positions."""
+    """A new ``MjData`` in ``pose`` (nq,), with everything that is computed from positions."""
     data = mujoco.MjData(model)
     data.qpos[:] = pose
     mujoco.mj_fwdPosition(model, data)
@@ -23,7 +23,7 @@ def posed(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
 
 
 def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]:
-    """``(nv,)`` which degrees of freedom an actuator has a lever on, through whatever joint, tendon or site."""
+    """``(nv,)`` which degrees of freedom an actuator acts on, directly or through a tendon or site."""
     driven = np.zeros(model.nv, bool)
     for first, count in zip(data.moment_rowadr, data.moment_rownnz, strict=True):
         entries = slice(first, first + count)
@@ -32,31 +32,31 @@ def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]
 
 
 def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:
-    """Numbers of the joints of ``body``'s tree and of all that actuators move: not of a ball that lies about."""
+    """Numbers of the joints in the tree of ``body`` and in trees with actuators, without loose objects."""
     trees = {int(model.body_treeid[body]), *model.dof_treeid[driven_dofs(model, data)].tolist()}
     return [joint for joint in range(model.njnt) if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees]
 
 
 def addresses(model: mujoco.MjModel, joints: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the positions of ``joints`` stand in ``qpos``, and their velocities in ``qvel``, in ascending order."""
+    """Addresses of ``joints`` in ``qpos`` and in ``qvel``, in ascending order."""
     owner = np.repeat(np.arange(model.njnt), np.diff(model.jnt_qposadr, append=model.nq))
     return np.flatnonzero(np.isin(owner, joints)), np.flatnonzero(np.isin(model.dof_jntid, joints))
 
 
 def as_index(numbers: NDArray[np.intp]) -> slice | NDArray[np.intp]:
-    """The same entries of an array; as a slice, which copies nothing, where ascending ``numbers`` have no gap."""
+    """An index of the same entries: a slice, which copies nothing, if ascending ``numbers`` have no gap."""
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
 
 
 def joints_of(model: mujoco.MjModel, body: int) -> range:
-    """Numbers of the joints by which ``body`` moves against its parent."""
+    """Numbers of the joints between ``body`` and its parent."""
     return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
 
 
 def ancestors(model: mujoco.MjModel, body: int) -> Iterator[int]:
-    """``body`` and everything it hangs on, without the world."""
+    """``body`` and its ancestors, without the world."""
     while body > 0:
         yield body
         body = int(model.body_parentid[body])
@@ -68,9 +68,9 @@ def is_fixed(model: mujoco.MjModel, body: int) -> bool:
 
 
 def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> float:
-    """Height of the first surface below ``point`` (3,) that is fixed and can be stood on; 0 where there is none."""
+    """Height of the first fixed surface with contacts below ``point`` (3,); 0 where there is none."""
     origin, hit = np.array(point), np.zeros(1, np.int32)
-    for _ in range(2 * model.ngeom):  # into a geom of the robot's own and out of it
+    for _ in range(2 * model.ngeom):  # the ray enters and leaves each of the robot's geoms
         distance = mujoco.mj_ray(model, data, origin, _DOWN, None, True, -1, hit)
         if distance < 0:
             break

@@ -1,4 +1,4 @@
-"""Task ``track``: walk at the velocity that is commanded, and follow when the command changes.
+"""Task ``track``: walk at the commanded velocity, also after the command changes.
 
 The command is a velocity forward, one to the left and a rate of turning, in the robot's heading frame (world axes
 turned about the vertical with the robot), drawn anew every ``command_period_s``. The reward has the terms of Rudin et
@@ -8,15 +8,15 @@ al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforceme
              − bounce_cost_weight · min(10, (v_up² + (½ · height · |roll and pitch rate|)²) / speed²)
              − ctrl_cost_weight · mean(action²) − smoothness_weight · mean((action − last action)²)
 
-with Δv, Δω what is commanded minus what is, ``speed`` the greatest commanded one, σ half of it and σ_ω half of the
-greatest rate of turning (there σ = ½ for speeds up to 1). The weights there fit one robot and torque control; here
-costs are relative to the robot's speed and height and means over actuators. The third term is not from there: far
-from the command the first is so flat that a robot that stands does not learn to walk from a few hundred thousand
-steps. ``healthy_reward`` makes up for it, so that to fall is never better than to stand.
+with Δv, Δω the commanded minus the actual velocities, ``speed`` the largest commanded one, σ half of it and σ_ω half
+of the largest turning rate (in the paper σ = ½ for speeds up to 1). The paper's weights fit one robot and torque
+control; here costs are relative to the robot's speed and height, and means over actuators. The third term is not from
+the paper: far from the command the first is so flat that a standing robot would not learn to walk in a few hundred
+thousand steps. ``healthy_reward`` compensates for it, so that falling is never better than standing.
 
 Observation: the world's up (minus projected gravity), velocity and spin in the root's own axes, joint positions
 against the starting pose, joint velocities, the command, the last action, activations of muscles; all within ±10.
-Ends when unhealthy. A planar root is commanded its velocity along x alone.
+Ends when unhealthy. For a planar root the command is a velocity along x alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats, Scaled
-from orchestrator.worker.tasks.base import Measure, States, Task, control_steps, joint_type
+from orchestrator.worker.tasks.base import (
+    Measure,
+    RewardAndTermination,
+    States,
+    Task,
+    check_at_least,
+    check_positive,
+    control_steps,
+    joint_type,
+)
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import HINGE, Health, HealthOptions, find_root
 from orchestrator.worker.tasks.structure import driven_dofs, posed
@@ -38,7 +47,7 @@ from orchestrator.worker.tasks.structure import driven_dofs, posed
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
 LEAST_TURN = 0.2
-"""Radians a second; the unit of turning for robots that are never told to turn."""
+"""Least scale of turning in radians a second, for robots that are never commanded to turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +55,24 @@ class TrackOptions(HealthOptions):
     max_episode_steps: int = 500
     healthy_reward: float | None = 0.5
     forward_speed: float | None = None
-    """Metres a second, the fastest command forward; None: a brisk walk for the robot's height (Froude number 0.1)."""
+    """Fastest command forward in metres a second; None: a brisk walk for the robot's height (Froude number 0.1)."""
     backward_speed: float = 0.0
-    """Likewise backward."""
+    """Fastest command backward in metres a second."""
     sideways_speed: float | None = None
-    """Likewise to either side; None: half of ``forward_speed`` where legs can swing sideways, else 0."""
+    """Fastest command to either side in metres a second; None: half of ``forward_speed`` where legs can swing sideways,
+    else 0."""
     turn_rate: float = 0.5
-    """Radians a second, the fastest command to turn to either side."""
+    """Fastest command to turn to either side in radians a second."""
     command_period_s: float = 4.0
-    """Seconds after which there is another command."""
+    """Seconds between commands."""
     bounce_cost_weight: float = 0.05
     ctrl_cost_weight: float = 0.01
     smoothness_weight: float = 0.01
 
     def __post_init__(self) -> None:
         HealthOptions.__post_init__(self)
-        for name in ("backward_speed", "sideways_speed", "turn_rate"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} = {value}: expected 0 or more")
-        for name in ("forward_speed", "command_period_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} = {value}: expected more than 0")
+        check_at_least(self, 0, "backward_speed", "sideways_speed", "turn_rate")
+        check_positive(self, "forward_speed", "command_period_s")
 
 
 class Track(Task):
@@ -99,16 +103,14 @@ class Track(Task):
         self._speed = max(forward, options.backward_speed)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
-        """``(vx, vy, yaw rate)`` in metres and radians a second; of a planar root ``(vx,)``."""
+        """``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar root."""
         return rng.uniform(self._low, self._high)
 
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
-        return self._body.feel(states, states.goals, last, *(states.fields[name] for name in self.fields[1:]))
+        return self._body.observe(states, states.goals, last, *(states.fields[name] for name in self.fields[1:]))
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options = self.options
         motion = self._body.motion(after)
         error = self._error(motion, after.goals)
@@ -122,15 +124,13 @@ class Track(Task):
         change = action - self._last_action(before)
         effort = options.ctrl_cost_weight * np.square(action) + options.smoothness_weight * np.square(change)
         rewards -= effort.sum(axis=1) / action.shape[1]
-        healthy = self.healthy(after)
-        rewards += self.healthy.bonus * healthy
-        return rewards, ~healthy if self.healthy.terminates else np.zeros(len(healthy), bool)
+        return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return np.sqrt(self._error(self._body.motion(after), after.goals))[:, None]
 
     def _error(self, motion: Motion, goals: Floats) -> Floats:
-        """``(n,)`` square of the difference in velocity, m²/s²."""
+        """``(n,)`` squared velocity error in m²/s²."""
         planar = min(2, self.goal_size)
         squares: Floats = np.square(goals[:, :planar] - motion.heading_velocity[:, :planar]).sum(axis=1)
         return squares

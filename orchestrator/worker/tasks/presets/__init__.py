@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo v5 environments as tasks: ``gymnasium:Ant-v5`` and seven others.
 
-Over the batched simulation each gives what gymnasium's own environment gives: the same observations,
-rewards, terminations and truncations, and from a random generator in the same state the same starts.
-``tests/test_presets.py`` holds them side by side. The formulas are those of gymnasium's documentation
+Over the batched simulation each gives the same observations, rewards, terminations and truncations as gymnasium's own
+environment and, from a random generator in the same state, the same starting states. ``tests/training/test_presets.py``
+compares them. The formulas are those of gymnasium's documentation
 (https://gymnasium.farama.org/environments/mujoco/).
 """
 
@@ -24,7 +24,7 @@ def find(name: str) -> type[Preset]:
         return preset
     near = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise ValueError(f'unknown task "{name}"; {hint}of gymnasium\'s own there is: {", ".join(PRESETS)}')
+    raise ValueError(f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(PRESETS)}')
 
 
 def default_xml(name: str) -> Path:

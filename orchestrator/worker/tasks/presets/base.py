@@ -1,4 +1,4 @@
-"""What gymnasium's environments have in common, and what those have that move along x."""
+"""What gymnasium's environments share, and what those that move along x share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from orchestrator.worker.tasks.base import (
     EpisodeOptions,
     Measure,
     Range,
+    RewardAndTermination,
     States,
     Task,
     control_name,
@@ -25,7 +26,7 @@ from orchestrator.worker.tasks.base import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetOptions(EpisodeOptions):
-    """Gymnasium's keyword arguments that matter to training, under its own names and with its own defaults."""
+    """Gymnasium's keyword arguments that matter to training, with its names and defaults."""
 
     frame_skip: int = 5
 
@@ -38,19 +39,19 @@ class PresetOptions(EpisodeOptions):
 
 
 class Preset(Task):
-    """Starts from the model's own pose (keyframes are ignored) and acts on the controls as they are.
+    """Starts from the model's default pose (keyframes are ignored); actions are controls.
 
-    What it reads of ``MjData`` is one physics step behind, as ``mj_step`` leaves it and as gymnasium reads it.
+    Derived fields of ``MjData`` are one physics step behind, as ``mj_step`` leaves them and gymnasium reads them.
 
-    :raises ValueError: the robot is not of the structure that the formulas assume.
+    :raises ValueError: the robot does not have the structure that the formulas assume.
     """
 
     Options: ClassVar[type[PresetOptions]] = PresetOptions
     fields_lag = True
     asset: ClassVar[str]
-    """File name of gymnasium's own robot."""
+    """File name of gymnasium's robot."""
     normal_velocities: ClassVar[bool] = False
-    """Whether the noise on velocities at a start is normal, not uniform."""
+    """Whether the noise on starting velocities is normal instead of uniform."""
 
     def __init__(self, model: mujoco.MjModel, options: PresetOptions) -> None:
         self.model = model
@@ -78,14 +79,14 @@ def misfit(needed: str, found: str) -> ValueError:
 
 
 def within(values: Floats, limits: Range) -> Floats:
-    """A new array, clipped; for small arrays several times faster than ``np.clip``."""
+    """``values`` clipped, in a new array; for small arrays several times faster than ``np.clip``."""
     low, high = limits
     clipped = np.maximum(values, low)
     return np.minimum(clipped, high, out=clipped)
 
 
 def sum_of_squares(values: NDArray[Any]) -> NDArray[Any]:
-    """``(n, …)`` → ``(n,)``, in the precision and order of ``np.sum(np.square(row))``: float32 stays float32."""
+    """``(n, …)`` → ``(n,)``, with the precision and order of ``np.sum(np.square(row))``: float32 stays float32."""
     sums: NDArray[Any] = np.add.reduce(np.square(values.reshape(len(values), -1)), axis=1)
     return sums
 
@@ -99,17 +100,17 @@ class LocomotionOptions(PresetOptions):
 
 
 class Locomotion(Preset):
-    """``reward = forward_reward_weight · Δx / Δt − costs``, and no end but the step limit.
+    """``reward = forward_reward_weight · Δx / Δt − costs``; episodes end at the step limit only.
 
-    Observation: positions but for the first :attr:`places` (unless these are asked for), then velocities.
+    Observation: positions without the first :attr:`places` (unless an option includes them), then velocities.
     """
 
     Options: ClassVar[type[LocomotionOptions]] = LocomotionOptions
     measures = (Measure(name="distance_m", over_episode="sum"),)
     joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
-    """Kinds of the robot's first joints."""
+    """Types of the robot's first joints."""
     places: ClassVar[int] = 1
-    """How many of the first positions only say where on the ground the robot is."""
+    """Number of leading entries of ``qpos`` that are the horizontal position."""
 
     def __init__(self, model: mujoco.MjModel, options: LocomotionOptions) -> None:
         super().__init__(model, options)
@@ -118,16 +119,14 @@ class Locomotion(Preset):
         self._first = self.places if options.exclude_current_positions_from_observation else 0
         joints = range(min(len(self.joints), model.njnt))
         if tuple(joint_type(model, joint) for joint in joints) != self.joints:
-            found = [f"{_word(joint_type(model, joint))} {joint_name(model, joint)}" for joint in joints]
+            existing = [f"{_word(joint_type(model, joint))} {joint_name(model, joint)}" for joint in joints]
             needed = ", ".join(map(_word, self.joints))
-            raise misfit(f"a robot whose joints begin with {needed}", ", ".join(found) or "no joint")
+            raise misfit(f"a robot whose joints begin with {needed}", ", ".join(existing) or "no joint")
 
     def observe(self, states: States) -> Floats:
         return np.concatenate((states.qpos[:, self._first :], states.qvel), axis=1)
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         rewards = self.forward_reward(before, after)
         rewards -= self.costs(action, after)
         if len(self._never) != len(rewards):
@@ -139,7 +138,7 @@ class Locomotion(Preset):
         return (self.x(after) - self.x(before))[:, None]
 
     def x(self, states: States) -> Floats:
-        """``(n_envs,)`` metres: how far the robot is, as the reward sees it."""
+        """``(n_envs,)`` position along x in metres that the reward uses."""
         return states.qpos[:, 0]
 
     def forward_reward(self, before: States, after: States) -> Floats:
@@ -148,7 +147,7 @@ class Locomotion(Preset):
         return moved
 
     def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
-        """``(n_envs,)``"""
+        """``(n_envs,)`` costs of one control step."""
         costs = sum_of_squares(action)
         costs *= self.options.ctrl_cost_weight
         return costs
@@ -171,9 +170,7 @@ class Legged(Locomotion):
 
     Options: ClassVar[type[LeggedOptions]] = LeggedOptions
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, healthy = self.options, self.healthy(after)
         rewards = self.forward_reward(before, after)
         rewards += options.healthy_reward * healthy
@@ -181,11 +178,11 @@ class Legged(Locomotion):
         return rewards, ~healthy if options.terminate_when_unhealthy else np.zeros(len(rewards), bool)
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
-        """``(n_envs,)``"""
+        """``(n_envs,)`` whether the robot is healthy."""
         raise NotImplementedError
 
 
 def strictly_within(values: Floats, limits: Range) -> NDArray[np.bool_]:
-    """False where a value is not a number."""
+    """Whether values lie strictly between the limits; False for NaN."""
     low, high = limits
     return (low < values) & (values < high)

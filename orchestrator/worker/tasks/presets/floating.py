@@ -23,7 +23,7 @@ from orchestrator.worker.tasks.presets.base import (
 
 FREE = mujoco.mjtJoint.mjJNT_FREE
 Z = 2
-"""Address of the height of a free joint that is the robot's first, in ``qpos``."""
+"""Address in ``qpos`` of the height, where the robot's first joint is a free joint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class AntOptions(LeggedOptions):
     ctrl_cost_weight: float = 0.5
     contact_cost_weight: float = 5e-4
     main_body: int | str = 1
-    """Number or name of the body whose way along x is paid for."""
+    """Number or name of the body whose motion along x is rewarded."""
     contact_force_range: Range = (-1.0, 1.0)
     include_cfrc_ext_in_observation: bool = True
 
@@ -39,7 +39,7 @@ class AntOptions(LeggedOptions):
 class Ant(Legged):
     """Costs: controls, and contact forces clipped to ``contact_force_range``.
 
-    Healthy: height in its range, the ends of the range included.
+    Healthy: the height is in its range, bounds included.
     Observation: positions, velocities, clipped contact forces on every body but the world.
     """
 
@@ -81,16 +81,16 @@ class Ant(Legged):
         return within(states.fields["cfrc_ext"], self.options.contact_force_range)
 
 
-def _find_body(model: mujoco.MjModel, wanted: int | str) -> int:
+def _find_body(model: mujoco.MjModel, body: int | str) -> int:
     """:raises ValueError: there is no body of this number or name."""
     names = [model.body(number).name for number in range(model.nbody)]
-    if isinstance(wanted, str):
-        if wanted in names:
-            return names.index(wanted)
-        raise misfit(f'main_body = "{wanted}", a body of this name', f"{', '.join(filter(None, names))}")
-    if not 0 <= wanted < model.nbody:
-        raise misfit(f"main_body = {wanted}, a body of this number", f"bodies 0 to {model.nbody - 1}")
-    return wanted
+    if isinstance(body, str):
+        if body in names:
+            return names.index(body)
+        raise misfit(f'main_body = "{body}", a body of this name', f"{', '.join(filter(None, names))}")
+    if not 0 <= body < model.nbody:
+        raise misfit(f"main_body = {body}, a body of this number", f"bodies 0 to {model.nbody - 1}")
+    return body
 
 
 def _rows(values: NDArray[Any]) -> NDArray[Any]:
@@ -112,10 +112,11 @@ class HumanoidOptions(LeggedOptions):
 
 
 class Humanoid(Legged):
-    """Paid for the way of its centre of mass. Costs: controls, and contact forces up to ``contact_cost_range``.
+    """The motion of the centre of mass along x is rewarded. Costs: controls, and contact forces clipped to
+    ``contact_cost_range``.
 
-    Observation: positions, velocities, then of every body but the world inertia, velocity, and contact
-    forces, all in the frame of the centre of mass; actuator forces on the joints before the last of them.
+    Observation: positions, velocities, then inertia and velocity of every body but the world, actuator forces on the
+    joints, and contact forces on every body but the world, all in the frame of the centre of mass.
     """
 
     Options = HumanoidOptions
@@ -125,7 +126,7 @@ class Humanoid(Legged):
 
     def __init__(self, model: mujoco.MjModel, options: HumanoidOptions) -> None:
         super().__init__(model, options)
-        # The name of a field, and how many of its first rows are the world's or the free joint's.
+        # Name of a field → whether it is observed, and number of leading rows of the world or the free joint.
         observed = {
             "cinert": (options.include_cinert_in_observation, 1),
             "cvel": (options.include_cvel_in_observation, 1),

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Range, States
+from orchestrator.worker.tasks.base import Range, RewardAndTermination, States
 from orchestrator.worker.tasks.presets.base import Preset, PresetOptions, misfit, within
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
 OBSERVED: Range = (-10.0, 10.0)
-"""Limits of velocities and of the constraint force."""
+"""Limits of observed velocities and of the constraint force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class InvertedPendulumOptions(PresetOptions):
 
 
 class InvertedPendulum(Preset):
-    """Pays 1 while the pole's angle, the second position, is within ±0.2, and ends beyond.
+    """Reward 1 while the pole's angle, the second position, is within ±0.2; the episode ends beyond.
 
     Observation: positions and velocities.
     """
@@ -40,9 +40,7 @@ class InvertedPendulum(Preset):
     def observe(self, states: States) -> Floats:
         return np.concatenate((states.qpos, states.qvel), axis=1)
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         upright = np.abs(after.qpos[:, 1]) <= MAX_ANGLE
         return upright.astype(np.float64), ~upright
 
@@ -54,13 +52,13 @@ class InvertedDoublePendulumOptions(PresetOptions):
 
 
 class InvertedDoublePendulum(Preset):
-    """Pays for a tip at rest two metres over the cart's rail, and ends when it is at most one metre high.
+    """Rewards a tip at rest two metres over the cart's rail; the episode ends when it is at most one metre high.
 
     ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of the
     first site, and ω the poles' velocities.
 
-    Observation: position of the cart, sine and cosine of the angles, velocities clipped to ±10, constraint
-    force on the cart likewise.
+    Observation: position of the cart, sine and cosine of the angles, velocities and the constraint
+    force on the cart, both clipped to ±10.
     """
 
     Options = InvertedDoublePendulumOptions
@@ -80,9 +78,7 @@ class InvertedDoublePendulum(Preset):
         parts = (states.qpos[:, :1], np.sin(angles), np.cos(angles), within(states.qvel, OBSERVED), force)
         return np.concatenate(parts, axis=1)
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         x, _, z = after.fields["site_xpos"][:, 0].T
         _, first, second = after.qvel.T
         alive = z > MIN_TIP_HEIGHT

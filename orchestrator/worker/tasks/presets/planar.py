@@ -77,7 +77,7 @@ class HopperOptions(Walker2dOptions):
 
 
 class Hopper(Walker2d):
-    """Healthy: as Walker2d, and everything but x and height in ``healthy_state_range``."""
+    """Healthy: as Walker2d, and all positions but x and height and all velocities are in ``healthy_state_range``."""
 
     Options = HopperOptions
     asset = "hopper.xml"
