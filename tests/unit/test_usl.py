@@ -52,7 +52,12 @@ class TestKnownParameters:
 
     @pytest.mark.parametrize(
         ("sigma", "kappa", "repeats", "levels"),
-        [(0.05, 0.001, 2, LEVELS), (0.05, 0.001, 5, LEVELS), (0.15, 0.004, 5, LEVELS), (0.05, 0.001, 5, (1, 2, 4))],
+        [
+            (0.05, 0.001, 5, (1, 2, 4)),
+            pytest.param(0.05, 0.001, 2, LEVELS, marks=pytest.mark.slow),
+            pytest.param(0.05, 0.001, 5, LEVELS, marks=pytest.mark.slow),
+            pytest.param(0.15, 0.004, 5, LEVELS, marks=pytest.mark.slow),
+        ],
     )
     def test_the_intervals_hold_them(self, sigma: float, kappa: float, repeats: int, levels: Sequence[int]) -> None:
         truth = {"sigma": sigma, "kappa": kappa, "32": usl.speedup(32, sigma, kappa), "peak": usl.peak(sigma, kappa)}
