@@ -158,7 +158,7 @@ def _end_attempt(
         ended_at=ended_at,
         wall_s=wall_s,
         returncode=None if record is None else record.code,
-        ending=outcome,
+        outcome=outcome,
         max_rss_mib=None,
         record=record,
     )

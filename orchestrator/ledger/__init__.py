@@ -1,7 +1,7 @@
-"""The ledger of an experiment: the only SQL in the program.
+"""The ledger of an experiment: one SQLite file, and the only SQL in the program.
 
-One SQLite file in write-ahead mode. The supervisor is its only writer but for ``requests``, which
-``stop`` and ``retry`` leave there for it. The ledger is the truth; ``summary.*`` is made from it.
+The supervisor is its only writer, except for the table ``requests``, where ``stop`` and ``retry`` leave requests for
+it. The ledger is the truth; ``summary.json`` and ``summary.csv`` are made from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -34,12 +34,10 @@ class Request:
 
 
 class Ledger:
-    """Open with :meth:`create` or :meth:`open`; close when done.
+    """Opened with :meth:`create` or :meth:`open`. Writes belong to one transaction until :meth:`commit`.
 
-    Writes go into one transaction until :meth:`commit`.
-
-    :raises LedgerError: on damage, found at opening or later.
-    :raises DiskFullError: when a write finds no space.
+    :raises LedgerError: by any method that finds damage.
+    :raises DiskFullError: by any method that finds no space to write.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -55,18 +53,18 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Ledger:
-        """An existing ledger, checked for damage; what is not whole is not written to.
+        """An existing ledger, checked for damage before anything is written to it.
 
-        :raises LedgerError: missing, damaged, foreign, or of another version.
+        :raises LedgerError: when it is missing, damaged, of another program or of another version.
         """
         return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only))
 
     def close(self) -> None:
-        """Commit and close; the file alone is then the whole ledger, readable where nothing may be written."""
+        """Commit and close. The file alone is the whole ledger then, readable on a read-only file system too."""
         try:
             with translated(self._path):
                 self._connection.commit()
-                # Another reader at this moment keeps the write-ahead file alive; it is just as valid then.
+                # While somebody else reads, the write-ahead file stays, and remains valid.
                 with contextlib.suppress(sqlite3.OperationalError):
                     self._connection.execute("PRAGMA busy_timeout=200")
                     self._connection.execute("PRAGMA journal_mode=DELETE")
@@ -74,7 +72,7 @@ class Ledger:
             self._connection.close()
 
     def abandon(self) -> None:
-        """Close without writing; what was not committed is given up (full disk)."""
+        """Close without writing; what was not committed is lost."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
@@ -89,7 +87,7 @@ class Ledger:
     # -- the experiment
 
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
-        """Insert or replace declared jobs as ``(position, job, robot hash)``: PENDING, no attempts."""
+        """Insert or replace jobs, as ``(position, job, robot hash)``: PENDING, without attempts."""
         with translated(self._path):
             for position, job, robot_hash in jobs:
                 self._connection.execute(
@@ -103,7 +101,7 @@ class Ledger:
                 )
 
     def update_limits(self, position: int, job: Job) -> None:
-        """Take over what does not decide the result: limits, retries, place in the file."""
+        """Update what does not decide the result: limits, retries, position in the job file."""
         self._execute(
             "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec,"
             " resources = :resources, max_retries = :max_retries, point = :point WHERE job_id = :job_id",
@@ -111,19 +109,18 @@ class Ledger:
         )
 
     def delete_job(self, job_id: str) -> None:
-        self._execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
-        self._execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
-        self._execute("DELETE FROM declared WHERE job_id = ?", (job_id,))
+        for name in ("attempts", "jobs", "declared"):
+            self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - names of ours
 
     def jobs(self) -> list[JobRow]:
-        """Every job, in the order of the job file. A RUNNING one comes with its last attempt."""
-        found = []
+        """Every job in the order of the job file, a RUNNING one with its last attempt."""
         with translated(self._path), decoding(self._path):
-            everything = "SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id"
-            for row in self._connection.execute(everything):
-                running = row["state"] == "RUNNING"
-                found.append(rows.job_row(row, self.last_attempt(row["job_id"]) if running else None))
-        return found
+            return [
+                rows.job_row(row, self.last_attempt(row["job_id"]) if row["state"] == "RUNNING" else None)
+                for row in self._connection.execute(
+                    "SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id"
+                )
+            ]
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
@@ -135,7 +132,7 @@ class Ledger:
                 return rows.attempt_row(row)
         raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
-    # -- what happens
+    # -- attempts and states
 
     def set_state(self, job_id: str, state: State) -> None:
         failures = state.failures if isinstance(state, Pending | Running) else None
@@ -148,36 +145,17 @@ class Ledger:
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
         self._execute(
             "INSERT INTO attempts (job_id, number, cpus, gpus, node, pid, pid_start, queue_s, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                attempt.job_id,
-                attempt.number,
-                json.dumps(attempt.cpus),
-                json.dumps(attempt.gpus),
-                attempt.node,
-                attempt.pid,
-                attempt.pid_start,
-                queue_s,
-                attempt.started_at,
-            ),
+            " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
+            {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
         self._execute("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
 
     def place_attempt(self, attempt: Attempt) -> None:
-        """Where an attempt that was started before has come to run, and since when."""
+        """Where an attempt that was started before runs now, and since when."""
         self._execute(
-            "UPDATE attempts SET cpus = ?, gpus = ?, node = ?, pid = ?, pid_start = ?, started_at = ?"
-            " WHERE job_id = ? AND number = ?",
-            (
-                json.dumps(attempt.cpus),
-                json.dumps(attempt.gpus),
-                attempt.node,
-                attempt.pid,
-                attempt.pid_start,
-                attempt.started_at,
-                attempt.job_id,
-                attempt.number,
-            ),
+            "UPDATE attempts SET cpus = :cpus, gpus = :gpus, node = :node, pid = :pid, pid_start = :pid_start,"
+            " started_at = :started_at WHERE job_id = :job_id AND number = :number",
+            rows.attempt_values(attempt),
         )
 
     def end_attempt(
@@ -188,49 +166,34 @@ class Ledger:
         ended_at: float | None,
         wall_s: float | None,
         returncode: int | None,
-        ending: AttemptOutcome,
+        outcome: AttemptOutcome,
         max_rss_mib: float | None,
         record: ExitRecord | None,
     ) -> None:
+        text = None if record is None else record.to_json()
         self._execute(
             "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
             " record = ? WHERE job_id = ? AND number = ?",
-            (
-                ended_at,
-                wall_s,
-                returncode,
-                ending.cause,
-                ending.message,
-                max_rss_mib,
-                None if record is None else record.to_json(),
-                job_id,
-                number,
-            ),
+            (ended_at, wall_s, returncode, outcome.cause, outcome.message, max_rss_mib, text, job_id, number),
         )
         if record is not None:
             self._execute(
-                # An attempt that ended before it had read its checkpoint knows of no steps.
-                "UPDATE jobs SET env_steps = coalesce(nullif(?, 0), env_steps), ep_rew_mean = coalesce(?, ep_rew_mean),"
-                " ep_rew_mean_first = coalesce(?, ep_rew_mean_first), eval_mean = coalesce(?, eval_mean),"
-                " learner = coalesce(?, learner), learner_reason = coalesce(?, learner_reason) WHERE job_id = ?",
-                (
-                    record.env_steps,
-                    record.ep_rew_mean,
-                    record.ep_rew_mean_first,
-                    record.eval_mean,
-                    record.learner,
-                    record.learner_reason,
-                    job_id,
-                ),
+                # An attempt that ended before it read its checkpoint reports no steps.
+                "UPDATE jobs SET env_steps = coalesce(nullif(:env_steps, 0), env_steps),"
+                " ep_rew_mean = coalesce(:ep_rew_mean, ep_rew_mean),"
+                " ep_rew_mean_first = coalesce(:ep_rew_mean_first, ep_rew_mean_first),"
+                " eval_mean = coalesce(:eval_mean, eval_mean), learner = coalesce(:learner, learner),"
+                " learner_reason = coalesce(:learner_reason, learner_reason) WHERE job_id = :job_id",
+                {**asdict(record), "job_id": job_id},
             )
 
     def losses(self, job_id: str) -> int:
-        """How many attempts of the job were lost with their node."""
+        """Number of attempts of the job that were lost with their node."""
         sql = "SELECT count(*) FROM attempts WHERE job_id = ? AND cause = ?"
         return int(self._execute(sql, (job_id, Cause.NODE_LOST)).fetchone()[0])
 
     def set_progress(self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]) -> None:
-        """Latest figures of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""
+        """Latest progress of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""
         with translated(self._path):
             self._connection.executemany(
                 "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
@@ -249,30 +212,30 @@ class Ledger:
         self.commit()
 
     def take_requests(self) -> list[Request]:
-        """Requests that came in since the last call; nearly free when nobody else has written."""
+        """Requests since the last call; nearly free when no other process has written."""
         version = self._execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:
             return []
         self._data_version = version
-        found = self._execute("SELECT id, verb, job_id FROM requests ORDER BY id").fetchall()
-        if found:
-            self._execute("DELETE FROM requests WHERE id <= ?", (found[-1]["id"],))
-        return [Request(verb=row["verb"], job_id=row["job_id"]) for row in found]
+        requests = self._execute("SELECT id, verb, job_id FROM requests ORDER BY id").fetchall()
+        if requests:
+            self._execute("DELETE FROM requests WHERE id <= ?", (requests[-1]["id"],))
+        return [Request(verb=row["verb"], job_id=row["job_id"]) for row in requests]
 
-    # -- for people
+    # -- for reports
 
     def summary(self) -> list[SummaryRow]:
-        """One row a job, with its attempts summed: what ``summary.json`` and ``status`` show."""
+        """One row per job, in the order of the job file: the rows of ``summary.json`` and ``status``."""
         return [row for page in self.summaries(page_rows=-1) for row in page]
 
     def summaries(self, *, page_rows: int) -> Iterator[list[SummaryRow]]:
-        """:meth:`summary`, page by page, each as of the moment when it is asked for."""
+        """The rows of :meth:`summary` in pages, each as of the moment when it is asked for."""
         with translated(self._path), decoding(self._path):
             varied = self._varied()
         last = (-1, "")
         while True:
             with translated(self._path), decoding(self._path):
-                found = self._connection.execute(
+                selected = self._connection.execute(
                     "SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at,"
                     " a.ended_at AS ended_at, a.node AS node, a.pid AS pid, a.record AS record,"
                     " a.max_rss_mib AS max_rss_mib,"
@@ -282,22 +245,22 @@ class Ledger:
                     " WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?",
                     (*last, page_rows),
                 ).fetchall()
-                page = [rows.summary_row(row, varied) for row in found]
+                page = [rows.summary_row(row, varied) for row in selected]
             if page:
                 yield page
-            if len(found) != page_rows:
+            if len(selected) != page_rows:
                 return
-            last = found[-1]["position"], found[-1]["job_id"]
+            last = selected[-1]["position"], selected[-1]["job_id"]
 
     def attempts(self) -> list[AttemptFacts]:
-        """Every launch of every job, the jobs in their order, as in :func:`rows.attempt_facts`."""
+        """Every attempt of every job, in the order of the job file."""
         with translated(self._path), decoding(self._path):
-            found = self._connection.execute(
+            selected = self._connection.execute(
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
-            return [rows.attempt_facts(row) for row in found]
+            return [rows.attempt_facts(row) for row in selected]
 
     def _varied(self) -> list[str]:
-        """Every key that a matrix varies, in the order of the job file."""
+        """Every key that a matrix of the experiment varies, in the order of the job file."""
         points = self._connection.execute("SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id")
         return list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))

@@ -1,4 +1,4 @@
-"""The ledger's file: made whole or not at all, examined before it is written to, its errors in our own tree."""
+"""The file of the ledger: how it is created, checked for damage and opened, and what SQLite's errors mean."""
 
 from __future__ import annotations
 
@@ -14,50 +14,48 @@ from orchestrator.core.errors import DiskFullError, LedgerError
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
 LITTLE_SPACE = 1 << 16
-"""Free bytes below which SQLite's vaguer errors are put down to a full disk."""
+"""Free bytes below which SQLite's unspecific errors count as a full disk."""
 ADVICE = (
-    "it was left as it is; `run --rebuild-ledger` sets it aside and makes a new one from the job directories,"
+    "it was left as it is; `run --rebuild-ledger` moves it away and makes a new one from the job directories,"
     " `run --fresh` starts over"
 )
 
 
 def create(path: Path, schema: str, version: int) -> None:
-    """Make a ledger without jobs; whoever is killed meanwhile leaves none.
+    """Create a ledger without jobs; a process that is killed meanwhile leaves none.
 
     :raises LedgerError: when ``path`` exists, or cannot be written.
     """
     if path.exists():
-        raise LedgerError(f"{path}: exists already")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    _remove_strays(path)
+        raise LedgerError(f"{path}: already exists")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _remove_temporary_files(path)
     with translated(path):
         try:
-            with contextlib.closing(sqlite3.connect(beside)) as connection:
+            with contextlib.closing(sqlite3.connect(temporary)) as connection:
                 connection.executescript(
                     f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={version}; BEGIN; {schema} COMMIT;"
                 )
-            beside.rename(path)
+            temporary.rename(path)
         except BaseException:
-            _remove_strays(path)
+            _remove_temporary_files(path)
             raise
 
 
-def _remove_strays(path: Path) -> None:
-    """What we, or one that was killed at it, left of a ledger that never came to be."""
-    for stray in path.parent.glob(f".{path.name}.*.tmp*"):
+def _remove_temporary_files(path: Path) -> None:
+    """Those of this process, and of others that were killed while they created the ledger."""
+    for file in path.parent.glob(f".{path.name}.*.tmp*"):
         with contextlib.suppress(OSError):
-            stray.unlink()
+            file.unlink()
 
 
 def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to an existing ledger that was found whole.
+    """A connection to an existing ledger; nothing is written to the file before it was checked.
 
-    Only then is it opened for writing: what is not a ledger of ours is not touched.
-
-    :raises LedgerError: missing, damaged, foreign, or of another version.
+    :raises LedgerError: when it is missing, damaged, of another program or of another version.
     """
     if not path.is_file():
-        raise LedgerError(f"{path}: no ledger here; is this a run directory?")
+        raise LedgerError(f"{path}: there is no ledger; is this a run directory?")
     has_log = _size(path.with_name(f"{path.name}-wal")) > 0
     with translated(path), decoding(path):
         connection = _connect_to_read(path)
@@ -79,7 +77,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
-        # Where nothing may be written there is no shared-memory file, and no writer to share with.
+        # On a read-only file system there can be no shared-memory file, and no writer either.
         connection.close()
         connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
     except BaseException:
@@ -102,57 +100,57 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
 
 def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool) -> None:
     if _size(path) == 0:
-        raise LedgerError(f"{path}: the ledger is empty, zero bytes long; {ADVICE}")
+        raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
     found: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if found != APPLICATION_ID:
-        raise LedgerError(f"{path}: a database of another program, or a damaged ledger; {ADVICE}")
+        raise LedgerError(f"{path}: the database of another program, or a damaged ledger; {ADVICE}")
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if written < version:
         raise LedgerError(
-            f"{path}: the ledger has version {written}, this newer program reads and writes version {version}; {ADVICE}"
+            f"{path}: the ledger has version {written}, but this newer program reads and writes version {version}; {ADVICE}"
         )
     if written > version:
         raise LedgerError(
-            f"{path}: the ledger has version {written}, this program reads and writes version {version}; it was left"
-            " as it is. Use the program that made it, or another --run-dir"
+            f"{path}: the ledger has version {written}, but this older program reads and writes version {version}; it"
+            " was left as it is. Use the program that made it, or another --run-dir"
         )
     damage: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
     if _size(path) % page_bytes and not has_log:
-        damage = "cut off within a page"  # SQLite takes what is missing for zeros; with a log it need not look there
+        damage = "truncated within a page"  # SQLite reads the missing bytes as zeros; with a log it may not read them
     if damage != "ok":
         raise LedgerError(f"{path}: the ledger is damaged ({' '.join(damage.split())}); {ADVICE}")
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """SQLite's errors in the program's own tree."""
+    """Raise SQLite's errors as :class:`LedgerError` or :class:`DiskFullError`."""
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the kind of error, the rest says more exactly which.
+        # The low byte is the primary error code, the others extend it.
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if kind == sqlite3.SQLITE_FULL or (
             kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _free(path) < LITTLE_SPACE
         ):
             raise DiskFullError(f"{path}: no space left on the disk") from error
-        raise LedgerError(f"{path}: {_in_words(kind, error)}") from error
+        raise LedgerError(f"{path}: {_description(kind, error)}") from error
 
 
 @contextlib.contextmanager
 def decoding(path: Path) -> Iterator[None]:
-    """What rows hold that is none of ours is damage too."""
+    """Raise errors from reading a row as damage to the ledger."""
     try:
         yield
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise LedgerError(f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}") from error
 
 
-def _in_words(kind: int, error: sqlite3.Error) -> str:
+def _description(kind: int, error: sqlite3.Error) -> str:
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-        return f"the ledger cannot be written ({error}); mend the permissions of its folder or choose another --run-dir"
+        return f"the ledger cannot be written ({error}); fix the permissions of its folder or choose another --run-dir"
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"the ledger is held by another process ({error}); end what has it open and try again"
+        return f"the ledger is locked by another process ({error}); end that process and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"the ledger is damaged ({error}); {ADVICE}"
     return f"the ledger cannot be used ({error}); {ADVICE}"

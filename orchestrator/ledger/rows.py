@@ -1,11 +1,11 @@
-"""What a row of the ledger means: SQL values to records, and records to the values of a row."""
+"""Rows of the ledger as typed values, and typed values as rows."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -16,22 +16,22 @@ from orchestrator.core.worker_spec import WorkerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job as the ledger holds it."""
+    """A job in the ledger."""
 
     job: Job
     fingerprint: str
     robot_hash: str | None
     state: State
     attempts: int
-    """How many were launched; the next one's number."""
+    """Number of attempts so far, and the number of the next one."""
     env_steps: int = 0
-    """Done so far, as last heard."""
+    """Steps so far, as last reported."""
 
 
 class SummaryRow(TypedDict):
-    """A job in ``summary.json``, where keys that a matrix of the experiment varies follow these.
+    """A row of ``summary.json``; keys that a matrix of the experiment varies follow these. None: not known (yet).
 
-    What is not known (yet) is None; seconds and memory are those of the last attempt, ``wall_s`` is the sum of all.
+    Times and memory are those of the last attempt, except that ``wall_s`` is the sum over all attempts.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ class SummaryRow(TypedDict):
 
 
 class AttemptFacts(TypedDict):
-    """An attempt with its end, for reports. What is not known (yet) is None."""
+    """An attempt with its end, for reports. None: not known (yet)."""
 
     job_id: str
     number: int
@@ -90,7 +90,7 @@ class AttemptFacts(TypedDict):
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
-    """The columns of a job that are declared, not experienced."""
+    """The columns of table ``declared``."""
     return {
         "job_id": job.job_id,
         "position": position,
@@ -107,9 +107,9 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
 
 
 def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
-    """:param last_attempt: of a RUNNING job.
+    """:param last_attempt: that of a RUNNING job.
 
-    :raises ValueError, KeyError, TypeError: for values that are none of ours.
+    :raises ValueError, KeyError, TypeError: for values that this program did not write.
     """
     return JobRow(
         job=Job(
@@ -147,80 +147,44 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
             raise ValueError(f"unknown state {other!r}")
 
 
+def attempt_values(attempt: Attempt) -> dict[str, Any]:
+    return {**asdict(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
+
+
 def attempt_row(row: sqlite3.Row) -> Attempt:
-    return Attempt(
-        job_id=row["job_id"],
-        number=row["number"],
-        cpus=tuple(json.loads(row["cpus"])),
-        gpus=tuple(json.loads(row["gpus"])),
-        pid=row["pid"],
-        pid_start=row["pid_start"],
-        started_at=row["started_at"],
-        node=row["node"],
-    )
+    values = {field.name: row[field.name] for field in fields(Attempt)}
+    return Attempt(**{**values, "cpus": tuple(json.loads(row["cpus"])), "gpus": tuple(json.loads(row["gpus"]))})
 
 
 def attempt_facts(row: sqlite3.Row) -> AttemptFacts:
-    record = json.loads(row["record"]) if row["record"] else {}
-    return {
-        "job_id": row["job_id"],
-        "number": row["number"],
-        "node": row["node"],
-        "cpus": json.loads(row["cpus"]),
-        "queue_s": row["queue_s"],
-        "started_at": row["started_at"],
-        "ended_at": row["ended_at"],
-        "wall_s": row["wall_s"],
-        "cpu_s": record.get("cpu_s"),
-        "cause": row["cause"],
-        "message": row["message"],
-    }
+    values = {"cpus": json.loads(row["cpus"]), "cpu_s": _record(row).get("cpu_s")}
+    return cast(AttemptFacts, _in_order(AttemptFacts, row, values))
 
 
 def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
-    """A row of ``summary.json``.
-
-    :param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name.
-    """
-    point = json.loads(row["point"])
-    spec = json.loads(row["spec"])
-    record = json.loads(row["record"]) if row["record"] else {}
-    running = row["state"] == "RUNNING"
-    figures: SummaryRow = {
-        "job_id": row["job_id"],
-        "name": row["name"],
-        "state": row["state"],
-        "cause": row["cause"],
-        "message": row["message"],
+    """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
+    point, spec, record = json.loads(row["point"]), json.loads(row["spec"]), _record(row)
+    values = {key: record.get(key) for key in RECORDED} | {
         "traceback": (record.get("traceback") or None) if row["state"] == "FAILED" else None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
-        "algo": spec["algo"],
-        "seed": spec["seed"],
-        "learner": row["learner"],
-        "learner_reason": row["learner_reason"],
-        "attempts": row["attempts"],
-        "env_steps": row["env_steps"],
-        "total_timesteps": spec["total_timesteps"],
-        "ep_rew_mean_first": row["ep_rew_mean_first"],
-        "ep_rew_mean": row["ep_rew_mean"],
-        "eval_mean": row["eval_mean"],
-        "env_steps_per_s": row["env_steps_per_s"],
-        "queue_s": row["queue_s"],
-        "wall_s": row["wall_s"],
-        "cpu_s": record.get("cpu_s"),
-        "import_s": record.get("import_s"),
-        "first_step_s": record.get("first_step_s"),
-        "checkpoint_s": record.get("checkpoint_s"),
-        "eval_s": record.get("eval_s"),
-        "max_rss_mib": row["max_rss_mib"],
-        "started_at": row["started_at"],
-        "ended_at": row["ended_at"],
         "ranks": spec.get("ranks", 1),
-        "node": row["node"],
         "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
-        "pid": row["pid"] if running else None,
-        "robot_hash": row["robot_hash"],
-        "weights_sha256": record.get("weights_sha256"),
+        "pid": row["pid"] if row["state"] == "RUNNING" else None,
+        **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
-    return cast(SummaryRow, {**figures, **{key: point.get(key) for key in varied if key not in figures}})
+    columns = _in_order(SummaryRow, row, values)
+    return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
+
+
+RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weights_sha256")
+"""Columns of the summary that come from the exit record of the last attempt."""
+
+
+def _record(row: sqlite3.Row) -> dict[str, Any]:
+    return json.loads(row["record"]) if row["record"] else {}
+
+
+def _in_order(kind: Any, row: sqlite3.Row, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of ``kind`` in their order, from ``values`` or else from the columns of ``row``."""
+    return {key: values[key] if key in values else row[key] for key in kind.__annotations__}

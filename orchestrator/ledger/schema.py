@@ -1,4 +1,4 @@
-"""The tables of a ledger. A change of them is another version: a ledger of another version is refused."""
+"""The tables of a ledger. Whoever changes them changes the version: a ledger of another version is refused."""
 
 SCHEMA_VERSION = 3
 

@@ -1,4 +1,4 @@
-"""``summary.json`` and ``summary.csv``: one row a job, made from the ledger; each file appears whole."""
+"""``summary.json`` and ``summary.csv``: one row per job, made from the ledger; both files appear whole."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from orchestrator.ledger.rows import SummaryRow
 
 
 def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[None]:
-    """Write both, a page of rows a step; they appear with the last step, and not at all when it is never made.
+    """Write both files, one page of rows per step; they appear with the last step.
 
     :raises DiskFullError: when the disk is full.
-    :raises OSError: whatever else the disk answers.
+    :raises OSError: for any other error of the file system.
     """
     try:
         with (
@@ -43,13 +43,13 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[
 
 
 def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
-    """Write both at once; errors as of :func:`writing`."""
+    """Write both files at once, with the errors of :func:`writing`."""
     for _ in writing(paths, [rows] if rows else []):
         continue
 
 
 def to_json(rows: Iterable[SummaryRow]) -> str:
-    """A JSON array, one line a job."""
+    """A JSON array with one line per job."""
     return "[\n" + ",\n".join(map(_line, rows)) + "\n]\n"
 
 
@@ -58,7 +58,7 @@ def _line(row: SummaryRow) -> str:
 
 
 def _columns(row: SummaryRow) -> list[str]:
-    """A traceback has many lines; a table that is read line by line goes without."""
+    """All but the traceback: tools read the table line by line, and a traceback has many lines."""
     return [name for name in row if name != "traceback"]
 
 
@@ -78,25 +78,29 @@ def _cells(page: Sequence[SummaryRow]) -> str:
 
 
 LEARNERS_SHOWN = 4
-"""Reasons against the fast learner that the line about learners gives; and the jobs that it names for each."""
+"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that it names for each."""
 
 
 def learner_summary(rows: Sequence[SummaryRow]) -> str:
-    """How many jobs each learner trains; where it is not the fast one, why and which. Empty: none is known yet.
+    """How many jobs each learner trains, and why some do not use the fast one; empty when no learner is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
     """
-    of: dict[str, dict[str, list[str]]] = {}
+    jobs_by_reason: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         if row["learner"] is not None:
-            why = "" if row["learner"] == "fast" else row["learner_reason"] or ""
-            of.setdefault(row["learner"], {}).setdefault(why, []).append(row["job_id"])
-    jobs_of = {learner: sum(map(len, groups.values())) for learner, groups in of.items()}
-    all_alike = sum(map(len, of.values())) == 1
-    told = []
-    for learner, count in sorted(jobs_of.items(), key=lambda item: -item[1]):
-        known = [(why, jobs) for why, jobs in of[learner].items() if why]
-        whys = [why if all_alike else f"{why}: {listed(jobs, LEARNERS_SHOWN)}" for why, jobs in known[:LEARNERS_SHOWN]]
-        whys += [f"and {len(known) - LEARNERS_SHOWN} more reasons"] * (len(known) > LEARNERS_SHOWN)
-        told.append(f"{learner} × {count}" + (f" ({'; '.join(whys)})" if whys else ""))
-    return ", ".join(told)
+            reason = "" if row["learner"] == "fast" else row["learner_reason"] or ""
+            jobs_by_reason.setdefault(row["learner"], {}).setdefault(reason, []).append(row["job_id"])
+    all_alike = sum(map(len, jobs_by_reason.values())) == 1
+    parts = []
+    for learner, groups in sorted(jobs_by_reason.items(), key=lambda item: -sum(map(len, item[1].values()))):
+        reasons = [
+            reason if all_alike else f"{reason}: {listed(jobs, LEARNERS_SHOWN)}"
+            for reason, jobs in groups.items()
+            if reason
+        ]
+        text = "; ".join(reasons[:LEARNERS_SHOWN])
+        if len(reasons) > LEARNERS_SHOWN:
+            text += f"; and {len(reasons) - LEARNERS_SHOWN} more reasons"
+        parts.append(f"{learner} × {sum(map(len, groups.values()))}" + (f" ({text})" if text else ""))
+    return ", ".join(parts)

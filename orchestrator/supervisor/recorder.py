@@ -71,7 +71,7 @@ class Recorder:
             ended_at=time.time(),
             wall_s=wall_s,
             returncode=returncode,
-            ending=outcome,
+            outcome=outcome,
             max_rss_mib=attempt.max_rss_mib or None,
             record=record,
         )

@@ -125,7 +125,7 @@ def end_attempt(
         ended_at=ended,
         wall_s=ended - started,
         returncode=record.code,
-        ending=AttemptOutcome(cause=None) if good else failed,
+        outcome=AttemptOutcome(cause=None) if good else failed,
         max_rss_mib=200.0,
         record=record,
     )

@@ -224,7 +224,7 @@ def write_run(
             ended_at=1.8e9 + 9,
             wall_s=9.0,
             returncode=0,
-            ending=AttemptOutcome(cause=None),
+            outcome=AttemptOutcome(cause=None),
             max_rss_mib=1.0,
             record=record,
         )

@@ -87,7 +87,7 @@ def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
 
 def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
-    ending = AttemptOutcome(cause=Cause.SIGNAL, message="killed")
+    outcome = AttemptOutcome(cause=Cause.SIGNAL, message="killed")
     for number in range(3):
         ledger.start_attempt(attempt("j0", number), queue_s=float(number))
         record = ExitRecord(code=0, message="", env_steps=100 * number, eval_mean=5.0) if number == 2 else None
@@ -97,7 +97,7 @@ def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
             ended_at=2e9,
             wall_s=10.0,
             returncode=-9,
-            ending=ending,
+            outcome=outcome,
             max_rss_mib=3.0,
             record=record,
         )
@@ -123,7 +123,7 @@ def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earl
         ended_at=0.0,
         wall_s=1.0,
         returncode=1,
-        ending=AttemptOutcome(cause=Cause.ERROR),
+        outcome=AttemptOutcome(cause=Cause.ERROR),
         max_rss_mib=None,
         record=ExitRecord(code=1, message="ImportError"),
     )
@@ -406,10 +406,10 @@ def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(
 
 
 def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="no ledger here"):
+    with pytest.raises(LedgerError, match="no ledger"):
         Ledger.open(tmp_path / "none")
     (tmp_path / "some").write_text("")
-    with pytest.raises(LedgerError, match="exists already"):
+    with pytest.raises(LedgerError, match="already exists"):
         Ledger.create(tmp_path / "some")
 
 
@@ -419,7 +419,7 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
     with contextlib.closing(holder), contextlib.closing(sqlite3.connect(whole)):
         ledger = Ledger.open(whole)
         holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match="held by another process"):
+        with pytest.raises(LedgerError, match="locked by another process"):
             ledger.set_state("j0", Cancelled())
         ledger.abandon()
 
