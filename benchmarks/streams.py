@@ -1,6 +1,6 @@
 """What comes from many nodes at once, through all that the driver does with it but Ray.
 
-Batches are unpickled, their pieces become files of the run directory, their events go through supervisor, recorder and
+Batches are unpickled, their chunks become files of the run directory, their events go through supervisor, recorder and
 ledger.
 """
 
@@ -45,14 +45,14 @@ class Training:
     root: Path
     report_every_s: float
     _at_s: float = 0.0
-    _source: Sender = field(init=False)
+    _sender: Sender = field(init=False)
 
     def __post_init__(self) -> None:
         JobPaths(self.root).checkpoints.mkdir(parents=True)
-        self._source = Sender.of_copy(self.root)
+        self._sender = Sender.of_copy(self.root)
 
     def batches(self) -> Iterator[bytes]:
-        """One for each report: the pieces of what has changed and the latest progress, pickled as they are sent."""
+        """One for each report: the chunks of what has changed and the latest progress, pickled as they are sent."""
         while True:
             before, self._at_s = self._at_s, self._at_s + self.report_every_s
             paths = JobPaths(self.root)
@@ -65,7 +65,7 @@ class Training:
             steps = int(1000 * self._at_s)
             said = Progress(phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0)
             event = Progressed(Handle("away", 0), said)
-            yield pickle.dumps(Batch(events=(event,), pieces=tuple(self._source.scan())))
+            yield pickle.dumps(Batch(events=(event,), chunks=tuple(self._sender.scan())))
 
 
 def _times(at_s: float, every_s: float) -> int:
@@ -117,8 +117,8 @@ class Streams:
 
 
 def _apply(apply: Callable[..., None], batch: Batch) -> None:
-    for piece in batch.pieces:
-        apply(piece)
+    for chunk in batch.chunks:
+        apply(chunk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

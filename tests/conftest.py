@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import command_helpers as commands
 from command_helpers import Experiment
-from ray_helpers import ray_cluster, ray_fleet
+from ray_helpers import ray_cluster, ray_nodes
 
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,7 +24,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 TESTS = Path(__file__).parent
 
-__all__ = ["finished", "finished_once", "ray_cluster", "ray_fleet", "small_disk"]
+__all__ = ["finished", "finished_once", "ray_cluster", "ray_nodes", "small_disk"]
 
 
 FULL = ("ray", "ranks", "bench", "soak", "gpu")

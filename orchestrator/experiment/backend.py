@@ -128,7 +128,7 @@ def _ray(settings: BackendSettings) -> Backend:
         settings["machine"],
         settings["max_parallel"],
         settings["claims_directory"],
-        home=settings["run_dir"].absolute(),
+        run_dir=settings["run_dir"].absolute(),
         jobs=settings["jobs"],
         address=settings["address"],
         storage=settings["storage"],

@@ -7,7 +7,7 @@ import statistics
 from rich.text import Text
 
 from orchestrator.core.text import count, listed, number
-from orchestrator.executors.ray.cluster.cluster_status import WAITING, ClusterNode, ClusterStatus, version_lines
+from orchestrator.executors.ray.cluster.cluster_status import HIGH_RUN_DELAY, ClusterNode, ClusterStatus, version_lines
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 from orchestrator.terminal.tables import NONE, Column, number_column, table
@@ -54,7 +54,7 @@ def _wait(node: ClusterNode) -> float | None:
 
 
 def _wait_style(node: ClusterNode) -> str:
-    return "bold red" if (_wait(node) or 0.0) > WAITING else ""
+    return "bold red" if (_wait(node) or 0.0) > HIGH_RUN_DELAY else ""
 
 
 def _lines(status: ClusterStatus) -> list[Text]:

@@ -21,8 +21,7 @@ from command_helpers import summary, wait_until
 from orchestrator.core.text import INSTALL_RAY
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import connection
-from orchestrator.executors.ray.cluster import cluster_token as access
-from orchestrator.executors.ray.cluster import node_settings
+from orchestrator.executors.ray.cluster import cluster_token, node_settings
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.connection import Connection
@@ -53,9 +52,9 @@ class Cluster:
         token = folder / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
-        os.environ[access.TOKEN_FILE_VARIABLE] = str(token)
+        os.environ[cluster_token.TOKEN_FILE_VARIABLE] = str(token)
         os.environ.update(
-            access.environment(loopback=True) | node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH,
+            cluster_token.environment(loopback=True) | node_settings.HEALTH | node_settings.PRIORITY | QUICK_HEALTH,
             RAY_TMPDIR=str(folder),
         )
         os.environ.update(package_path())
@@ -190,39 +189,39 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def fleet_of(cluster: Cluster, root: Path, way: TransferMode | None = None) -> Iterator[CompatibleNodes]:
+def compatible_nodes(cluster: Cluster, root: Path, mode: TransferMode | None = None) -> Iterator[CompatibleNodes]:
     """This process as the cluster's driver, with ``root`` as its run directory."""
     connected: Connection = connection.connect(cluster.address, detect())
-    home = DriverDirectory.at(root)
-    transport = Transport(way)
-    fleet = CompatibleNodes(NodeRegistry(connected, home, transport), ClusterSlots(), transport)
+    driver_directory = DriverDirectory.create(root)
+    transport = Transport(mode)
+    nodes = CompatibleNodes(NodeRegistry(connected, driver_directory, transport), ClusterSlots(), transport)
     try:
-        fleet.assemble()
-        yield fleet
+        nodes.assemble()
+        yield nodes
     finally:
-        fleet.close()
-        home.leave()
+        nodes.close()
+        driver_directory.remove()
         connected.close()
 
 
-def until_known(fleet: CompatibleNodes, node_id: str) -> None:
+def until_known(nodes: CompatibleNodes, node_id: str) -> None:
     def is_known() -> bool:
-        fleet.update()
-        return fleet.node(node_id) is not None
+        nodes.update()
+        return nodes.get(node_id) is not None
 
-    wait_until(is_known, f"{node_id} in the fleet")
+    wait_until(is_known, f"{node_id} in use")
 
 
-def until_gone(fleet: CompatibleNodes, node_id: str) -> None:
+def until_gone(nodes: CompatibleNodes, node_id: str) -> None:
     def is_gone() -> bool:
-        fleet.update()
-        return fleet.node(node_id) is None
+        nodes.update()
+        return nodes.get(node_id) is None
 
-    wait_until(is_gone, f"the fleet without {node_id}")
+    wait_until(is_gone, f"{node_id} not in use")
 
 
 @pytest.fixture(scope="module")
-def ray_fleet(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatibleNodes]:
+def ray_nodes(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatibleNodes]:
     """As long as a file's tests run: others are not to have Ray's threads in their process."""
-    with fleet_of(ray_cluster, tmp_path_factory.mktemp("home"), "shared") as fleet:
-        yield fleet
+    with compatible_nodes(ray_cluster, tmp_path_factory.mktemp("run"), "shared") as nodes:
+        yield nodes

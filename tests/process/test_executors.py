@@ -116,9 +116,9 @@ class FakeStage:
 class RayStage(LocalStage):
     """The same puppets, on one node of a cluster."""
 
-    def __init__(self, root: Path, fleet: CompatibleNodes, node: str) -> None:
+    def __init__(self, root: Path, nodes: CompatibleNodes, node: str) -> None:
         super().__init__(root)
-        self.executor = RayExecutor(fleet=fleet, worker_command=PUPPET)
+        self.executor = RayExecutor(nodes=nodes, worker_command=PUPPET)
         self._node = node
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:
@@ -139,11 +139,11 @@ def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch
             return FakeStage(root)
         case "local":
             return LocalStage(root)
-    fleet: CompatibleNodes = request.getfixturevalue("ray_fleet")
+    nodes: CompatibleNodes = request.getfixturevalue("ray_nodes")
     if request.param == "ray, here":
-        return RayStage(root, fleet, fleet.home_node)
-    patch.setattr(fleet, "transport", Transport("stream"))  # as where a node sees no file of ours
-    return RayStage(root, fleet, next(node.node_id for node in fleet.nodes if node.node_id != fleet.home_node))
+        return RayStage(root, nodes, nodes.driver_node)
+    patch.setattr(nodes, "transport", Transport("stream"))  # as where a node sees no file of ours
+    return RayStage(root, nodes, next(node.node_id for node in nodes.all if node.node_id != nodes.driver_node))
 
 
 @pytest.fixture(params=["fake", *REAL])

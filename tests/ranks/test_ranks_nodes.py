@@ -25,15 +25,15 @@ LOOK: list[Order] = [("look", None), ("exit", 0)]
 
 
 @pytest.fixture
-def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
-    executor = RayExecutor(fleet=ray_fleet, worker_command=PUPPET)
+def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
+    executor = RayExecutor(nodes=ray_nodes, worker_command=PUPPET)
     yield executor
     executor.close()
 
 
 def seen(root: Path, executor: RayExecutor, job_id: str) -> list[dict[str, str]]:
     """The environment of each of two ranks, on a node each."""
-    rank_slots = tuple(RankSlot(node=node.node_id, cores=3) for node in executor.fleet.nodes[:2])
+    rank_slots = tuple(RankSlot(node=node.node_id, cores=3) for node in executor.nodes.all[:2])
     launch = dataclasses.replace(make_gang(root, job_id, LOOK, LOOK), cpus=(), rank_slots=rank_slots)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle].returncode == 0

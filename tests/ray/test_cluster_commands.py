@@ -23,22 +23,23 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 OTHER_TOKEN = "0123456789abcdef" * 4
 SHORT_LIVED = """
 import sys
-from orchestrator.cluster import start
 from orchestrator.core.errors import OrchestratorError
-start._RAY = start._RAY.replace("main()", '''
+from orchestrator.executors.ray.cluster import up
+up.RAY_PROGRAM = '''
 import os
-from orchestrator.cluster import state
+from orchestrator.executors.ray.cluster import node_state
+from orchestrator.executors.ray.internals import ray_command
 try:
-    main()
+    ray_command()
 finally:
-    for process in state.marked(os.environ["ORCHESTRATOR_TOKEN"]):
+    for process in node_state.processes_with(os.environ["ORCHESTRATOR_TOKEN"]):
         if process.name == "raylet":
             os.kill(process.pid, 9)
-            while process.lives():
+            while process.is_running():
                 pass
-''')
+'''
 try:
-    start.up(host="127.0.0.1", port=int(sys.argv[1]))
+    up.up(host="127.0.0.1", port=int(sys.argv[1]))
 except OrchestratorError as error:
     print(error)
 """
@@ -52,7 +53,7 @@ def both() -> Iterator[tuple[Machine, Machine, str]]:
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
         said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
-        assert f"the head of a cluster is up at {address}" in said
+        assert f"the head of a cluster runs at {address}" in said
         node.take_token_of(head)
         assert node.done("join", address).startswith(f"joined the cluster at {address} as 127.0.0.1: ")
         yield head, node, address
@@ -114,8 +115,8 @@ def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine,
 
 def test_a_second_one_says_what_runs_already(both: tuple[Machine, Machine, str]) -> None:
     head, node, address = both
-    assert "this machine runs the head of a cluster already (127.0.0.1, since " in head.refused("up")
-    assert "this machine runs the head of a cluster already" in head.refused("join", address)
+    assert f"this machine runs the head at {address} already (127.0.0.1, since " in head.refused("up")
+    assert f"this machine runs the head at {address} already" in head.refused("join", address)
     assert f"this machine runs a node of the cluster at {address} already" in node.refused("join", address)
 
 
@@ -131,12 +132,12 @@ def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str])
     head, _, address = both
     with helpers.machines(()) as (other,):
         assert f"{other.token}: there is no token. Copy the file" in other.refused("join", address)
-        assert f"{address}: this cluster wants a token" in other.refused("join", address, "--insecure")
+        assert f"{address}: this cluster requires a token" in other.refused("join", address, "--insecure")
         other.take_token_of(head)
         other.token.write_text(OTHER_TOKEN)
         assert f"{address}: this cluster has another token than {other.token}" in other.refused("join", address)
         assert "the environment's RAY_AUTH_TOKEN;" in other.refused("join", address, RAY_AUTH_TOKEN=OTHER_TOKEN)
-        assert "does not take the token" in other.refused("status", "--address", address)
+        assert "does not accept the token" in other.refused("status", "--address", address)
         assert other.record is None
 
 
@@ -153,13 +154,13 @@ def run_refused(machine: Machine, address: str, **added: str) -> str:
 def test_a_run_is_answered_as_a_join_is(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,), socket.create_server(("127.0.0.1", 0)) as nothing:
-        assert f"{address}: this cluster wants a token" in run_refused(other, address)
+        assert f"{address}: this cluster requires a token" in run_refused(other, address)
         other.take_token_of(head)
         other.token.write_text(OTHER_TOKEN)
         assert f"{address}: this cluster has another token than {other.token}" in run_refused(other, address)
         assert "the environment's RAY_AUTH_TOKEN;" in run_refused(other, address, RAY_AUTH_TOKEN=OTHER_TOKEN)
         silent = f"127.0.0.1:{nothing.getsockname()[1]}"
-        assert f"{silent}: what listens there is no head of a cluster" in run_refused(other, silent)
+        assert f"{silent}: what listens there is not a working head of a cluster" in run_refused(other, silent)
 
 
 @pytest.mark.parametrize("before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"])
@@ -178,7 +179,7 @@ def test_a_node_that_ends_at_once_leaves_its_last_words() -> None:
     with helpers.machines(()) as (machine,):
         done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
         said, *words = done.stdout.splitlines()
-        assert said == "Ray has ended again at once; its last words:", done.stdout + done.stderr
+        assert said == "Ray ended immediately after its start. The last lines of its logs:", done.stdout + done.stderr
         assert any(line.startswith("  raylet.") for line in words)
         assert machine.record is None
         assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
@@ -200,12 +201,12 @@ def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> Non
     _, _, address = both
     taken = address.partition(":")[2]
     with helpers.machines(()) as (other,):
-        assert "is no address of this machine" in other.refused("up", "--address", "203.0.113.7")
+        assert "is not an address of this machine" in other.refused("up", "--address", "203.0.113.7")
         assert "another program listens there" in other.refused("up", "--address", "127.0.0.1", "--port", taken)
         assert "no head of a cluster answers (Connection refused)" in other.refused("join", "127.0.0.1:1")
         assert "expected HOST:PORT" in other.refused("join", "127.0.0.1:many")
         assert "no such host" in other.refused("join", "nobody.invalid:6379")
-        assert "this machine is no node of a cluster" in other.refused("status")
+        assert "this machine is not a node of a cluster" in other.refused("status")
         assert "turns authentication off" in other.refused("up", RAY_AUTH_MODE="disabled")
         assert other.done("down").startswith("nothing to end: ")
 
@@ -242,7 +243,7 @@ def test_what_is_left_of_a_broken_node_is_ended() -> None:
         (gcs,) = [process["pid"] for process in facts["processes"] if process["name"] == "gcs_server"]
         os.kill(gcs, signal.SIGKILL)
         wait_until(lambda: gcs not in helpers.environments(facts["mark"]), "its end")
-        assert "what is left of the head of a cluster" in machine.refused("up")
+        assert "what is left of the head at " in machine.refused("up")
         assert machine.done("down").startswith("ended the head at ")
         assert not helpers.environments(facts["mark"])
 
@@ -252,13 +253,13 @@ def test_without_a_token_only_if_that_is_said() -> None:
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
         said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
-        assert "WARNING: without authentication" in said
+        assert "WARNING: no authentication" in said
         assert not head.token.exists()
         assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
         node.token.parent.mkdir(parents=True)
         node.token.write_text(OTHER_TOKEN)
         node.token.chmod(0o600)
         for said in (node.refused("join", address), run_refused(node, address)):
-            assert f"{address}: this cluster takes everyone, without a token" in said
+            assert f"{address}: this cluster has no authentication" in said
         assert node.done("join", address, "--insecure").startswith(f"joined the cluster at {address}")
         assert head.done("status").startswith(f"{address}: 2 nodes")

@@ -34,8 +34,8 @@ STALL_S = 20.0
 OVER = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream")
 DRIVER = """
 import itertools, os, sys
-from orchestrator.cluster import access
-os.environ.update(access.client_environment(sys.argv[1]))
+from orchestrator.executors.ray.cluster import cluster_token
+os.environ.update(cluster_token.client_environment(sys.argv[1]))
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 ray.init(address=sys.argv[1], log_to_driver=False)
@@ -73,7 +73,7 @@ def site() -> Iterator[Site]:
         names = ("head", "node1", "node2", "stranger")
         with helpers.machines(*(made.within(number, name) for number, name in enumerate(names))) as machines:
             head, *nodes, stranger = machines
-            assert f"the head of a cluster is up at {HEAD}" in head.done("up")
+            assert f"the head of a cluster runs at {HEAD}" in head.done("up")
             for node, address in zip(nodes, ADDRESSES[1:], strict=True):
                 node.take_token_of(head)
                 assert node.done("join", HEAD).startswith(f"joined the cluster at {HEAD} as {address}: ")
@@ -99,8 +99,8 @@ def driver(site: Site) -> Iterator[subprocess.Popen[str]]:
 
 
 def ids(machine: Machine) -> list[str]:
-    answer = [sys.executable, "-c", "import sys; from orchestrator.executors.ray.cluster import question; "]
-    answer[-1] += f"print(*sorted(node['node_id'] for node in question.facts({HEAD!r})['nodes']))"
+    answer = [sys.executable, "-c", "import sys; from orchestrator.executors.ray.cluster import query; "]
+    answer[-1] += f"print(*sorted(node['node_id'] for node in query.facts({HEAD!r})['nodes']))"
     done = topology.run(answer)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -158,7 +158,7 @@ def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
     where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
     with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
         wait_until(all_are_told_of, "jobs and their speed on all three nodes", PATIENCE_S)
-        assert "6 jobs of ours" in site.head.done("status")
+        assert "6 jobs of this program" in site.head.done("status")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, "stopped, resumable"

@@ -1,4 +1,4 @@
-"""What keeps a node in order. Ray is only its way to be called."""
+"""The node agent, called directly instead of by Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_helpers import wait_until
 
-from orchestrator.executors.ray import node_agent as keepers
+from orchestrator.executors.ray import node_agent
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
 from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock
@@ -22,7 +22,7 @@ from orchestrator.machine.process_identity import process_start
 
 @pytest.fixture
 def head() -> Iterator[socket.socket]:
-    """What stands for the cluster's head: it can be reached as long as this listens."""
+    """A stand-in for the cluster's head, which can be reached while this socket listens."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         yield listening
 
@@ -39,147 +39,147 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
-    monkeypatch.setattr(keepers, "head_has_given_up", lambda node_id: False)
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
+    monkeypatch.setattr(node_agent, "is_declared_dead", lambda node_id: False)
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    return DriverDirectory.at(tmp_path / "run")
+    return DriverDirectory.create(tmp_path / "run")
 
 
-def keeper(home: DriverDirectory, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
+def start_agent(run_dir: DriverDirectory, head: socket.socket, session: str = "s1", node: str = "node") -> NodeAgent:
     host, port = head.getsockname()
-    return NodeAgent(session, node, len(os.sched_getaffinity(0)), home, Transport(None), f"{host}:{port}")
+    return NodeAgent(session, node, len(os.sched_getaffinity(0)), run_dir, Transport(None), f"{host}:{port}")
 
 
-def take(kept: NodeAgent, key: str, pid: int, cores: int = 1) -> CpuGrant | None:
-    return kept.take(key, cores, pid, process_start(pid))
+def acquire(agent: NodeAgent, key: str, pid: int, cores: int = 1) -> CpuGrant | None:
+    return agent.acquire_cpus(key, cores, pid, process_start(pid))
 
 
 def begin(granted: CpuGrant | None) -> CpuGrant:
-    """What an attempt does first."""
+    """Do what an attempt does first."""
     assert granted is not None
     granted.folder.mkdir(parents=True)
     granted.holder.write(granted.folder)
     return granted
 
 
-def test_an_attempt_whose_process_is_gone_holds_nothing(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
+def test_an_attempt_whose_process_has_ended_holds_no_cpus(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    kept = keeper(home, head)
+    agent = start_agent(run_dir, head)
     every = len(os.sched_getaffinity(0))
-    assert take(kept, "a/0", task.pid, every) is not None
-    assert take(kept, "b/0", os.getpid()) is None
+    assert acquire(agent, "a/0", task.pid, every) is not None
+    assert acquire(agent, "b/0", os.getpid()) is None
     task.kill()
     task.wait()
-    assert kept.running() == []
-    assert take(kept, "b/0", os.getpid()) is not None
-    kept.close()
+    assert agent.attempts() == []
+    assert acquire(agent, "b/0", os.getpid()) is not None
+    agent.close()
 
 
-def test_a_keeper_that_comes_after_one_that_died_knows_who_has_which_cpus(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
+def test_an_agent_that_replaces_one_that_died_knows_which_cpus_are_held(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    first = keeper(home, head)
+    first = start_agent(run_dir, head)
     every = len(os.sched_getaffinity(0))
-    granted = begin(take(first, "a/0", task.pid, every))
+    granted = begin(acquire(first, "a/0", task.pid, every))
     first._scratch._lock.close()  # type: ignore[union-attr]
     first._head.close()
-    first._pool.close()  # as the kernel does when its process ends
+    first._slots.close()  # as the kernel does when its process ends
 
-    second = keeper(home, head)
-    assert [(running.key, running.cpus) for running in second.running()] == [("a/0", granted.holder.cpus)]
-    assert take(second, "b/0", os.getpid()) is None
+    second = start_agent(run_dir, head)
+    assert [(running.key, running.cpus) for running in second.attempts()] == [("a/0", granted.holder.cpus)]
+    assert acquire(second, "b/0", os.getpid()) is None
     (granted.folder / "holder").unlink()
-    granted.folder.rmdir()  # its process goes on with something else; whom it told of its end is dead
-    assert take(second, "b/0", os.getpid()) is not None
+    granted.folder.rmdir()  # the attempt has ended, its process runs another; the notified agent is dead
+    assert acquire(second, "b/0", os.getpid()) is not None
     second.close()
 
 
-def test_a_node_that_is_cut_off_for_too_long_ends_what_runs_there_and_starts_nothing(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_node_cut_off_for_too_long_kills_its_attempts_and_starts_none(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepers, "FENCE_AFTER_S", 0.5)
+    monkeypatch.setattr(node_agent, "FENCE_AFTER_S", 0.5)
     monkeypatch.setattr("orchestrator.executors.ray.liveness.PROBE_EVERY_S", 0.1)
-    kept = keeper(home, head)
-    assert take(kept, "a/0", task.pid) is not None
+    agent = start_agent(run_dir, head)
+    assert acquire(agent, "a/0", task.pid) is not None
     with pytest.raises(subprocess.TimeoutExpired):
         task.wait(2.0)
     head.close()
     assert task.wait(60) == -signal.SIGKILL
-    assert take(kept, "b/0", os.getpid()) is None
-    kept.close()
+    assert acquire(agent, "b/0", os.getpid()) is None
+    agent.close()
 
 
-def test_a_node_that_was_given_up_ends_what_runs_there_though_it_reaches_the_head(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_was_declared_dead_kills_its_attempts_although_it_reaches_the_head(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_up: list[str] = []
-    monkeypatch.setattr(keepers, "head_has_given_up", given_up.__contains__)
-    monkeypatch.setattr(keepers, "ASK_EVERY_S", 0.0)
-    kept = keeper(home, head)
-    assert take(kept, "a/0", task.pid) is not None
+    declared_dead: list[str] = []
+    monkeypatch.setattr(node_agent, "is_declared_dead", declared_dead.__contains__)
+    monkeypatch.setattr(node_agent, "ASK_EVERY_S", 0.0)
+    agent = start_agent(run_dir, head)
+    assert acquire(agent, "a/0", task.pid) is not None
     with pytest.raises(subprocess.TimeoutExpired):
         task.wait(2.0)
-    given_up.append("node")
+    declared_dead.append("node")
     assert task.wait(60) == -signal.SIGKILL
-    assert take(kept, "b/0", os.getpid()) is None
-    kept.close()
+    assert acquire(agent, "b/0", os.getpid()) is None
+    agent.close()
 
 
-def test_orders_lie_where_the_attempt_looks_for_them_and_the_last_one_counts(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
+def test_an_attempt_finds_the_last_order_in_its_folder(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     from orchestrator.executors.ray.node_attempt import Orders
     from orchestrator.executors.ray.scratch_directory import order_file
 
-    kept = keeper(home, head)
-    kept.order("a/0", "leave")  # before it has begun
-    granted = take(kept, "a/0", task.pid)
+    agent = start_agent(run_dir, head)
+    agent.send_order("a/0", "leave")  # before it has begun
+    granted = acquire(agent, "a/0", task.pid)
     assert granted is not None
     orders = Orders(order_file(granted.folder))
-    assert orders.given() == "leave"
-    assert orders.given() is None
-    kept.order("a/0", "kill")
-    assert orders.given() == "kill"
-    kept.close()
+    assert orders.take() == "leave"
+    assert orders.take() is None
+    agent.send_order("a/0", "kill")
+    assert orders.take() == "kill"
+    agent.close()
 
 
-def test_what_a_session_before_has_left_running_of_the_same_run_directory_is_ended(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
+def test_attempts_left_by_an_earlier_session_of_the_same_run_directory_are_killed(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    first = keeper(home, head)
-    begin(take(first, "a/0", task.pid))
-    second = keeper(home, head, "s2")
+    first = start_agent(run_dir, head)
+    begin(acquire(first, "a/0", task.pid))
+    second = start_agent(run_dir, head, "s2")
     assert task.wait(60) == -signal.SIGKILL
-    for kept in (first, second):
-        kept.close()
+    for agent in (first, second):
+        agent.close()
 
 
-def test_a_second_node_on_the_same_machine_leaves_alone_what_runs_on_the_first(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
+def test_a_second_node_on_the_same_machine_does_not_touch_attempts_of_the_first(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    first = keeper(home, head)
-    held = lock(begin(take(first, "a/0", task.pid)).folder)
+    first = start_agent(run_dir, head)
+    held = lock(begin(acquire(first, "a/0", task.pid)).folder)
     assert held is not None
-    second = keeper(home, head, node="other")
+    second = start_agent(run_dir, head, node="other")
     assert task.poll() is None
-    assert [running.key for running in first.running()] == ["a/0"]
+    assert [running.key for running in first.attempts()] == ["a/0"]
     second.close()
     held.close()
     first.close()
 
 
-def test_of_another_run_directory_nothing_is_ended_or_removed(
-    home: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
+def test_attempts_of_another_run_directory_are_neither_killed_nor_removed(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    first = keeper(home, head)
-    granted = begin(take(first, "a/0", task.pid))
+    first = start_agent(run_dir, head)
+    granted = begin(acquire(first, "a/0", task.pid))
     held = lock(granted.folder)
     assert held is not None
-    second = keeper(DriverDirectory.at(tmp_path / "other"), head, "s2")
+    second = start_agent(DriverDirectory.create(tmp_path / "other"), head, "s2")
     assert task.poll() is None
     assert granted.folder.exists()
     second.close()
@@ -188,8 +188,8 @@ def test_of_another_run_directory_nothing_is_ended_or_removed(
     wait_until(lambda: not list((tmp_path / "tmp").glob("*/ray/*")), "both sessions' folders to be removed")
 
 
-def test_a_folder_that_says_nothing_of_its_holder_is_no_obstacle(home: DriverDirectory, tmp_path: Path) -> None:
-    scratch = ScratchDirectory.claimed("s1", "node")
+def test_a_folder_without_a_valid_holder_file_is_ignored(run_dir: DriverDirectory, tmp_path: Path) -> None:
+    scratch = ScratchDirectory.create("s1", "node")
     (scratch.root / "x").mkdir()
     (scratch.root / "y").mkdir()
     (scratch.root / "y/holder").write_text('{"home": 1}')

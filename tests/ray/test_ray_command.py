@@ -20,9 +20,8 @@ from ray_helpers import LONG, SHORT, Cluster, options, weights
 
 import orchestrator
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import cluster_token as access
-from orchestrator.executors.ray.cluster import query
-from orchestrator.executors.ray.cluster.query import Metadata
+from orchestrator.executors.ray.cluster import cluster_token, query
+from orchestrator.executors.ray.cluster.query import HeadVersions
 
 RAY_PATIENCE_S = 240.0
 """Where the command starts Ray, or processes of ours on several nodes."""
@@ -63,14 +62,17 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = write_experiment(tmp_path, SHORT)
-    for name in (access.TOKEN_VARIABLE, access.TOKEN_FILE_VARIABLE):  # it makes a token, as where there is none
+    for name in (
+        cluster_token.TOKEN_VARIABLE,
+        cluster_token.TOKEN_FILE_VARIABLE,
+    ):
         monkeypatch.delenv(name, raising=False)
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # short, as sockets want it
         its_own = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TMPDIR": folder}
         command = ("run", jobs, "--run-dir", "run", "--executor", "ray", "--json")
         done = give(*command, cwd=tmp_path, patience_s=RAY_PATIENCE_S, **its_own)
         assert done.returncode == 0, done.stderr
-        token = access.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
+        token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {"launched", "succeeded", "ended"}
         wait_until(lambda: not mentioned(folder), "the end of Ray's processes")
@@ -131,7 +133,7 @@ def test_what_a_node_tells_comes_home_meanwhile_and_the_other_commands_see_it(
 
 
 def test_two_runs_on_a_cluster_at_once_have_cpus_of_their_own(tmp_path: Path, ray_cluster: Cluster) -> None:
-    """Which keepers of two drivers hand out on the same node."""
+    """The node agents of two drivers hand out CPUs of the same node."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU is not enough for two jobs to have different ones")
     ending = {**LONG, "total_timesteps": 50_000}
@@ -156,11 +158,11 @@ def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: P
     its_own = tmp_path / "its own"
     package = Path(orchestrator.__file__).parent
     shutil.copytree(package, its_own / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    with (its_own / package.name / "wording.py").open("a") as file:
+    with (its_own / package.name / "core/text.py").open("a") as file:
         file.write("# one line more\n")
     other_numpy = its_own / "numpy-1.0.0.dist-info"
     other_numpy.mkdir()
-    (other_numpy / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
+    (other_numpy / "METADATA").write_text("HeadVersions-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(its_own), prepend=os.pathsep)
         node = ray_cluster.add()
@@ -176,24 +178,24 @@ def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: P
     assert not (tmp_path / "stream/jobs").exists(), "nothing was launched"
 
 
-HERE = Metadata(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
+HERE = HeadVersions(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
 
 
 @pytest.mark.parametrize(
     ("head", "fits"),
     [
         (HERE, True),
-        (Metadata(ray=HERE.ray, python=f"{sys.version_info[0]}.{sys.version_info[1]}.99"), True),
-        (Metadata(ray="2.60.1", python=HERE.python), False),
-        (Metadata(ray=HERE.ray, python="3.9.1"), False),
+        (HeadVersions(ray=HERE.ray, python=f"{sys.version_info[0]}.{sys.version_info[1]}.99"), True),
+        (HeadVersions(ray="2.60.1", python=HERE.python), False),
+        (HeadVersions(ray=HERE.ray, python="3.9.1"), False),
     ],
 )
 def test_a_head_of_another_ray_or_python_is_not_joined(
-    head: Metadata, fits: bool, monkeypatch: pytest.MonkeyPatch
+    head: HeadVersions, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {True: query.Refused(), False: head}
-    monkeypatch.setattr(query, "metadata", lambda cluster, insecure: asked[insecure])
-    monkeypatch.setattr(access, "require_ray", lambda: HERE.ray)
+    asked = {True: query.TokenRefused(), False: head}
+    monkeypatch.setattr(query, "head_versions", lambda cluster, insecure: asked[insecure])
+    monkeypatch.setattr(cluster_token, "require_ray", lambda: HERE.ray)
     differs = (
         f"its head has Ray {head.ray} on Python {head.python}, this machine Ray {HERE.ray} on Python {HERE.python}"
     )

@@ -45,8 +45,8 @@ ASLEEP: list[Order] = [("when asked", None), ("say", READY), ("sleep", None)]
 
 
 @pytest.fixture
-def executor(ray_fleet: CompatibleNodes) -> Iterator[RayExecutor]:
-    executor = RayExecutor(fleet=ray_fleet, worker_command=PUPPET)
+def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
+    executor = RayExecutor(nodes=ray_nodes, worker_command=PUPPET)
     yield executor
     executor.close()
 
@@ -74,7 +74,7 @@ def task_of(pid: int) -> int:
 
 
 def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: RayExecutor) -> None:
-    node = executor.fleet.home_node
+    node = executor.nodes.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
     taken = [placed(executor, on_node(tmp_path, node, f"j{number}", ASLEEP)).cpus for number in range(at_once)]
     assert [len(cpus) for cpus in taken] == [1] * at_once
@@ -85,7 +85,7 @@ def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: R
 def test_a_worker_has_the_thread_budget_and_no_gpu_that_it_did_not_ask_for(
     tmp_path: Path, executor: RayExecutor
 ) -> None:
-    launch = on_node(tmp_path, executor.fleet.home_node, "a", [("look", None), ("say", READY), ("sleep", None)])
+    launch = on_node(tmp_path, executor.nodes.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)])
     event = placed(executor, launch)
     seen = json.loads((launch.job_dir / "seen.json").read_text())
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
@@ -99,7 +99,7 @@ def test_neighbours_on_a_node_have_gpus_of_their_own(
     """Which Ray hands out by number; that there are none here is nothing to it."""
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
-        until_known(executor.fleet, late.node_id)
+        until_known(executor.nodes, late.node_id)
         place = RankSlot(node=late.node_id, gpus=1)
         launches = [dataclasses.replace(on_node(tmp_path, "", name, look), rank_slots=(place,)) for name in ("a", "b")]
         taken = [placed(executor, launch).gpus for launch in launches]
@@ -107,44 +107,44 @@ def test_neighbours_on_a_node_have_gpus_of_their_own(
         assert sorted(taken) == [("0",), ("1",)]
         assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
         executor.close()
-    until_gone(executor.fleet, late.node_id)
+    until_gone(executor.nodes, late.node_id)
 
 
-def test_a_keeper_that_is_killed_is_replaced_and_knows_who_has_which_cpus(
+def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU is not enough for two attempts to have different ones")
     until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
-    fleet = executor.fleet
+    nodes = executor.nodes
     with ray_cluster.further(num_cpus=2) as late:
-        until_known(fleet, late.node_id)
+        until_known(nodes, late.node_id)
         first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
-        known = fleet.node(late.node_id)
+        known = nodes.get(late.node_id)
         assert known is not None
         (raylet,) = late.all_processes["raylet"]
         processes = psutil.Process(raylet.process.pid).children()
-        (keeper,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
-        keeper.kill()
-        fleet.doubt(late.node_id)  # else it is asked in its turn, every 20 s
+        (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
+        agent.kill()
+        nodes.suspect(late.node_id)  # else it is asked in its turn, every 20 s
 
         def is_replaced() -> bool:
-            fleet.update()
-            now = fleet.node(late.node_id)
-            return now is not None and now.keeper != known.keeper
+            nodes.update()
+            now = nodes.get(late.node_id)
+            return now is not None and now.agent != known.agent
 
-        wait_until(is_replaced, "another keeper")
+        wait_until(is_replaced, "another agent")
         second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
         assert {*first.cpus}.isdisjoint(second.cpus)
         for name in ("a", "b"):
             (tmp_path / name / "go").touch()
         ends = until_exit(executor, first.handle, second.handle)
         assert [end.returncode for end in ends.values()] == [0, 0]
-    until_gone(fleet, late.node_id)
+    until_gone(nodes, late.node_id)
 
 
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
-    launch = on_node(tmp_path, executor.fleet.home_node, "a", family(0))
+    launch = on_node(tmp_path, executor.nodes.driver_node, "a", family(0))
     event = placed(executor, launch)
     assert event.pid is not None
     pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
@@ -159,8 +159,8 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     late = ray_cluster.add(num_cpus=3)
-    until_known(executor.fleet, late.node_id)
-    cores = executor.fleet.pool.lanes
+    until_known(executor.nodes, late.node_id)
+    cores = executor.nodes.slots.lanes
     launch = on_node(tmp_path, late.node_id, "a", family(0))
     event = placed(executor, launch)
     assert event.pid is not None
@@ -168,17 +168,17 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     ray_cluster.kill(late)
     end = until_exit(executor, event.handle)[event.handle]
     assert end.returncode is None
-    assert executor.fleet.name(late.node_id) in (end.lost or "")
+    assert executor.nodes.name(late.node_id) in (end.lost or "")
     await_gone(pids)
-    until_gone(executor.fleet, late.node_id)
-    assert executor.fleet.pool.lanes == cores - 3
+    until_gone(executor.nodes, late.node_id)
+    assert executor.nodes.slots.lanes == cores - 3
 
 
 def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     with ray_cluster.further(num_cpus=3) as late:
-        until_known(executor.fleet, late.node_id)
+        until_known(executor.nodes, late.node_id)
         event = placed(executor, on_node(tmp_path, late.node_id, "a", ASLEEP))
         (raylet,) = late.all_processes["raylet"]
         machine = psutil.Process(raylet.process.pid)
@@ -192,25 +192,25 @@ def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
                 process.resume()
         assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
         assert event.pid is not None
-        await_gone([event.pid])  # its keeper finds that the node is given up; Ray there goes on
+        await_gone([event.pid])  # its agent learns that the node was declared dead; Ray there continues
 
 
 def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     with watched_node(ray_cluster, num_cpus=3) as late:
-        until_known(executor.fleet, late.node_id)
+        until_known(executor.nodes, late.node_id)
         greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *ASLEEP]
         event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
         end = until_exit(executor, event.handle)[event.handle]
         assert (end.returncode, end.oom_killed) == (-9, True)
         assert event.pid is not None
         await_gone([event.pid])
-    until_gone(executor.fleet, late.node_id)
+    until_gone(executor.nodes, late.node_id)
 
 
 def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
-    node = executor.fleet.home_node
+    node = executor.nodes.driver_node
     running = [executor.submit(on_node(tmp_path, node, f"j{number}", ASLEEP)) for number in range(4)]
     until_heard(executor, *running)
     waiting = executor.submit(on_node(tmp_path, node, "waiting", ASLEEP))
@@ -222,22 +222,22 @@ def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayE
 
 
 def over_two_nodes(
-    root: Path, fleet: CompatibleNodes, job_id: str, *orders: list[Order], nodes: Sequence[str] = ()
+    root: Path, nodes: CompatibleNodes, job_id: str, *orders: list[Order], node_ids: Sequence[str] = ()
 ) -> Launch:
     """Two ranks, each so large that no node has room for both.
 
-    :param nodes: those that they are meant for.
+    :param node_ids: the nodes for the ranks; empty: the first two.
     """
-    nodes = nodes or [node.node_id for node in fleet.nodes][:2]
-    rank_slots = tuple(RankSlot(node=node, cores=3) for node in nodes)
+    node_ids = node_ids or [node.node_id for node in nodes.all[:2]]
+    rank_slots = tuple(RankSlot(node=node, cores=3) for node in node_ids)
     return dataclasses.replace(make_gang(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
 
 
 def test_ranks_over_nodes_know_each_other_and_where_to_meet(tmp_path: Path, executor: RayExecutor) -> None:
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
-    launch = over_two_nodes(tmp_path, executor.fleet, "a", look, look)
+    launch = over_two_nodes(tmp_path, executor.nodes, "a", look, look)
     event = placed(executor, launch)
-    names = {node.name for node in executor.fleet.nodes}
+    names = {node.name for node in executor.nodes.all}
     assert len(set(event.node.split(", ")) & names) == 2
     assert len(event.cpus) == 6
     seen = [json.loads(text) for text in await_files(launch.job_dir / "seen.json", launch.job_dir / "seen-1.json")]
@@ -259,7 +259,7 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
 ) -> None:
     orders: list[list[Order]] = [[*family(rank)[:3], ("sleep", None)] for rank in range(2)]
     orders[fails] = [("await", f"child-{1 - fails}"), ("await", f"daemon-{1 - fails}"), ("exit", 10)]
-    launch = over_two_nodes(tmp_path, executor.fleet, f"a{fails}", *orders)
+    launch = over_two_nodes(tmp_path, executor.nodes, f"a{fails}", *orders)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle] == Exited(handle, 10, rank=fails)
     left = (launch.job_dir / f"{name}-{1 - fails}" for name in ("child", "daemon"))
@@ -269,25 +269,25 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
 def test_ranks_whose_node_dies_end_on_the_others_too(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
-    home = executor.fleet.home_node
+    driver_node = executor.nodes.driver_node
     with ray_cluster.further(num_cpus=3) as late:
-        until_known(executor.fleet, late.node_id)
-        nodes = [home, late.node_id]
-        launch = over_two_nodes(tmp_path, executor.fleet, "a", family(0), family(1), nodes=nodes)
+        until_known(executor.nodes, late.node_id)
+        nodes = [driver_node, late.node_id]
+        launch = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
         handle = placed(executor, launch).handle
         names = (f"{name}-{rank}" for name in ("child", "daemon") for rank in range(2))
         pids = [int(pid) for pid in await_files(*(launch.job_dir / name for name in names))]
         ray_cluster.kill(late)
         end = until_exit(executor, handle)[handle]
     assert end.returncode is None
-    assert executor.fleet.name(late.node_id) in (end.lost or "")
+    assert executor.nodes.name(late.node_id) in (end.lost or "")
     await_gone(pids)
-    until_gone(executor.fleet, late.node_id)
+    until_gone(executor.nodes, late.node_id)
 
 
 def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
     polite: list[list[Order]] = [[("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)]
-    launch = over_two_nodes(tmp_path, executor.fleet, "a", *polite)
+    launch = over_two_nodes(tmp_path, executor.nodes, "a", *polite)
     handle = placed(executor, launch).handle
     await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
     executor.cancel(handle, kill=False)
@@ -295,12 +295,12 @@ def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: Ra
 
 
 def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
-    launches = [over_two_nodes(tmp_path, executor.fleet, f"j{number}", ASLEEP, ASLEEP) for number in (0, 1)]
+    launches = [over_two_nodes(tmp_path, executor.nodes, f"j{number}", ASLEEP, ASLEEP) for number in (0, 1)]
     placed(executor, launches[0])  # three nodes hold three such ranks, not four
     waiting = executor.submit(launches[1])
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
-    third = executor.submit(on_node(tmp_path, executor.fleet.home_node, "third", [("exit", 0)]))
+    third = executor.submit(on_node(tmp_path, executor.nodes.driver_node, "third", [("exit", 0)]))
     assert until_exit(executor, third)[third].returncode == 0
 
 
@@ -308,43 +308,43 @@ def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: Ray
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "is_doubted"),
+    ("error", "expected", "is_suspected"),
     [
         ("OutOfMemoryError('too much')", {"returncode": -9, "oom_killed": True}, False),
-        ("WorkerCrashedError()", {"returncode": None, "lost": "the process that ran it on n1 was killed"}, True),
+        ("WorkerCrashedError()", {"returncode": None, "lost": "its Ray process on n1 was killed"}, True),
         ("NodeDiedError('gone')", {"returncode": None, "lost": "its node n1 was lost"}, True),
         ("TaskCancelledError()", {"returncode": -9}, False),
     ],
 )
 @pytest.mark.usefixtures("ray_cluster")
-def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[str, Any], is_doubted: bool) -> None:
+def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[str, Any], is_suspected: bool) -> None:
     import ray.exceptions
 
     handle = Handle("a", 0)
-    doubted: list[str] = []
-    fleet: Any = SimpleNamespace(name=lambda node: "n1", doubt=doubted.append)
-    task = RayTask(handle=handle, assignment=Any, node="x", fleet=fleet, stream=None, home=None, keeper=None)  # type: ignore[arg-type]
+    suspected: list[str] = []
+    nodes: Any = SimpleNamespace(name=lambda node: "n1", suspect=suspected.append)
+    task = RayTask(handle=handle, assignment=Any, node="x", nodes=nodes, stream=None, receiver=None, agent=None)  # type: ignore[arg-type]
     died = task._died(eval(error, vars(ray.exceptions)))
     assert died == Exited(handle, **expected)
-    assert bool(doubted) == is_doubted
+    assert bool(suspected) == is_suspected
 
 
 def test_a_node_whose_disk_is_full_is_used_no_more_and_its_jobs_go_elsewhere(
-    tmp_path: Path, ray_fleet: CompatibleNodes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ray_nodes: CompatibleNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = ray_fleet.nodes[-1]
-    monkeypatch.setattr(ray_fleet, "transport", Transport("stream"))
+    node = ray_nodes.all[-1]
+    monkeypatch.setattr(ray_nodes, "transport", Transport("stream"))
     full = (sys.executable, "-c", f"import os; os._exit({ExitCode.DISK_FULL:d})")
-    executor = RayExecutor(fleet=ray_fleet, worker_command=full)
+    executor = RayExecutor(nodes=ray_nodes, worker_command=full)
     launch = on_node(tmp_path, node.node_id, "a", [])
     (launch.job_dir / "spec.json").write_text("{}")
     try:
         handle = executor.submit(launch)
         assert until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
-        assert ray_fleet.node(node.node_id) is None
-        assert node.node_id not in [room.node for room in ray_fleet.pool.nodes]
+        assert ray_nodes.get(node.node_id) is None
+        assert node.node_id not in [room.node for room in ray_nodes.slots.nodes]
     finally:
         executor.close()
-        ray_fleet._given_up.pop(node.node_id, None)
-        if node.node_id not in [room.node for room in ray_fleet.pool.nodes]:
-            ray_fleet._take_in(node)
+        ray_nodes._excluded.pop(node.node_id, None)
+        if node.node_id not in [room.node for room in ray_nodes.slots.nodes]:
+            ray_nodes._use(node)

@@ -77,7 +77,7 @@ def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_
     run_dir = tmp_path / way
     with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as run:
         pids = [run.until("launched")["pid"] for _ in range(3)]
-        wait_until(lambda: checkpoints(run_dir, "long-s0"), "a checkpoint at home")
+        wait_until(lambda: checkpoints(run_dir, "long-s0"), "a checkpoint to be received")
         tokens = [token_of(pid) for pid in pids]
         assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
         run.signal(signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_a_job_whose_node_dies_goes_on_elsewhere_from_the_checkpoint_that_came_h
     with ray_cluster.further(num_cpus=8) as most_cores, Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
         first = run.until("launched")
         assert first["node"] == ray_cluster.name(most_cores)
-        wait_until(lambda: checkpoints(run_dir, "ending-s0"), "a checkpoint at home")
+        wait_until(lambda: checkpoints(run_dir, "ending-s0"), "a checkpoint to be received")
         kill(ray_cluster, most_cores)
         await_gone([first["pid"]])
         assert run.end() == 0
@@ -122,7 +122,7 @@ def test_a_head_that_dies_ends_the_driver_with_a_clear_message_and_a_new_cluster
     with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path) as run:
         launched = [run.until("launched") for _ in range(3)]
         names = [event["job_id"] for event in launched]
-        wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each at home")
+        wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each to be received")
         own.kill_head()
         assert run.end() == 1
         assert "the head of the Ray cluster has not answered" in run.said
@@ -238,7 +238,7 @@ def test_a_job_that_fills_the_disk_of_its_node_goes_on_elsewhere(
     assert len(nodes) == 2
     assert nodes[1] != name
     told = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
-    assert f"{name} is not used any more: its disk is full" in told
+    assert f"{name} is no longer used: its disk is full" in told
     assert any(f"no space left on the disk of {name}" in message for message in told)
     assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "what it had saved came home"
     assert weights(tmp_path / "stream")["large-s0"] == undisturbed["large-s0"]

@@ -25,7 +25,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.ray_executor import RayExecutor
-from orchestrator.executors.ray.user_code import UserCode, digest, found
+from orchestrator.executors.ray.user_code import UserCode, digest, python_files
 from orchestrator.jobfile import load
 from orchestrator.machine.slots import RankSlot
 
@@ -62,8 +62,8 @@ def test_python_files_travel_and_nothing_else(folder: Path) -> None:
     )
     (folder / "gone.py").symlink_to("nowhere.py")
     os.mkfifo(folder / "pipe.py")
-    assert found(folder) == CODE
-    assert found(folder / "nowhere") == {}
+    assert python_files(folder) == CODE
+    assert python_files(folder / "nowhere") == {}
 
 
 def test_links_are_followed_but_not_in_a_circle(folder: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_links_are_followed_but_not_in_a_circle(folder: Path, tmp_path: Path) ->
     (folder / "more").symlink_to(tmp_path / "elsewhere")
     for circle in (folder / "parts/all", tmp_path / "elsewhere/project"):
         circle.symlink_to(folder)
-    assert found(folder) == {**CODE, "more/arms.py": b"ARMS = 2\n"}
+    assert python_files(folder) == {**CODE, "more/arms.py": b"ARMS = 2\n"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_too_much_is_refused_with_the_limit_and_what_to_do(
 ) -> None:
     monkeypatch.setattr(user_code, limit, most)
     with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than {said} below it. Put job file and code"):
-        found(folder)
+        python_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], travels
         eval_episodes=0,
         **changes,
     )
-    assert user_code.folder_of(spec) == ("/p" if travels else None)
+    assert user_code.code_folder(spec) == ("/p" if travels else None)
 
 
 # -- what is found on a node
@@ -125,7 +125,7 @@ def variable(code: UserCode, scratch: Path) -> Path:
 
 @pytest.fixture
 def code(folder: Path) -> UserCode:
-    files = found(folder)
+    files = python_files(folder)
     return UserCode(folder=str(folder), digest=digest(files), files=files)
 
 
@@ -175,7 +175,7 @@ def test_of_two_attempts_that_bring_it_at_a_time_both_find_it(folder: Path, code
         return files  # type: ignore[no-any-return]
 
     place = Path(code.variables(tmp_path, fetch)[SEARCH_PATH_VARIABLE])
-    assert found(place) == CODE
+    assert python_files(place) == CODE
     assert list((tmp_path / "code").iterdir()) == [place], "nothing half made is left"
 
 
@@ -187,26 +187,26 @@ def test_nodes_with_other_code_get_the_drivers_and_give_it_back(tmp_path: Path, 
     project = tmp_path / "project"
     experiment = load(write_experiment(project, odd("same", "nothing"), odd("other", "nothing")))
     written(project, {"large.py": os.urandom(1 << 20).hex().encode()})  # too much to go with the task itself
-    packed = found(project)
+    packed = python_files(project)
     places = {}
-    with ray_helpers.fleet_of(ray_cluster, tmp_path) as fleet:
-        code = user_code.sent(experiment.jobs)
+    with ray_helpers.compatible_nodes(ray_cluster, tmp_path) as nodes:
+        code = user_code.upload(experiment.jobs)
         assert {of_job.folder for of_job in code.values()} == {str(project)}
-        executor = RayExecutor(fleet=fleet, worker_command=PUPPET, code=code)
+        executor = RayExecutor(nodes=nodes, worker_command=PUPPET, code=code)
         with ray_cluster.further() as late:
-            ray_helpers.until_known(fleet, late.node_id)
-            nodes = {"here": fleet.home_node, "late": late.node_id}
+            ray_helpers.until_known(nodes, late.node_id)
+            node_ids = {"here": nodes.driver_node, "late": late.node_id}
             for job_id in ("same-s0", "other-s0", "of no code"):
                 if job_id == "other-s0":
                     (project / "odd.py").write_text("raise SystemExit('stale')")
-                for name, node in nodes.items():
+                for name, node in node_ids.items():
                     launch = make_launch(tmp_path / name, job_id, [("look", None), ("exit", 0)])
                     handle = executor.submit(dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=node),)))
                     assert until_exit(executor, handle)[handle].returncode == 0
                     seen = json.loads((launch.job_dir / "seen.json").read_text())
                     places[job_id, name] = seen.get(SEARCH_PATH_VARIABLE)
                     if job_id == "other-s0":
-                        assert found(Path(places[job_id, name])).items() == packed.items()
+                        assert python_files(Path(places[job_id, name])).items() == packed.items()
             executor.close()
     assert places["same-s0", "here"] == places["same-s0", "late"] == str(project)
     assert places["other-s0", "here"] != places["other-s0", "late"], "each in its own node's place"

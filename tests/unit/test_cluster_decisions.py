@@ -78,11 +78,11 @@ def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
 def test_what_is_no_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cluster_token.create_token()
     path.write_text(text)
-    with pytest.raises(UsageError, match=f"{path}: this is no token"):
+    with pytest.raises(UsageError, match=f"{path}: not a valid token"):
         cluster_token.check_token()
     if text:
         monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, text)
-        with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: this is no token"):
+        with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: not a valid token"):
             cluster_token.check_token()
 
 
@@ -121,7 +121,7 @@ def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.Monkey
     if fits:
         assert cluster_token.require_ray() == version
     else:
-        with pytest.raises(UsageError, match=r"Ray .* needed is one from 2\.55 on, below 3: pip install .*\[ray\]"):
+        with pytest.raises(UsageError, match=r"Ray .* expected 2\.55 or later, below 3: pip install .*\[ray\]"):
             cluster_token.require_ray()
 
 
@@ -150,7 +150,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_addresses_are_understood(text: str, found: tuple[str, int]) -> None:
     assert address.parse(text, 99) == found
-    assert address.parse(address.joined(*found)) == found
+    assert address.parse(address.host_port(*found)) == found
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:", ":6379", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536", ""])
@@ -166,10 +166,10 @@ def test_an_address_must_be_ours_and_free() -> None:
         port = listening.getsockname()[1]
         with pytest.raises(UsageError, match="another program listens there; give another --port"):
             address.check_own("127.0.0.1", port)
-        assert address.answers("127.0.0.1", port) is None
-    assert address.answers("127.0.0.1", port) == "Connection refused"
+        assert address.connect_error("127.0.0.1", port) is None
+    assert address.connect_error("127.0.0.1", port) == "Connection refused"
     address.check_own("127.0.0.1", port)
-    with pytest.raises(UsageError, match=r"203\.0\.113\.7 is no address of this machine"):
+    with pytest.raises(UsageError, match=r"203\.0\.113\.7 is not an address of this machine"):
         address.check_own("203.0.113.7")
     assert address.own("127.0.0.1") == "127.0.0.1"
 
@@ -210,7 +210,7 @@ def node(**changes: object) -> LocalNode:
         mark=f"mark-{os.getpid()}-{id(changes)}",
         directory="/nonexistent",
         started="2026-11-20 12:00:00 UTC",
-        boot=node_state.boot(),
+        boot=node_state.boot_id(),
         processes=(),
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
@@ -232,12 +232,12 @@ def recorded(process: subprocess.Popen[bytes], *, later: float = 0.0) -> NodePro
 
 def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> None:
     assert node_state.load() is None
-    assert node_state.cluster_here() is None
+    assert node_state.local_cluster() is None
     kept = node(processes=(recorded(bystander),))
     node_state.save(kept)
     assert node_state.load() == kept
-    assert node_state.cluster_here() == "10.0.0.1:6379"
-    node_state.forget()
+    assert node_state.local_cluster() == "10.0.0.1:6379"
+    node_state.delete()
     assert node_state.load() is None
 
 
@@ -245,14 +245,14 @@ def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> No
 def test_a_damaged_record_is_told_of(text: str) -> None:
     node_state.save(node())
     node_state.path().write_text(text)
-    with pytest.raises(UsageError, match="this is no record of a cluster's node"):
+    with pytest.raises(UsageError, match="not a valid record of a cluster's node"):
         node_state.load()
 
 
 def test_a_pid_that_another_has_now_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
     node_state.save(node(processes=(recorded(bystander, later=1.0),)))
-    assert node_state.cluster_here() is None
-    assert down.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had ended already"]
+    assert node_state.local_cluster() is None
+    assert down.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had already ended"]
     assert bystander.poll() is None
     assert node_state.load() is None
 
@@ -281,7 +281,7 @@ def test_what_carries_the_mark_is_ended_even_if_it_does_not_want_to() -> None:
 
 
 def test_one_command_at_a_time() -> None:
-    with node_state.alone(), pytest.raises(UsageError, match="another `cluster` command is at work"):
+    with node_state.exclusive(), pytest.raises(UsageError, match="another `cluster` command is running"):
         down.down()
     assert down.down()[0].startswith("nothing to end")
 
@@ -321,7 +321,7 @@ def test_a_node_that_is_slower_for_each_core_is_a_hot_spot() -> None:
     also = member("also", job("a-s1/0", 200, cores=2), job("a-s2/0", 98))
     slow = member("slow", job("a-s3/1", 50), job("b-s1/0", 5))
     (line,) = hot_spots([fast, also, slow])
-    assert line == "slow: its jobs run at 50% of the speed per core that the same jobs have elsewhere"
+    assert line.startswith("slow: its jobs run at 50% of the speed per core")
 
 
 def test_jobs_of_other_names_are_no_yardstick() -> None:
@@ -341,7 +341,7 @@ def test_versions_are_told_once_and_then_where_they_differ() -> None:
     assert version_lines(nodes) == [
         "versions: torch 2.13, numpy 2.4",
         "three: numpy missing",
-        "four: has not told its versions in time",
+        "four: timed out reporting package versions",
     ]
 
 

@@ -16,8 +16,15 @@ from orchestrator.executors.ray import node_versions
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_agent import NodeFacts
-from orchestrator.executors.ray.node_registry import NodeChange, NodeFailed, NodeJoined, NodeLeft, RayNode, _why
-from orchestrator.executors.ray.node_versions import CODE, Differences, differences
+from orchestrator.executors.ray.node_registry import (
+    NodeChange,
+    NodeFailed,
+    NodeJoined,
+    NodeLeft,
+    RayNode,
+    failure_reason,
+)
+from orchestrator.executors.ray.node_versions import CODE, VersionDifferences, differences
 from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.slots import RankSlot, Slot
 
@@ -160,8 +167,8 @@ def test_versions_that_change_results_are_told_from_others(changed: dict[str, st
 
 
 def test_the_code_of_this_package_is_part_of_what_is_compared() -> None:
-    assert node_versions.found()[CODE] is not None
-    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= node_versions.found().keys()
+    assert node_versions.installed_versions()[CODE] is not None
+    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= node_versions.installed_versions().keys()
 
 
 # -- the fleet
@@ -172,16 +179,16 @@ class FakeNodes:
 
     def __init__(self, *first: NodeChange) -> None:
         self.told = list(first)
-        self.here = "a"
+        self.driver_node = "a"
         self.head = SimpleNamespace(missing_s=0.0)
 
-        self.doubted: list[str] = []
+        self.suspected: list[str] = []
 
     def settle(self, timeout_s: float) -> bool:
         return True
 
-    def doubt(self, node_id: str) -> None:
-        self.doubted.append(node_id)
+    def suspect(self, node_id: str) -> None:
+        self.suspected.append(node_id)
 
     def changes(self) -> list[NodeChange]:
         told, self.told = self.told, []
@@ -195,7 +202,7 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
         "memory_mib": 100,
         "cpu_model": "Kx",
         "versions": {},
-        "sees_home": True,
+        "sees_run_dir": True,
         "storage_problem": None,
     }
     return NodeJoined(
@@ -206,31 +213,31 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
             gpus=0,
             memory_mib=100,
             facts=NodeFacts(**values | facts),
-            keeper=None,
-            differences=Differences(deciding=deciding, others=others),
+            agent=None,
+            differences=VersionDifferences(deciding=deciding, others=others),
         )
     )
 
 
-def fleet(*changes: NodeChange, way: TransferMode | None = None) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
+def assembled(*changes: NodeChange, mode: TransferMode | None = None) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
     told: list[str] = []
     nodes = FakeNodes(*changes)
-    made = CompatibleNodes(nodes, ClusterSlots(), Transport(way))  # type: ignore[arg-type]
-    made.tell = lambda kind, text: told.append(f"{kind}: {text}")
+    made = CompatibleNodes(nodes, ClusterSlots(), Transport(mode))  # type: ignore[arg-type]
+    made.report = lambda kind, text: told.append(f"{kind}: {text}")
     return made, nodes, told
 
 
 def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
     inside = "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module named"
-    assert _why(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
-    assert _why(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
-    assert _why("") == "it does not say why"
+    assert failure_reason(f"The actor died.\n{inside} 'orchestrator'") == "this package is not installed there"
+    assert failure_reason(f"The actor died.\n{inside} 'numpy'\n") == "ModuleNotFoundError: No module named 'numpy'"
+    assert failure_reason("") == "unknown reason"
     other = "No module named 'orchestrator.executors.ray.driver_directory'"
-    assert _why(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
+    assert failure_reason(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
 
 
 def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_the_list() -> None:
-    made, _, _ = fleet(
+    made, _, _ = assembled(
         joined("good"),
         joined("old", "numpy 2.1.0, here 2.4.6", "torch missing, here 2.13.0"),
         NodeFailed("x", "bare", "No Ray"),
@@ -243,15 +250,15 @@ def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_th
 
 
 def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
-    made, _, _ = fleet(joined("a", others=("psutil 6.0.0, here 7.2.2",)), joined("b", cpu_model="Zy"))
+    made, _, _ = assembled(joined("a", others=("psutil 6.0.0, here 7.2.2",)), joined("b", cpu_model="Zy"))
     warnings = made.assemble()
     assert warnings[0] == "a: psutil 6.0.0, here 7.2.2; results do not depend on it."
     assert "2 kinds of CPU (Kx, Zy)" in warnings[1]
-    assert made.pool.lanes == 4
+    assert made.slots.lanes == 4
 
 
 def test_a_late_node_that_differs_is_told_of_and_not_used() -> None:
-    made, nodes, told = fleet(joined("a"))
+    made, nodes, told = assembled(joined("a"))
     made.assemble()
     nodes.told = [
         joined("late", "numpy 2.1.0, here 2.4.6"),
@@ -264,87 +271,87 @@ def test_a_late_node_that_differs_is_told_of_and_not_used() -> None:
         "node: fine has joined the cluster: 2 cores",
         "warning: broken has joined the cluster and is not used: it has no disk",
     ]
-    assert made.pool.lanes == 4
+    assert made.slots.lanes == 4
     nodes.told = [NodeLeft("late"), NodeLeft("a")]
     made.update()
-    assert told[3:] == ["warning: a has left the cluster; its jobs go on elsewhere"]
-    assert made.pool.lanes == 2
+    assert told[3:] == ["warning: a has left the cluster; its jobs continue elsewhere"]
+    assert made.slots.lanes == 2
 
 
 def test_nodes_without_the_run_directory_are_refused_only_where_it_must_be_shared() -> None:
-    made, _, _ = fleet(joined("a", sees_home=False), way="shared")
+    made, _, _ = assembled(joined("a", sees_run_dir=False), mode="shared")
     with pytest.raises(UsageError, match="does not see the run directory"):
         made.assemble()
-    made, _, _ = fleet(joined("a", sees_home=False), joined("b"))
+    made, _, _ = assembled(joined("a", sees_run_dir=False), joined("b"))
     made.assemble()
-    assert [made.way_to(node) for node in made.nodes] == ["stream", "shared"]
+    assert [made.transfer_mode(node) for node in made.all] == ["stream", "shared"]
 
 
 def test_a_node_where_something_was_lost_gets_no_more_until_it_has_answered() -> None:
-    made, nodes, told = fleet(joined("a"), joined("b"))
+    made, nodes, told = assembled(joined("a"), joined("b"))
     made.assemble()
-    made.doubt("a")
-    assert nodes.doubted == ["a"]
-    assert nodes_of(made.pool.acquire(1) for _ in range(3)) == ["b", "b", None]
+    made.suspect("a")
+    assert nodes.suspected == ["a"]
+    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
     nodes.told = [joined("a")]
     made.update()
-    assert nodes_of([made.pool.acquire(1)]) == ["a"]
+    assert nodes_of([made.slots.acquire(1)]) == ["a"]
     assert not told, "nobody needs to know"
 
 
 def test_a_node_that_was_given_up_is_not_used_again_whatever_is_heard_of_it() -> None:
-    made, nodes, told = fleet(joined("a"), joined("b"))
+    made, nodes, told = assembled(joined("a"), joined("b"))
     made.assemble()
-    slot = made.pool.acquire(2)
+    slot = made.slots.acquire(2)
     assert nodes_of([slot]) == ["a"]
-    made.give_up("a", "its disk is full")
-    made.doubt("a")
-    assert nodes.doubted == []
+    made.exclude("a", "its disk is full")
+    made.suspect("a")
+    assert nodes.suspected == []
     nodes.told = [joined("a"), NodeFailed("a", "a", "gone")]
     made.update()
-    assert told == ["warning: a is not used any more: its disk is full"]
-    assert made.pool.lanes == 2
-    assert made.all_given_up is None
-    made.give_up("b", "it cannot start anything")
-    assert made.all_given_up == "a: its disk is full; b: it cannot start anything"
+    assert told == ["warning: a is no longer used: its disk is full"]
+    assert made.slots.lanes == 2
+    assert made.all_excluded is None
+    made.exclude("b", "it cannot start anything")
+    assert made.all_excluded == "a: its disk is full; b: it cannot start anything"
 
 
 def test_a_node_in_use_that_becomes_unfit_is_given_up() -> None:
-    made, nodes, told = fleet(joined("a"), joined("b"))
+    made, nodes, told = assembled(joined("a"), joined("b"))
     made.assemble()
     nodes.told = [joined("a", storage_problem="checking --storage s3://b: denied")]
     made.update()
-    assert made.node("a") is None
-    assert told == ["warning: a is not used any more: checking --storage s3://b: denied"]
+    assert made.get("a") is None
+    assert told == ["warning: a is no longer used: checking --storage s3://b: denied"]
 
 
 def test_a_node_that_cannot_be_reached_is_no_obstacle_and_gets_nothing_until_it_can() -> None:
-    made, nodes, told = fleet(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
-    assert made.assemble() == ["b cannot be reached now, and is used once it can."]
+    made, nodes, told = assembled(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
+    assert made.assemble() == ["b cannot be reached now, and will be used once it can."]
     nodes.told = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
     made.update()
-    assert nodes_of(made.pool.acquire(1) for _ in range(3)) == ["b", "b", None]
+    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
     nodes.told = [joined("a")]
     made.update()
-    assert nodes_of([made.pool.acquire(1)]) == ["a"]
+    assert nodes_of([made.slots.acquire(1)]) == ["a"]
     assert told == ["node: b has joined the cluster: 2 cores"]
 
 
 def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
-    made, _, _ = fleet(joined("a", storage_problem="--storage s3://b: needs a package that is not installed here"))
+    made, _, _ = assembled(joined("a", storage_problem="--storage s3://b: needs a package that is not installed here"))
     with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):
         made.assemble()
 
 
 def test_a_storage_that_is_another_place_on_a_node_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    here = Transport.chosen(f"file://{tmp_path}/here", tmp_path)
+    here = Transport.from_option(f"file://{tmp_path}/here", tmp_path)
     assert here.problem() is None
     assert here.storage is not None
     elsewhere = dataclasses.replace(here.storage, uri=f"file://{tmp_path}/there")
     problem = dataclasses.replace(here, storage=elsewhere).problem()
     assert problem is not None
-    assert "every machine must see the same place there" in problem
+    assert "every machine must see the same folder" in problem
     here.close()
     assert not list((tmp_path / "here").iterdir())
 
@@ -352,17 +359,17 @@ def test_a_storage_that_is_another_place_on_a_node_is_noticed(tmp_path: Path) ->
 @pytest.mark.parametrize("option", ["nfs", "sharde"])
 def test_an_unknown_way_of_storing_is_answered_with_the_valid_ones(option: str, tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="auto, shared, stream, or a URI"):
-        Transport.chosen(option, tmp_path)
+        Transport.from_option(option, tmp_path)
 
 
 def test_what_an_earlier_driver_left_in_the_storage_is_taken_away(tmp_path: Any) -> None:
     uri = f"file://{tmp_path}/place"
-    with contextlib.closing(Transport.chosen(uri, tmp_path / "run")) as first:
+    with contextlib.closing(Transport.from_option(uri, tmp_path / "run")) as first:
         assert first.storage is not None
         left = tmp_path / "place" / first.storage.subfolder / "left"
         left.parent.mkdir(parents=True, exist_ok=True)
         left.write_text("x")
-        with contextlib.closing(Transport.chosen(uri, tmp_path / "other")):
+        with contextlib.closing(Transport.from_option(uri, tmp_path / "other")):
             assert left.exists(), "another run directory's is none of ours"
-        Transport.chosen(uri, tmp_path / "run")
+        Transport.from_option(uri, tmp_path / "run")
         assert not left.exists()

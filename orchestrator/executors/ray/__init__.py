@@ -1,23 +1,19 @@
-"""Attempts on the nodes of a Ray cluster: Ray finds the machines, places the work and notices deaths.
+"""Attempts on the nodes of a Ray cluster: Ray connects the machines, schedules tasks and notices deaths.
 
-What runs there is what runs on one machine: the local executor's own processes, on CPUs of their own.
+On a node the local executor starts the same worker processes as on one machine, on CPUs of their own.
 
-========== =========================================================================================
-connection Ray loaded late, a cluster started or joined, its log noise kept out; whether its head is there
-versions   what every node must have in common with the driver
-keeper     one small actor a node: CPU sets, orders to attempts, what the node is
-nodes      the nodes of the cluster as they come and go, each with its keeper
-pool       the room that they have, handed out as slots
-fleet      nodes and pool together: who is used, and what the user is told
-transport  how files travel: ``--storage``
-user_code  how Python code of the user's own does
-attempt    what runs as one Ray task for each attempt
-task       such a task, as the driver knows it
-groups     room for ranks on several nodes
-remote     an attempt, of one task or of one a rank
-executor   the executor
-engine     all of it put together, for ``run --executor ray``
-========== =========================================================================================
+================= ==================================================================================
+``ray_backend``   everything together, for ``run --executor ray``
+``ray_executor``  the executor: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
+``node_attempt``  what such a task does on its node, in a ``scratch_directory``
+``node_agent``    one small actor on each node: its CPUs, orders to attempts, facts about the node
+``node_registry`` the nodes of the cluster as they join and leave, each with its agent
+``compatible_nodes`` those whose software agrees with the driver's (``node_versions``); ``cluster_slots``: their room
+``rank_placement`` room for ranks on several nodes
+``transport``     how files travel (``--storage``): ``file_sync``; ``user_code`` for the user's Python code
+``connection``    the connection to Ray; ``liveness`` of its head; ``internals``: Ray's private names
+``cluster``       the commands ``cluster up``, ``join``, ``status`` and ``down``
+================= ==================================================================================
 
-Nothing here imports Ray when it is imported itself.
+Importing these modules does not import Ray.
 """

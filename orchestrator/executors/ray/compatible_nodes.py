@@ -1,6 +1,6 @@
-"""The nodes that jobs may run on: those whose software agrees with ours, with the pool of their room.
+"""The nodes that jobs may run on: those whose software agrees with the driver's, and their slots.
 
-Between the thread that looks after nodes, the pool, and the user, who is told what comes and goes. One thread.
+Follows the node registry, updates the slots, and reports to the user which nodes join and leave. One thread.
 """
 
 from __future__ import annotations
@@ -16,198 +16,212 @@ from orchestrator.executors.ray.node_registry import NodeFailed, NodeJoined, Nod
 from orchestrator.executors.ray.transport import TransferMode, Transport
 
 SETTLE_S = 60.0
-"""For the first answers of all nodes; their keepers are started for it."""
-FAILED_STARTS = 3
+"""For the first answers of all nodes, which includes the start of their agents."""
+MOST_FAILED_STARTS = 3
 SHOWN = 5
 
-Tell: TypeAlias = Callable[[str, str], None]
-"""Kind and message of an event."""
+Report: TypeAlias = Callable[[str, str], None]
+"""Receives kind and message of an event."""
 
 
-def silent(_kind: str, _message: str) -> None:
-    """Nobody is told."""
+def _ignore(_kind: str, _message: str) -> None:
+    """Report to nobody."""
 
 
 class CompatibleNodes:
-    """See the module. :meth:`assemble` comes first, then :meth:`update` now and then."""
+    """See the module. :meth:`assemble` comes first, then :meth:`update` regularly."""
 
-    def __init__(self, nodes: NodeRegistry, pool: ClusterSlots, transport: Transport) -> None:
-        self.pool = pool
+    def __init__(self, registry: NodeRegistry, slots: ClusterSlots, transport: Transport) -> None:
+        self.slots = slots
         self.transport = transport
-        self.tell: Tell = silent
-        self._nodes = nodes
+        self.report: Report = _ignore
+        self._registry = registry
         self._usable: dict[str, RayNode] = {}
         self._names: dict[str, str] = {}
-        self._given_up: dict[str, str] = {}
-        """Why."""
+        self._excluded: dict[str, str] = {}
+        """Node → why."""
         self._failed_starts: Counter[str] = Counter()
-        """In a row."""
+        """Node → failed starts in a row."""
 
     @property
     def head_missing_s(self) -> float:
         """For how long the cluster's head has not answered."""
-        return self._nodes.head.missing_s
+        return self._registry.head.missing_s
 
     @property
-    def nodes(self) -> Sequence[RayNode]:
+    def all(self) -> Sequence[RayNode]:
         return list(self._usable.values())
 
-    def node(self, node_id: str) -> RayNode | None:
-        """None for one that is not, or no longer, used."""
+    def get(self, node_id: str) -> RayNode | None:
+        """None for a node that is not used (any more)."""
         return self._usable.get(node_id)
 
     def name(self, node_id: str) -> str:
-        """Also of one that is gone."""
+        """Also for a node that has left."""
         return self._names.get(node_id, node_id[:12])
 
     @property
-    def home_node(self) -> str:
-        """The one that this process is on."""
-        return self._nodes.here
+    def driver_node(self) -> str:
+        """The id of the node that this process is on."""
+        return self._registry.driver_node
 
-    def way_to(self, node: RayNode) -> TransferMode:
-        """How files travel between the run directory and ``node``."""
-        return self.transport.of(sees_home=node.facts.sees_home)
+    def transfer_mode(self, node: RayNode) -> TransferMode:
+        """How files get from the run directory to ``node`` and back."""
+        return self.transport.mode_for(sees_run_dir=node.facts.sees_run_dir)
 
-    def give_up(self, node_id: str, why: str) -> None:
-        """Use a node no more, whatever is heard of it."""
+    def exclude(self, node_id: str, why: str) -> None:
+        """Never use a node again, whatever it reports."""
         if self._usable.pop(node_id, None) is not None:
-            self._given_up[node_id] = why
-            self.pool.remove(node_id)
-            self.tell("warning", f"{self.name(node_id)} is not used any more: {why}")
+            self._excluded[node_id] = why
+            self.slots.remove(node_id)
+            self.report("warning", f"{self.name(node_id)} is no longer used: {why}")
 
     @property
-    def all_given_up(self) -> str | None:
-        """Why there is no node to be used, where there was one; None: there is, or it may come back."""
-        if self._usable or not self._given_up:
+    def all_excluded(self) -> str | None:
+        """Why every node was excluded; None if one is usable, or none was ever."""
+        if self._usable or not self._excluded:
             return None
-        return "; ".join(f"{self.name(node_id)}: {why}" for node_id, why in self._given_up.items())
+        return "; ".join(f"{self.name(node_id)}: {why}" for node_id, why in self._excluded.items())
 
-    def doubt(self, node_id: str) -> None:
-        """Something was lost there: nothing more is sent to it until it has answered, or left."""
+    def suspect(self, node_id: str) -> None:
+        """Something was lost there: submit nothing to the node until it has answered, or left."""
         if node_id in self._usable:
-            self.pool.pause(node_id)
-            self._nodes.doubt(node_id)
+            self.slots.pause(node_id)
+            self._registry.suspect(node_id)
 
-    def could_not_run(self, node_id: str, why: str) -> None:
-        """An attempt failed there before it began. What fails so again and again has the most free cores of all."""
+    def record_failed_start(self, node_id: str, why: str) -> None:
+        """Exclude a node where attempts fail to start again and again: it would always have the most free cores."""
         self._failed_starts[node_id] += 1
-        if self._failed_starts[node_id] >= FAILED_STARTS:
-            self.give_up(node_id, why)
+        if self._failed_starts[node_id] >= MOST_FAILED_STARTS:
+            self.exclude(node_id, why)
 
-    def could_run(self, node_id: str) -> None:
+    def record_start(self, node_id: str) -> None:
         self._failed_starts.pop(node_id, None)
 
     def assemble(self) -> list[str]:
-        """Take in every node that there is. Returns what the user should know, in whole sentences.
+        """Take every current node into use. Returns warnings, in whole sentences.
 
-        :raises UsageError: some differ from us in what changes results, or cannot run anything of ours.
+        :raises UsageError: some nodes differ in what changes results, or cannot run attempts.
         """
         warnings = []
-        if not self._nodes.settle(SETTLE_S):
-            warnings.append(f"some nodes have not answered within {SETTLE_S:.0f} s; they are used once they do.")
+        if not self._registry.settle(SETTLE_S):
+            warnings.append(f"Some nodes have not answered within {SETTLE_S:.0f} s; they will be used once they do.")
         latest: dict[str, NodeJoined | NodeFailed] = {}
-        for change in self._nodes.changes():
+        for change in self._registry.changes():
             match change:
                 case NodeJoined(node=node):
                     latest[node.node_id] = change
                 case NodeFailed(node_id=node_id):
                     latest[node_id] = change
-                case NodeLeft(node_id=node_id):  # meanwhile
+                case NodeLeft(node_id=node_id):
                     latest.pop(node_id, None)
         joined = [change.node for change in latest.values() if isinstance(change, NodeJoined)]
         failed = [change for change in latest.values() if isinstance(change, NodeFailed)]
-        unfit = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
-        if unreached := [change.name for change in failed if change.is_silent]:
-            warnings.append(f"{listed(unreached, SHOWN)} cannot be reached now, and is used once it can.")
-        unfit += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._against(node))]
-        if unfit:
-            lines = "".join(f"\n  {line}" for line in unfit)
-            nodes = count(len(unfit), "node")
+        incompatible = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
+        incompatible += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._incompatibilities(node))]
+        if incompatible:
+            lines = "".join(f"\n  {line}" for line in incompatible)
             raise UsageError(
-                f"the same job would not be the same, or not run, on {nodes} of the cluster:{lines}\n"
-                "put it right there (versions must be those of this machine), or take these nodes out of the cluster"
+                f"jobs cannot run, or would not be the same jobs, on {count(len(incompatible), 'node')} of the"
+                f" cluster:{lines}\n"
+                "correct it there (package versions must be those of this machine), or remove these nodes from the"
+                " cluster"
             )
+        if silent := [change.name for change in failed if change.is_silent]:
+            warnings.append(f"{listed(silent, SHOWN)} cannot be reached now, and will be used once it can.")
         for node in joined:
-            self._take_in(node)
-        others: dict[str, list[str]] = {}
+            self._use(node)
+        nodes_by_line: dict[str, list[str]] = {}
         for node in joined:
             for line in node.differences.others:
-                others.setdefault(line, []).append(node.name)
-        warnings += [f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in others.items()]
-        return [*warnings, *_about_cores(joined), *_about_models(joined)]
+                nodes_by_line.setdefault(line, []).append(node.name)
+        warnings += [
+            f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in nodes_by_line.items()
+        ]
+        return [*warnings, *_core_warnings(joined), *_model_warnings(joined)]
 
     def update(self) -> list[str]:
-        """Follow the nodes that have come and gone. One that differs too much is told of and left alone.
+        """Follow the changes since the last call; a late node that is incompatible is reported and not used.
 
-        Returns those that have left the cluster, whether they were in use or not: nothing more is heard of them.
+        Returns the nodes that have left the cluster, whether they were used or not.
         """
         left = []
-        for change in self._nodes.changes():
+        for change in self._registry.changes():
             match change:
-                case NodeJoined(node=RayNode(node_id=node_id)) | NodeFailed(node_id=node_id) if (
-                    node_id in self._given_up
-                ):
-                    continue
-                case NodeJoined(node=node) if (against := self._against(node)) and node.node_id in self._usable:
-                    self.give_up(node.node_id, ", ".join(against))
-                case NodeJoined(node=node) if against:
-                    self.tell("warning", f"{node.name} has joined the cluster and is not used: {', '.join(against)}")
-                case NodeJoined(node=node) if node.node_id in self._usable:
-                    self._usable[node.node_id] = node  # perhaps it has a new keeper
-                    self.pool.resume(node.node_id)
                 case NodeJoined(node=node):
-                    self._take_in(node)
-                    self.tell("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
+                    self._update_joined(node)
+                case NodeFailed(node_id=node_id) if node_id in self._excluded:
+                    continue
                 case NodeFailed(node_id=node_id, is_silent=True):
-                    self.pool.pause(node_id)  # until it answers, or has left
+                    self.slots.pause(node_id)  # until it answers, or has left
                 case NodeFailed(node_id=node_id, why=why) if node_id in self._usable:
-                    self.give_up(node_id, why)
+                    self.exclude(node_id, why)
                 case NodeFailed(name=name, why=why):
-                    self.tell("warning", f"{name} has joined the cluster and is not used: {why}")
+                    self._report_unused(name, why)
                 case NodeLeft(node_id=node_id):
                     left.append(node_id)
-                    self._given_up.pop(node_id, None)
+                    self._excluded.pop(node_id, None)
                     if self._usable.pop(node_id, None) is not None:
-                        self.pool.remove(node_id)
-                        self.tell("warning", f"{self.name(node_id)} has left the cluster; its jobs go on elsewhere")
+                        self.slots.remove(node_id)
+                        self.report(
+                            "warning", f"{self.name(node_id)} has left the cluster; its jobs continue elsewhere"
+                        )
         return left
 
-    def _against(self, node: RayNode) -> tuple[str, ...]:
+    def _update_joined(self, node: RayNode) -> None:
+        is_used = node.node_id in self._usable
+        if node.node_id in self._excluded:
+            return
+        if why := ", ".join(self._incompatibilities(node)):
+            if is_used:
+                self.exclude(node.node_id, why)
+            else:
+                self._report_unused(node.name, why)
+        elif is_used:
+            self._usable[node.node_id] = node  # it may have a new agent
+            self.slots.resume(node.node_id)
+        else:
+            self._use(node)
+            self.report("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
+
+    def _report_unused(self, name: str, why: str) -> None:
+        self.report("warning", f"{name} has joined the cluster and is not used: {why}")
+
+    def _incompatibilities(self, node: RayNode) -> tuple[str, ...]:
         """Why ``node`` cannot be used; empty: it can."""
         why = list(node.differences.deciding)
-        if self.transport.way == "shared" and not node.facts.sees_home:
-            why.append("it does not see the run directory, which --storage shared needs")
+        if self.transport.mode == "shared" and not node.facts.sees_run_dir:
+            why.append("it does not see the run directory, which --storage shared requires")
         if node.facts.storage_problem is not None:
             why.append(node.facts.storage_problem)
         return tuple(why)
 
-    def _take_in(self, node: RayNode) -> None:
+    def _use(self, node: RayNode) -> None:
         self._usable[node.node_id] = node
         self._names[node.node_id] = node.name
-        self.pool.add(
+        self.slots.add(
             node.node_id, cores=node.cores, gpus=node.gpus, memory_mib=node.memory_mib, kind=node.facts.cpu_model
         )
 
     def close(self) -> None:
-        self._nodes.close()
+        self._registry.close()
 
 
-def _about_cores(nodes: Sequence[RayNode]) -> list[str]:
+def _core_warnings(nodes: Sequence[RayNode]) -> list[str]:
     crowded = [f"{node.name} ({node.cores} of {node.facts.cores})" for node in nodes if node.cores > node.facts.cores]
     if not crowded:
         return []
     return [
-        f"Ray counts more CPUs than there are cores for jobs, which will slow each other: {listed(crowded, SHOWN)}."
-        " `cluster join` counts as `doctor` does."
+        f"Ray counts more CPUs than there are cores for jobs, which will slow each other down:"
+        f" {listed(crowded, SHOWN)}. `cluster join` counts as `doctor` does."
     ]
 
 
-def _about_models(nodes: Sequence[RayNode]) -> list[str]:
+def _model_warnings(nodes: Sequence[RayNode]) -> list[str]:
     models = sorted({node.facts.cpu_model for node in nodes})
     if len(models) < 2:
         return []
     return [
-        f"the nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may change"
+        f"The nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may change"
         " the last bits of its results."
     ]

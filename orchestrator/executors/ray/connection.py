@@ -1,6 +1,6 @@
-"""Ray, loaded late: a cluster of this machine alone is started, or the one at an address is joined as its driver.
+"""The connection to Ray, imported late: to a cluster started on this machine, or to an existing one as its driver.
 
-What Ray has to say for itself stays out of what the user sees.
+Ray's own messages are hidden from the user.
 """
 
 from __future__ import annotations
@@ -19,94 +19,97 @@ from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.process import package_path
+from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query
-from orchestrator.executors.ray.cluster.node_state import address_in, cluster_here
+from orchestrator.executors.ray.cluster.node_state import address_in, local_cluster
 from orchestrator.executors.ray.node_agent import NAMESPACE
-from orchestrator.machine.topology import Machine
+from orchestrator.machine.topology import MIB, Machine
 
 LOCAL, AUTO = "local", "auto"
-WITHIN = "ray"
-"""Of a directory that only we can enter, the one that Ray opens to everyone."""
+SUBFOLDER = "ray"
+"""Ray makes its directory accessible to everyone, so it lies in one that is accessible to its owner only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """To a cluster, as its driver; one at a time in a process."""
+    """A driver's connection to a cluster; one at a time in a process."""
 
     head: str
     """``HOST:PORT`` of Ray's global control service."""
     node: str
-    """The node that we are on."""
-    before: Mapping[str, str | None]
-    """What our environment was in the variables that were set for Ray, or by it."""
+    """Id of the node that this process is on."""
+    saved_environment: Mapping[str, str | None]
+    """The variables that were set for Ray or by it, with their values before."""
     directory: Path | None
-    """With the files of a cluster that was started for us."""
+    """Files of a cluster that was started for this connection."""
 
     def close(self) -> None:
-        """Leave the cluster; one that was started for us ends. What we have running in it is killed."""
+        """Leave the cluster, which kills what still runs in it; one that was started for this connection ends."""
         import ray
 
         ray.shutdown()
-        _restore(self.before)
+        _restore(self.saved_environment)
         _remove(self.directory)
 
 
-def connect(where: str, machine: Machine) -> Connection:
-    """:param where: ``local``: start Ray on ``machine`` alone; ``auto``: the cluster that this machine is a node of;
-        else its address, ``HOST:PORT``.
+def connect(ray_address: str, machine: Machine) -> Connection:
+    """:param ray_address: ``local``: start Ray on ``machine``; ``auto``: the cluster that this machine is a node of;
+        else ``HOST:PORT``.
 
-    :raises UsageError: no such Ray, no such cluster, it does not let us in, or this process has used Ray otherwise.
+    :raises UsageError: Ray is missing or was used otherwise in this process, or the cluster cannot be used.
     """
     try:
         cluster_token.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
     directory = None
-    if where == LOCAL:
+    options: dict[str, Any]
+    if ray_address == LOCAL:
         cluster_token.create_token()
-        directory = _directory()
-        client, variables = (
-            cluster_token.environment(loopback=True),
-            {**node_settings.HEALTH, **node_settings.PRIORITY, **package_path()},
-        )
+        directory = _create_directory()
+        client = cluster_token.environment(loopback=True)
+        variables = {**node_settings.HEALTH, **node_settings.PRIORITY, **package_path()}
         offer = node_settings.offer(machine)
-        wanted: dict[str, Any] = {
+        options = {
             "address": "local",
             "num_cpus": offer.cores,
             "num_gpus": offer.gpus,
-            "object_store_memory": offer.store_mib * node_settings.MIB,
-            "_memory": offer.memory_mib * node_settings.MIB,
+            "object_store_memory": offer.store_mib * MIB,
+            "_memory": offer.memory_mib * MIB,
             "include_dashboard": False,
-            "_temp_dir": str(directory / WITHIN),
+            "_temp_dir": str(directory / SUBFOLDER),
         }
     else:
-        found = _found(where)
-        client, variables = cluster_token.client_environment(found), dict(node_settings.HEALTH)
-        wanted = {"address": found, "_node_ip_address": address_in(found)}
+        cluster = _find_cluster(ray_address)
+        client, variables = cluster_token.client_environment(cluster), dict(node_settings.HEALTH)
+        options = {"address": cluster, "_node_ip_address": address_in(cluster)}
     before = dict(os.environ)
     try:
         _check_process(client)
         _imported_with.update(client)
         os.environ.update({**client, **variables})
-        _initialise(where, wanted)
+        _initialise(ray_address, options)
     except BaseException:
-        _restore(_changed(before))
+        _restore(_changed_since(before))
         _remove(directory)
         raise
     import ray
 
     context = ray.get_runtime_context()
     return Connection(
-        head=context.gcs_address, node=context.get_node_id(), before=_changed(before), directory=directory
+        head=context.gcs_address,
+        node=context.get_node_id(),
+        saved_environment=_changed_since(before),
+        directory=directory,
     )
 
 
-def _directory() -> Path:
-    """That only we can enter: what Ray makes in it is open to everyone."""
-    usual = Path(tempfile.mkdtemp(prefix="ray-"))
-    if len(str(usual / WITHIN)) <= node_settings.LONGEST_DIRECTORY:
-        return usual
-    usual.rmdir()
+def _create_directory() -> Path:
+    """A directory accessible to its owner only."""
+    default = Path(tempfile.mkdtemp(prefix="ray-"))
+    if len(str(default / SUBFOLDER)) <= node_settings.LONGEST_DIRECTORY:
+        return default
+    default.rmdir()
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
 
 
@@ -115,80 +118,80 @@ def _remove(directory: Path | None) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _found(where: str) -> str:
-    """The numeric address of a cluster that answers, and lets us in."""
-    named = where
-    if where == AUTO:
-        here = cluster_here() or os.environ.get("RAY_ADDRESS")
-        if not here:
-            raise UsageError(
-                "--ray-address auto: this machine is no node of a cluster; `cluster join HOST:PORT` makes it one"
-            )
-        named = here
-    host, port = address.parse(named)
-    if (why := address.answers(host, port)) is not None:
-        raise UsageError(f"--ray-address {where}: no Ray cluster at {named} ({why}); `cluster up` starts one")
-    found = address.joined(host, port)
-    # Ray itself would try for 20 s, print what goes on, and say at last that it failed.
-    query.check(found, insecure=cluster_token.is_insecure(found))
-    return found
+def _find_cluster(ray_address: str) -> str:
+    """The numeric address of a cluster that answers and accepts our token."""
+    name: str | None = ray_address
+    if ray_address == AUTO:
+        name = local_cluster() or os.environ.get("RAY_ADDRESS")
+    if not name:
+        raise UsageError(
+            "--ray-address auto: this machine is not a node of a cluster; `cluster join HOST:PORT` makes it one"
+        )
+    host, port = address.parse(name)
+    if (why := address.connect_error(host, port)) is not None:
+        raise UsageError(f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one")
+    cluster = address.host_port(host, port)
+    # Ray itself would try for 20 s while it prints messages, and then only say that it failed.
+    query.check(cluster, insecure=cluster_token.is_insecure(cluster))
+    return cluster
 
 
 _imported_with: dict[str, str] = {}
-"""The variables that Ray has found in this process. It looks once."""
+"""The variables that Ray has read in this process. It reads them once."""
 
 
 def _check_process(variables: Mapping[str, str]) -> None:
-    """:raises UsageError: Ray is in use in this process, or was imported with other variables: it would hang."""
+    """:raises UsageError: this process uses Ray, or imported it with other variables, so that it would hang."""
     if "ray" not in sys.modules:
         return
     import ray
 
     if ray.is_initialized():
         raise UsageError("--executor ray: this program has a connection to Ray of its own; ray.shutdown() ends it")
-    had = _imported_with or os.environ
-    if any(had.get(name) != variables.get(name) for name in {*variables, *_imported_with}):
+    earlier = _imported_with or os.environ
+    if any(earlier.get(name) != variables.get(name) for name in {*variables, *_imported_with}):
         raise UsageError(
             "--executor ray: this program has imported Ray before, with other settings than this cluster needs, and Ray"
-            " reads them once; start another program for it, and import Ray, where it must be, after the first run"
+            " reads them once; start another program for this cluster, and import Ray, if necessary, after the first"
+            " run"
         )
 
 
-def _changed(before: Mapping[str, str]) -> dict[str, str | None]:
-    """The variables that are not as they were, as they were; None: not there."""
+def _changed_since(before: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables that have changed, with their values before; None: it did not exist."""
     names = {*before, *os.environ}
     return {name: before.get(name) for name in names if before.get(name) != os.environ.get(name)}
 
 
-def _restore(before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
 
 
-def _initialise(where: str, wanted: dict[str, Any]) -> None:
+def _initialise(ray_address: str, options: dict[str, Any]) -> None:
     import logging
 
     import ray
 
-    with _signals_kept():
+    with _signal_handlers_kept():
         try:
             ray.init(
                 namespace=NAMESPACE,
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
-                **wanted,
+                **options,
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-            if where == LOCAL:
+            if ray_address == LOCAL:
                 raise UsageError(f"--executor ray: Ray did not start: {_first_line(error)}") from error
             raise UsageError(
-                f"--ray-address {where}: Ray does not let us in: {_first_line(error)}. This machine must be a node of"
-                " the cluster: `cluster join HOST:PORT` makes it one"
+                f"--ray-address {ray_address}: Ray refuses the connection: {_first_line(error)}. This machine must be a"
+                " node of the cluster: `cluster join HOST:PORT` makes it one"
             ) from error
-    _hush()
+    internals.hide_worker_messages()
 
 
 def _first_line(error: Exception) -> str:
@@ -197,21 +200,14 @@ def _first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray puts its own handlers in the place of ours."""
+def _signal_handlers_kept() -> Iterator[None]:
+    """Ray replaces the process's signal handlers; restore them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _hush() -> None:
-    """Ray prints what befalls its own processes, whatever it is told about logs: we tell that in our own words."""
-    from ray._private import worker
-
-    worker._worker_logs_enabled = False

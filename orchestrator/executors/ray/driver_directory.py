@@ -11,34 +11,34 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDirectory:
-    """A driver's run directory, and how a node can tell whether it is the one that it sees under the same path."""
+    """A driver's run directory, by which a node can tell whether its own file system has it under the same path."""
 
     root: Path
     nonce_file: Path
     nonce: str
     host: str
-    """The driver's: without a shared file system others may have a directory of the same path."""
+    """The driver's host: without a shared file system another host may have a directory of the same path."""
 
     @property
     def identity(self) -> str:
         return f"{self.host}:{self.root}"
 
     @classmethod
-    def at(cls, root: Path) -> DriverDirectory:
-        """With a file in ``root``, which is ours alone, that holds a random word; :meth:`leave` takes it away."""
-        for left in root.glob(".driver-*"):  # by one that was killed
-            left.unlink(missing_ok=True)
+    def create(cls, root: Path) -> DriverDirectory:
+        """Write a file with a random word to ``root``, which this process has locked; :meth:`remove` removes it."""
+        for stale in root.glob(".driver-*"):  # of a driver that was killed
+            stale.unlink(missing_ok=True)
         nonce = secrets.token_hex(16)
         path = root / f".driver-{nonce[:8]}"
         path.write_text(nonce)
         return cls(root=root, nonce_file=path, nonce=nonce, host=socket.gethostname())
 
-    def is_visible(self) -> bool:
-        """And can be written to."""
+    def is_accessible(self) -> bool:
+        """Whether this machine has the same directory under its path, and may write to it."""
         try:
             return self.nonce_file.read_text() == self.nonce and os.access(self.root, os.W_OK | os.X_OK)
         except OSError:
             return False
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         self.nonce_file.unlink(missing_ok=True)

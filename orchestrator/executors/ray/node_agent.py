@@ -1,7 +1,7 @@
-"""One small actor on every node: hands out its CPUs, passes orders to attempts, says what the node is, and ends what
-runs there when the node has been out of the cluster's reach for so long that others may go on with its jobs.
+"""One small actor on every node: hands out its CPUs, passes orders to attempts, and describes the node.
 
-It lives as long as the driver that started it. Its own process needs no CPU to speak of.
+When the cluster has been out of reach for so long that other nodes may continue its attempts, it kills them. It lives
+as long as the driver that started it, and needs hardly any CPU time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import Progress
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness, head_has_given_up
-from orchestrator.executors.ray.node_versions import Versions, found
+from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness, is_declared_dead
+from orchestrator.executors.ray.node_versions import Versions, installed_versions
 from orchestrator.executors.ray.scratch_directory import Holder, ScratchDirectory, order_file
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology as machines
@@ -28,19 +28,19 @@ from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
 from orchestrator.machine.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"
-NAME_PREFIX = "keeper"
-"""Of an actor's name: ``keeper/<session>.<number>/<node>``. Whoever is in the cluster can find them by it."""
+NAME_PREFIX = "node-agent"
+"""Of the actor's name, ``node-agent/<session>.<number>/<node>``, by which everybody in the cluster can find it."""
 
-FENCE_LOOK_S = 0.5
+FENCE_EVERY_S = 0.5
 ASK_EVERY_S = 10.0
-"""Whether we are given up: what each node asks adds up at the head."""
+"""How often a node asks whether it was declared dead: the questions of all nodes add up at the head."""
 
 Order: TypeAlias = Literal["leave", "kill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What a keeper says of its node."""
+    """An agent's description of its node."""
 
     host: str
     cores: int
@@ -48,28 +48,28 @@ class NodeFacts:
     memory_mib: int
     cpu_model: str
     versions: Versions
-    sees_home: bool
+    sees_run_dir: bool
     storage_problem: str | None
-    """Why files cannot travel through the storage that the driver has chosen."""
+    """Why files cannot be exchanged through the storage that the driver has chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuGrant:
-    """What an attempt gets of a node's keeper."""
+    """What the agent grants to an attempt."""
 
     holder: Holder
     folder: Path
-    """Its own on this node, where it says that it is the holder; it comes and goes with the attempt."""
+    """The attempt's folder on this node. It contains the ``holder`` file, and exists as long as the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuHold:
-    """CPUs of an attempt, as the pool knows them, and who holds them for it."""
+    """CPUs of an attempt, and the process that holds them."""
 
     slot: Slot
     holder: Holder
     inherited: bool = False
-    """From a keeper before this one, which would have been told of its end."""
+    """From an agent that died: only that one would have been notified of the attempt's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class AttemptStatus:
     key: str
     cpus: tuple[int, ...]
     progress: Progress | None
-    """Its latest word."""
+    """Its latest report."""
 
 
 class NodeAgent:
@@ -90,110 +90,111 @@ class NodeAgent:
         session: str,
         node_id: str,
         cpus: int,
-        home: DriverDirectory,
+        driver_directory: DriverDirectory,
         transport: Transport,
         head: str,
     ) -> None:
-        """:param cpus: as Ray counts them; of more than there are each is shared.
+        """:param cpus: as Ray counts them; if they are more than the machine has, each is shared.
         :param head: ``HOST:PORT`` of the cluster's control service.
         """
-        self._home = home
+        self._driver_directory = driver_directory
         self._machine = machines.detect()
-        # How many run at once is Ray's to say; what they run on is ours.
+        # Ray decides how many attempts run at once; the agent decides on which CPUs.
         claims = CpuClaims(shared_directory(), (cpu.index for cpu in self._machine.cpus))
-        self._pool = SlotPool(replace(self._machine, quota=None), cpus, claims)
+        self._slots = SlotPool(replace(self._machine, quota=None), cpus, claims)
         self._held: dict[str, CpuHold] = {}
-        self._said: dict[str, Progress] = {}
+        self._progress: dict[str, Progress] = {}
         self._storage_problem = transport.problem()
-        self._scratch = ScratchDirectory.claimed(session, node_id)
-        for holder in self._scratch.holders_elsewhere():
-            holder.end_if_of(home)
-        self._scratch.remove_left()
-        for holder in self._scratch.holders():  # of a keeper before us, which has died
-            self._held[holder.key] = CpuHold(slot=self._pool.resume(holder.cpus), holder=holder, inherited=True)
-        self._node_id, self._is_given_up = node_id, False
+        self._scratch = ScratchDirectory.create(session, node_id)
+        for holder in self._scratch.other_sessions():
+            holder.kill_if_of(driver_directory)
+        self._scratch.remove_stale()
+        for holder in self._scratch.holders():  # of an agent before this one, which died
+            self._held[holder.key] = CpuHold(slot=self._slots.resume(holder.cpus), holder=holder, inherited=True)
+        self._node_id, self._is_declared_dead = node_id, False
         self._head = HeadLiveness(head)
         threading.Thread(target=self._fence, name="fence", daemon=True).start()
 
     def _fence(self) -> None:
-        """End all attempts when the cluster must take this node for dead soon, or does already (its machine may have
-        been suspended, and Ray here goes on as if nothing had been): others go on with their jobs, and may see the same
-        files. What has come home so far, or was written, is what they go on from.
+        """Kill all attempts before the cluster declares this node dead, or as soon as it has done so.
+
+        (The machine may have been suspended, and Ray here continues as if nothing had happened.) Other nodes continue
+        its attempts, perhaps on the same files, from what was written or synchronised so far.
         """
         ask_at = 0.0
-        while not self._head.is_closed.wait(FENCE_LOOK_S):
+        while not self._head.is_closed.wait(FENCE_EVERY_S):
             if self._head.answers and time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + ASK_EVERY_S
-                self._is_given_up = self._is_given_up or head_has_given_up(self._node_id)
+                self._is_declared_dead = self._is_declared_dead or is_declared_dead(self._node_id)
             if self._is_cut_off:
                 for held in list(self._held.values()):
                     held.holder.kill()
 
     @property
     def _is_cut_off(self) -> bool:
-        return self._is_given_up or self._head.missing_s > FENCE_AFTER_S
+        return self._is_declared_dead or self._head.missing_s > FENCE_AFTER_S
 
     def facts(self) -> NodeFacts:
-        self._take_back()
+        self._release_of_ended()
         return NodeFacts(
             host=socket.gethostname(),
             cores=self._machine.capacity,
             memory_mib=self._machine.memory_total_mib,
             cpu_model=_cpu_model(),
-            versions=dict(found()),
-            sees_home=self._home.is_visible(),
+            versions=dict(installed_versions()),
+            sees_run_dir=self._driver_directory.is_accessible(),
             storage_problem=self._storage_problem,
         )
 
-    def take(self, key: str, cores: int, pid: int, pid_start: float | None) -> CpuGrant | None:
-        """CPUs of its own for attempt ``key``, held by process ``pid`` of this machine; None while there are none."""
-        self.give(key)
-        self._take_back()
+    def acquire_cpus(self, key: str, cores: int, pid: int, pid_start: float | None) -> CpuGrant | None:
+        """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few are free."""
+        self.release_cpus(key)
+        self._release_of_ended()
         if self._is_cut_off:
             return None
-        there = min(cores, len(self._machine.cpus))
-        slot = self._pool.acquire(there)
+        slot = self._slots.acquire(min(cores, len(self._machine.cpus)))
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))
-        holder = Holder(home=self._home.identity, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
+        home = self._driver_directory.identity
+        holder = Holder(home=home, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
         self._held[key] = CpuHold(slot=slot, holder=holder)
         return CpuGrant(holder=holder, folder=self._scratch.attempt(key))
 
-    def _take_back(self) -> None:
-        """Whose process is gone holds nothing any more."""
+    def _release_of_ended(self) -> None:
+        """Release the CPUs whose process has ended."""
         for key, held in list(self._held.items()):
-            left = held.inherited and not self._scratch.attempt(key).exists()
-            if left or not held.holder.is_alive():
-                self.give(key)
+            has_left = held.inherited and not self._scratch.attempt(key).exists()
+            if has_left or not held.holder.is_alive():
+                self.release_cpus(key)
 
-    def give(self, key: str) -> None:
-        """Take the CPUs of ``key`` back, if it has any."""
-        self._said.pop(key, None)
+    def release_cpus(self, key: str) -> None:
+        """Release the CPUs of ``key``, if it has any."""
+        self._progress.pop(key, None)
         held = self._held.pop(key, None)
         if held is not None:
-            self._pool.release(held.slot)
+            self._slots.release(held.slot)
 
-    def heard(self, key: str, progress: Progress) -> None:
-        """What an attempt has said last, kept for :meth:`running`."""
+    def record_progress(self, key: str, progress: Progress) -> None:
+        """Store the latest report of an attempt for :meth:`attempts`."""
         if key in self._held:
-            self._said[key] = progress
+            self._progress[key] = progress
 
-    def running(self) -> list[AttemptStatus]:
-        self._take_back()
+    def attempts(self) -> list[AttemptStatus]:
+        self._release_of_ended()
         return [
-            AttemptStatus(key=key, cpus=held.holder.cpus, progress=self._said.get(key))
+            AttemptStatus(key=key, cpus=held.holder.cpus, progress=self._progress.get(key))
             for key, held in self._held.items()
         ]
 
-    def order(self, key: str, order: Order) -> None:
-        """Left where the attempt looks for it; also before it has begun."""
+    def send_order(self, key: str, order: Order) -> None:
+        """Write the order to the attempt's folder, perhaps before it has begun."""
         file = order_file(self._scratch.attempt(key))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, order, durable=False)
 
-    def meeting_point(self) -> tuple[str, int]:
-        """An address of this node and a port that is free there now, for ranks to meet."""
+    def rendezvous(self) -> tuple[str, int]:
+        """An address of this node and a free port, where the ranks of an attempt can meet."""
         import ray
 
         address = ray.util.get_node_ip_address()
@@ -202,14 +203,14 @@ class NodeAgent:
             return address, int(probe.getsockname()[1])
 
     def close(self) -> None:
-        """The session is over: leave nothing behind."""
+        """End the session, and leave nothing behind."""
         self._head.close()
-        self._pool.close()
+        self._slots.close()
         self._scratch.remove()
 
 
 def _cpu_model() -> str:
-    """Empty where the kernel does not say."""
+    """The architecture if the kernel does not name the model."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

@@ -1,7 +1,7 @@
-"""What runs as one Ray task for each attempt: a streaming generator that tells the driver what happens.
+"""The Ray task of an attempt: a streaming generator that reports to the driver.
 
-The worker processes are its children, started by the local executor. When the task's process ends, in whatever way (its
-node's raylet, the driver or Ray's memory monitor ends it), theirs do too: they are tied to it as to a supervisor.
+The worker processes are its children, started by the local executor. When the task's process ends, for whatever reason
+(the node's raylet, the driver or Ray's memory monitor may kill it), they end too: it is their supervisor.
 """
 
 from __future__ import annotations
@@ -20,106 +20,102 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
-from orchestrator.executors.ray import file_sync
-from orchestrator.executors.ray.file_sync import Chunk, Sender, Storage
-from orchestrator.executors.ray.file_sync.chunks import payload_bytes
+from orchestrator.executors.ray.file_sync import Chunk, Receiver, Sender, Storage, outgoing_chunks, payload_bytes
 from orchestrator.executors.ray.node_agent import CpuGrant, Order
 from orchestrator.executors.ray.scratch_directory import lock, order_file
 from orchestrator.executors.ray.transport import TransferMode
 from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.machine.process_identity import process_start
 
-LOOK_EVERY_S = 0.25
-"""For orders."""
-NOTE_EVERY_S = 5.0
-"""How far it is, for whoever asks the keeper."""
-CPUS_PATIENCE_S = 60.0
-"""For CPUs of our own: whoever had them before may still be on its way out."""
+POLL_S = 0.25
+PROGRESS_EVERY_S = 5.0
+"""How often the node agent is told the progress, for ``cluster status``."""
+CPUS_TIMEOUT_S = 60.0
+"""Longest wait for CPUs: the attempt that had them before may still be ending."""
 GLOO_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
-"""Of torch's: where gloo listens. Without, that is what the host's own name resolves to."""
+"""Where torch's gloo listens; by default, at the address to which the host's own name resolves."""
 LAST_SCANS = 5
-PIECE_PATIENCE_S = 120.0
-PIECES_AHEAD = 8
-"""On their way to us at a time."""
+CHUNK_TIMEOUT_S = 120.0
+CHUNKS_AHEAD = 8
+"""Chunks in transit to the node at a time."""
 BATCH_BYTES = 1 << 20
-CHUNK_BYTES = 200
-"""What a piece weighs beside what it carries."""
+CHUNK_OVERHEAD_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """An attempt, or the ranks of it that run on one node, as it is sent there."""
+    """What is sent to a node: an attempt, or the ranks of it that run there."""
 
     launch: Launch
-    """``job_dir`` is the driver's. CPUs and GPUs are chosen here."""
+    """``job_dir`` is the driver's. CPUs and GPUs are chosen on the node."""
     cores: int
-    """Of all ranks that run here."""
+    """Of all ranks that run on the node."""
     has_gpus: bool
     node: str
-    """Its name, for people."""
+    """Its name for people."""
     report_every_s: float
-    way: TransferMode
+    mode: TransferMode
     storage: Storage | None
-    home_node: str
-    """Where the driver is: from there files come."""
+    driver_node: str
+    """Id of the driver's node, from which files are sent."""
     ranks: Sequence[int] | None = None
-    """Those that run here, where others run elsewhere."""
+    """Those that run on the node, if others run elsewhere; None: all."""
     worker_command: Sequence[str] | None = None
-    """None: the worker, with this node's own Python."""
+    """None: the worker, with the node's own Python."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """Added to the workers' own; None: taken out of it."""
+    """Changes to the environment of the workers; None removes a variable."""
     code: UserCode | None = None
-    """That the job imports."""
+    """What the job imports."""
 
     @property
     def key(self) -> str:
-        """Of the attempt on its node."""
+        """Identifies the attempt on its node."""
         rank = f"/{self.launch.first_rank}" if self.launch.first_rank else ""
         return f"{self.launch.job_id}/{self.launch.number}{rank}"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What has happened since the one before. The handles of these events mean nothing to the driver."""
+    """What has happened since the previous batch. The handles in the events mean nothing to the driver."""
 
     events: tuple[Event, ...] = ()
-    pieces: tuple[Chunk, ...] = ()
-    """To be applied to the job directory, before anything is made of the events."""
+    chunks: tuple[Chunk, ...] = ()
+    """To be applied to the job directory before the events are handled."""
 
 
-def run(assignment: Assignment, keeper: Any) -> Iterator[Batch]:
-    """The attempt from start to end; with the last batch everything is over and nothing of it is left here.
+def run(assignment: Assignment, agent: Any) -> Iterator[Batch]:
+    """The attempt from start to end. After the last batch, nothing of it is left on the node.
 
-    :param keeper: the actor of this node.
-    :raises OSError: it could not be started, or a disk is full; a ScratchFullError where it is this node's.
+    :param agent: the actor of the node.
+    :raises OSError: it could not be started, or a disk is full; a ScratchFullError if it is the node's.
     """
-    granted = _granted(assignment, keeper)
-    folder = granted.folder
+    grant = _acquire_cpus(assignment, agent)
+    folder = grant.folder
     try:
         with contextlib.ExitStack() as stack:
-            with _of_its_own():
+            with _full_disk_is_the_nodes():
                 folder.mkdir(parents=True, exist_ok=True)
-                if (held := lock(folder)) is not None:
-                    stack.enter_context(held)
-                granted.holder.write(folder)
+                if (folder_lock := lock(folder)) is not None:
+                    stack.enter_context(folder_lock)
+                grant.holder.write(folder)
                 assignment = replace(assignment, environment=_environment(assignment, folder.parent))
-            if assignment.way == "stream":
-                last = yield from _mirrored(assignment, granted, keeper, folder / assignment.launch.job_id)
+            if assignment.mode == "stream":
+                last = yield from _run_in_copy(assignment, grant, agent, folder / assignment.launch.job_id)
             else:
-                last = yield from Attended(assignment, granted, keeper).batches(lambda: ())
+                last = yield from SupervisedWorkers(assignment, grant, agent).batches(lambda: ())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        keeper.give.remote(assignment.key)
+        agent.release_cpus.remote(assignment.key)
     yield last
 
 
 class ScratchFullError(OSError):
-    """No space left for what a node holds for itself: not on the disk of the run directory."""
+    """No space left on the node's own disk, as opposed to that of the run directory."""
 
 
 @contextlib.contextmanager
-def _of_its_own() -> Iterator[None]:
-    """:raises ScratchFullError: in the place of an OSError that says the same of any disk."""
+def _full_disk_is_the_nodes() -> Iterator[None]:
+    """:raises ScratchFullError: in place of an OSError about a full disk."""
     try:
         yield
     except OSError as error:
@@ -129,150 +125,149 @@ def _of_its_own() -> Iterator[None]:
 
 
 def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
-    """Of the workers, as on one machine: without what is there for Ray's own processes, of which we are one.
+    """Changes to the environment of the workers: as on one machine, without the variables for Ray's own processes.
 
-    :param scratch: of the session on this node.
+    :param scratch: the session's scratch directory on this node.
     """
     code = {} if assignment.code is None else assignment.code.variables(scratch)
-    rays = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
+    of_ray = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
     network = {} if assignment.ranks is None else _interface()
-    return {**dict.fromkeys([*rays, "SPT_NOENV"]), **network, **assignment.environment, **code}
+    return {**dict.fromkeys([*of_ray, "SPT_NOENV"]), **network, **assignment.environment, **code}
 
 
 def _interface() -> dict[str, str]:
-    """Ranks on other nodes look for ours where the cluster does, not where ``/etc/hosts`` has this node's name."""
+    """Ranks on other nodes connect to the cluster's interface, not to the address of this host in ``/etc/hosts``."""
     import psutil
     import ray
 
-    if GLOO_INTERFACE_VARIABLE in os.environ:  # of `cluster up` or `join`: the user knows better
+    if GLOO_INTERFACE_VARIABLE in os.environ:  # set by the user for `cluster up` or `cluster join`
         return {}
     node = ray.util.get_node_ip_address()
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == node for one in addresses):  # IPv6: `address%interface`
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == node for entry in entries):  # IPv6: `address%interface`
             return {GLOO_INTERFACE_VARIABLE: name}
     return {}
 
 
-def _granted(assignment: Assignment, keeper: Any) -> CpuGrant:
-    """CPUs of our own. :raises OrchestratorError: there are none, though Ray has let us in."""
+def _acquire_cpus(assignment: Assignment, agent: Any) -> CpuGrant:
+    """:raises OrchestratorError: none became free, although Ray has started the task."""
     import ray
 
     pid = os.getpid()
     start = process_start(pid)
-    deadline = time.monotonic() + CPUS_PATIENCE_S
+    deadline = time.monotonic() + CPUS_TIMEOUT_S
     while True:
-        granted: CpuGrant | None = ray.get(keeper.take.remote(assignment.key, assignment.cores, pid, start))
-        if granted is not None:
-            return granted
+        grant: CpuGrant | None = ray.get(agent.acquire_cpus.remote(assignment.key, assignment.cores, pid, start))
+        if grant is not None:
+            return grant
         if time.monotonic() > deadline:
-            raise OrchestratorError(f"no {assignment.cores} CPUs became free on it within {CPUS_PATIENCE_S:.0f} s")
-        time.sleep(LOOK_EVERY_S)
+            raise OrchestratorError(f"no {assignment.cores} CPUs became free on the node within {CPUS_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
 
 
-def _mirrored(assignment: Assignment, granted: CpuGrant, keeper: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
-    """In a copy of the job directory, whose changes are told of as they arise; with the last event all are."""
-    home = file_sync.Receiver(job_dir, storage=assignment.storage, durable=False)
-    for piece in _outgoing(assignment):
-        home.apply(piece)
-    paths = JobPaths(job_dir)
-    paths.attempt(assignment.launch.number).root.mkdir(parents=True, exist_ok=True)
-    source = Sender.of_copy(job_dir, storage=assignment.storage, ranks=assignment.ranks)
-    here = replace(assignment, launch=replace(assignment.launch, job_dir=job_dir))
-    last = yield from Attended(here, granted, keeper).batches(source.scan)
+def _run_in_copy(assignment: Assignment, grant: CpuGrant, agent: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
+    """Run in a copy of the job directory, and send its changes; all of them have been sent before the last batch."""
+    receiver = Receiver(job_dir, storage=assignment.storage, durable=False)
+    for chunk in _chunks_from_driver(assignment):
+        receiver.apply(chunk)
+    JobPaths(job_dir).attempt(assignment.launch.number).root.mkdir(parents=True, exist_ok=True)
+    sender = Sender.of_copy(job_dir, storage=assignment.storage, ranks=assignment.ranks)
+    in_copy = replace(assignment, launch=replace(assignment.launch, job_dir=job_dir))
+    last = yield from SupervisedWorkers(in_copy, grant, agent).batches(sender.scan)
     for _ in range(LAST_SCANS):
-        yield from _packed(source.scan())
-        if not source.is_incomplete:
+        yield from _batches_of(sender.scan())
+        if not sender.is_incomplete:
             return last
-    raise OrchestratorError("its files do not come to rest after its end")
+    raise OrchestratorError("its files still change after its end")
 
 
-def _outgoing(assignment: Assignment) -> Iterator[Chunk]:
-    """What the worker needs of the job directory, fetched from the driver's machine, a little ahead of its use."""
+def _chunks_from_driver(assignment: Assignment) -> Iterator[Chunk]:
+    """The files that the worker needs, fetched from the driver's machine a little ahead of their use."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task: Any = ray.remote(file_sync.outgoing_chunks)
-    sender = task.options(
+    remote: Any = ray.remote(outgoing_chunks)
+    task = remote.options(
         num_returns="streaming",
         num_cpus=0,
         max_retries=0,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(assignment.home_node, soft=False),
-        _generator_backpressure_num_objects=PIECES_AHEAD,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(assignment.driver_node, soft=False),
+        _generator_backpressure_num_objects=CHUNKS_AHEAD,
     )
-    for piece in sender.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks):
+    for reference in task.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks):
         try:
-            yield ray.get(piece, timeout=PIECE_PATIENCE_S)
+            yield ray.get(reference, timeout=CHUNK_TIMEOUT_S)
         except ray.exceptions.GetTimeoutError as error:
-            raise OrchestratorError("its files did not come from the driver's machine") from error
+            raise OrchestratorError("timed out fetching its files from the driver's machine") from error
 
 
-def _packed(pieces: Iterable[Chunk]) -> Iterator[Batch]:
-    """Many small ones, or few large ones, at a time."""
-    packed: list[Chunk] = []
-    weight = 0
-    for piece in pieces:
-        packed.append(piece)
-        weight += payload_bytes(piece) + CHUNK_BYTES
-        if weight >= BATCH_BYTES:
-            yield Batch(pieces=tuple(packed))
-            packed, weight = [], 0
-    if packed:
-        yield Batch(pieces=tuple(packed))
+def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
+    """Batches of many small chunks, or of few large ones."""
+    batch: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        size += payload_bytes(chunk) + CHUNK_OVERHEAD_BYTES
+        if size >= BATCH_BYTES:
+            yield Batch(chunks=tuple(batch))
+            batch, size = [], 0
+    if batch:
+        yield Batch(chunks=tuple(batch))
 
 
-class Attended:
-    """The workers of an attempt while they run: what they say goes to the driver, what it orders to them."""
+class SupervisedWorkers:
+    """The workers of an attempt: their events go to the driver, its orders to them."""
 
-    def __init__(self, assignment: Assignment, granted: CpuGrant, keeper: Any) -> None:
-        self._assignment, self._granted, self._keeper = assignment, granted, keeper
+    def __init__(self, assignment: Assignment, grant: CpuGrant, agent: Any) -> None:
+        self._assignment, self._grant, self._agent = assignment, grant, agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
         self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, reaper_apart=True)
-        self._orders = Orders(order_file(granted.folder))
+        self._orders = Orders(order_file(grant.folder))
         self._latest: dict[type, Event] = {}
-        """Of each kind: what is older is of no use to anybody."""
-        self._note_at = 0.0
+        """The latest event of each kind: the driver has no use for older ones."""
+        self._progress_at = 0.0
 
     def batches(self, changes: Callable[[], Iterable[Chunk]]) -> Generator[Batch, None, Batch]:
-        """Start them and tell of them. Returns the last batch, once they have ended.
+        """Start the workers and report about them. Returns the last batch, once they have ended.
 
-        :param changes: what has changed in the job directory since it was called last.
+        :param changes: the changes of the job directory since its last call.
         """
         gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if self._assignment.has_gpus else ()
-        launch = replace(self._assignment.launch, cpus=self._granted.holder.cpus, gpus=gpus, rank_slots=())
+        launch = replace(self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=())
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
             yield Batch((self._placed(handle, gpus),))
             report_at = 0.0
-            while not self._tend(handle, LOOK_EVERY_S):
+            while not self._poll(handle, POLL_S):
                 if time.monotonic() < report_at:
                     continue
-                for batch in _packed(changes()):
+                for batch in _batches_of(changes()):
                     yield batch
-                    self._tend(handle, 0.0)
+                    self._poll(handle, 0.0)
                 if self._latest and Exited not in self._latest:
                     yield Batch(tuple(self._latest.values()))
                     self._latest.clear()
                 report_at = time.monotonic() + self._assignment.report_every_s
         return Batch(tuple(self._latest.values()))
 
-    def _tend(self, handle: Handle, timeout_s: float) -> bool:
-        """Pass orders on, hear what the workers say. Returns whether they have ended."""
-        if (order := self._orders.given()) is not None:
+    def _poll(self, handle: Handle, timeout_s: float) -> bool:
+        """Pass on orders and collect events. Returns whether the workers have ended."""
+        if (order := self._orders.take()) is not None:
             self._executor.cancel(handle, kill=order == "kill")
         if Exited not in self._latest:
             for event in self._executor.poll(timeout_s):
                 self._latest[type(event)] = event
-        said = self._latest.get(Progressed)
-        if isinstance(said, Progressed) and time.monotonic() >= self._note_at:
-            self._note_at = time.monotonic() + NOTE_EVERY_S
-            self._keeper.heard.remote(self._assignment.key, said.progress)
+        progressed = self._latest.get(Progressed)
+        if isinstance(progressed, Progressed) and time.monotonic() >= self._progress_at:
+            self._progress_at = time.monotonic() + PROGRESS_EVERY_S
+            self._agent.record_progress.remote(self._assignment.key, progressed.progress)
         return Exited in self._latest
 
     def _placed(self, handle: Handle, gpus: tuple[str, ...]) -> Placed:
         return Placed(
             handle=handle,
             node=self._assignment.node,
-            cpus=self._granted.holder.cpus,
+            cpus=self._grant.holder.cpus,
             gpus=gpus,
             pid=handle.pid,
             pid_start=handle.pid_start,
@@ -280,16 +275,16 @@ class Attended:
 
 
 class Orders:
-    """What the driver wants of an attempt, as the keeper leaves it in a file."""
+    """The driver's orders to an attempt, which the node agent leaves in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def given(self) -> Order | None:
-        """A new one; of several the last, but nothing takes a ``kill`` back."""
+    def take(self) -> Order | None:
+        """A new order; the last one of several, but nothing revokes a ``kill``."""
         taken = self._path.with_suffix(".taken")
         try:
-            self._path.rename(taken)  # what is written from now on is another
+            self._path.rename(taken)  # later orders are written to a new file
             text = taken.read_text()
         except FileNotFoundError:
             return None

@@ -1,6 +1,6 @@
-"""Ranks over several nodes: the room that the pool has chosen, for all of them at once, and a place to meet.
+"""Placement of ranks on several nodes: Ray reserves the room chosen by the slots, all of it at once.
 
-Ray's head is asked for both, which may take its time: each request waits in a thread of its own.
+Ray's head may take its time to answer, so each request waits in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RA
 from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
 from orchestrator.executors.base import Handle
-from orchestrator.executors.ray.node_registry import drained
+from orchestrator.executors.ray.node_registry import drain
 from orchestrator.machine.slots import RankSlot
+from orchestrator.machine.topology import MIB
 
-MEETING_PATIENCE_S = 60.0
+RENDEZVOUS_TIMEOUT_S = 60.0
 CLOSE_S = 5.0
 WAIT_S = 0.5
-"""At a time: then it is looked at whether the room is still wanted."""
+"""Between checks whether the placement is still needed."""
 NODE_LABEL = "ray.io/node-id"
 """Ray gives it to every node."""
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """NodeCapacity for every rank, and where rank 0 listens."""
+class PlacedRanks:
+    """Room reserved for every rank, and where rank 0 listens."""
 
     handle: Handle
-    group: Any
+    placement_group: Any
     address: str
     port: int
     secret: str = field(default_factory=rank_group.new_secret, repr=False)
 
     def environment(self, rank: int, ranks: int) -> dict[str, str]:
-        """What tells one of ``ranks`` who it is, where the others are, and how to know them."""
+        """Variables that tell one of ``ranks`` its number, where to meet the others, and their common secret."""
         return {
             RANK_VARIABLE: str(rank),
             WORLD_SIZE_VARIABLE: str(ranks),
@@ -52,49 +52,49 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PlacementFailed:
     handle: Handle
     why: str
 
 
-Answer: TypeAlias = Reserved | Refused
+PlacementResult: TypeAlias = PlacedRanks | PlacementFailed
 
 
 class RankPlacement:
-    """:param keeper: of a node; None when it has left."""
+    """:param agent_of: node → its node agent; None if the node has left."""
 
-    def __init__(self, keeper: Callable[[str], Any]) -> None:
-        self._keeper = keeper
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._wanted: set[Handle] = set()
+    def __init__(self, agent_of: Callable[[str], Any]) -> None:
+        self._agent_of = agent_of
+        self._results: queue.SimpleQueue[PlacementResult] = queue.SimpleQueue()
+        self._requested: set[Handle] = set()
         self._threads: list[threading.Thread] = []
 
-    def ask(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
-        """NodeCapacity for so many ranks at these rank_slots, by rank; :meth:`answers` has it once it is there."""
-        self._wanted.add(handle)
-        self._begin(self._reserve, handle, ranks)
+    def request(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+        """Reserve a slot for each rank; :meth:`results` returns the result."""
+        self._requested.add(handle)
+        self._run_in_thread(self._reserve, handle, ranks)
 
-    def forget(self, handle: Handle) -> None:
-        """It needs no room any more; what it has not got yet is given back as soon as it is there."""
-        self._wanted.discard(handle)
+    def withdraw(self, handle: Handle) -> None:
+        """The room is no longer needed; if it is not reserved yet, it is released as soon as it is."""
+        self._requested.discard(handle)
 
-    def answers(self) -> list[Answer]:
-        return drained(self._answers)
+    def results(self) -> list[PlacementResult]:
+        """The results since the last call."""
+        return drain(self._results)
 
-    def give_back(self, group: Any) -> None:
-        """What was reserved."""
-        self._begin(_remove, group)
+    def release(self, placement_group: Any) -> None:
+        self._run_in_thread(_remove, placement_group)
 
     def close(self) -> None:
-        """Nothing is waited for any more. Ray must not be left before: asked without a cluster it starts one."""
-        self._wanted.clear()
+        """Wait for the threads: after ``ray.shutdown`` a request would start a new cluster."""
+        self._requested.clear()
         deadline = time.monotonic() + CLOSE_S
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _begin(self, do: Callable[..., None], *arguments: Any) -> None:
+    def _run_in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(threading.Thread(target=do, args=arguments, name="group", daemon=True))
+        self._threads.append(threading.Thread(target=function, args=arguments, name="rank-placement", daemon=True))
         self._threads[-1].start()
 
     def _reserve(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
@@ -108,60 +108,60 @@ class RankPlacement:
                 strategy="PACK",
                 bundle_label_selector=[{NODE_LABEL: rank.node} for rank in ranks],
             )
-            while not group.wait(WAIT_S):  # as long as it takes, like a single task
-                if handle not in self._wanted:
-                    raise _NotToBe("its room is no longer wanted")
-                self._used(ranks)
-            address, port = ray.get(self._used(ranks)[0].meeting_point.remote(), timeout=MEETING_PATIENCE_S)
-        except _NotToBe as error:
-            self._refuse(handle, group, str(error))
+            while not group.wait(WAIT_S):  # without a time limit, like a single task
+                if handle not in self._requested:
+                    raise _CancelledError("its room is no longer needed")
+                self._agents(ranks)
+            address, port = ray.get(self._agents(ranks)[0].rendezvous.remote(), timeout=RENDEZVOUS_TIMEOUT_S)
+        except _CancelledError as error:
+            self._fail(handle, group, str(error))
         except Exception as error:
-            said = last_line(str(error), type(error).__name__)
-            self._refuse(handle, group, f"its ranks could not be placed: {said}")
+            reason = last_line(str(error), type(error).__name__)
+            self._fail(handle, group, f"its ranks could not be placed: {reason}")
         else:
-            self._answers.put(Reserved(handle=handle, group=group, address=address, port=port))
+            self._results.put(PlacedRanks(handle=handle, placement_group=group, address=address, port=port))
 
-    def _used(self, ranks: Sequence[RankSlot]) -> list[Any]:
-        """The keepers by rank. :raises _NotToBe: a node is gone."""
-        keepers = [self._keeper(rank.node) for rank in ranks]
-        if None in keepers:
-            raise _NotToBe("a node that was to run it has left the cluster, or is not used any more")
-        return keepers
+    def _agents(self, ranks: Sequence[RankSlot]) -> list[Any]:
+        """The node agents, by rank. :raises _CancelledError: a node has left."""
+        agents = [self._agent_of(rank.node) for rank in ranks]
+        if None in agents:
+            raise _CancelledError("a node chosen for it has left the cluster, or is no longer used")
+        return agents
 
-    def _refuse(self, handle: Handle, group: Any, why: str) -> None:
-        if group is not None:
-            _remove(group)
-        self._answers.put(Refused(handle, why))
-
-
-class _NotToBe(Exception):
-    """Nothing will come of the room that is waited for; with the reason."""
+    def _fail(self, handle: Handle, placement_group: Any, why: str) -> None:
+        if placement_group is not None:
+            _remove(placement_group)
+        self._results.put(PlacementFailed(handle, why))
 
 
-def _remove(group: Any) -> None:
+class _CancelledError(Exception):
+    """The room that a request waits for is not needed any more, or cannot be had; with the reason."""
+
+
+def _remove(placement_group: Any) -> None:
     import ray
     from ray.util import remove_placement_group
 
     with contextlib.suppress(ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError):
-        if ray.is_initialized():  # else it would start a cluster
-            remove_placement_group(group)
+        if ray.is_initialized():  # else the call would start a cluster
+            remove_placement_group(placement_group)
 
 
 def _bundle(rank: RankSlot) -> dict[str, float]:
-    needs = {"CPU": rank.cores, "GPU": rank.gpus, "memory": rank.memory_mib * MIB}
-    return {name: amount for name, amount in needs.items() if amount}
+    resources = {"CPU": rank.cores, "GPU": rank.gpus, "memory": rank.memory_mib * MIB}
+    return {name: amount for name, amount in resources.items() if amount}
 
 
 def by_rank(rank_slots: Sequence[RankSlot]) -> list[RankSlot]:
-    """What each rank of an attempt over ``rank_slots`` has."""
+    """One slot for each rank of an attempt over ``rank_slots``."""
     return [
         replace(
-            place,
+            slot,
             ranks=1,
-            cores=place.cores // place.ranks,
-            gpus=place.gpus // place.ranks,
-            memory_mib=place.memory_mib // place.ranks,
+            cores=slot.cores // slot.ranks,
+            gpus=slot.gpus // slot.ranks,
+            memory_mib=slot.memory_mib // slot.ranks,
         )
-        for place in rank_slots
-        for _ in range(place.ranks)
+        for slot in rank_slots
+        for _ in range(slot.ranks)
     ]

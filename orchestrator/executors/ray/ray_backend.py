@@ -1,4 +1,4 @@
-"""A Ray cluster as the place where attempts run: everything of this package, put together."""
+"""The Ray cluster as the place where attempts run: everything of this package, put together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.ray import connection, user_code
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
-from orchestrator.executors.ray.compatible_nodes import CompatibleNodes, Tell
+from orchestrator.executors.ray.compatible_nodes import CompatibleNodes, Report
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.ray_executor import RayExecutor
@@ -26,9 +26,9 @@ from orchestrator.machine.topology import Machine
 class RayBackend:
     """See :class:`orchestrator.experiment.backend.Backend`.
 
-    :param home: the run directory, absolute.
-    :param jobs: all that are declared.
-    :raises UsageError: there is no Ray, no cluster that lets us in, or too much code of the user's to send there.
+    :param run_dir: absolute.
+    :param jobs: all declared jobs.
+    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code is too large to be copied.
     """
 
     def __init__(
@@ -37,29 +37,30 @@ class RayBackend:
         max_parallel: int | None,
         claims_directory: Path | None,
         *,
-        home: Path,
+        run_dir: Path,
         jobs: Sequence[Job],
         address: str,
         storage: str,
     ) -> None:
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            transport = stack.enter_context(contextlib.closing(Transport.chosen(storage, home)))
+            transport = stack.enter_context(contextlib.closing(Transport.from_option(storage, run_dir)))
             connected = stack.enter_context(contextlib.closing(connection.connect(address, machine)))
-            here = stack.enter_context(_left(DriverDirectory.at(home)))
-            code = user_code.sent(jobs)
+            driver_directory = DriverDirectory.create(run_dir)
+            stack.callback(driver_directory.remove)
+            code = user_code.upload(jobs)
             self.slots = ClusterSlots(max_parallel)
-            nodes = NodeRegistry(connected, here, transport)
-            self.fleet = stack.enter_context(contextlib.closing(CompatibleNodes(nodes, self.slots, transport)))
-            self.executor = RayExecutor(fleet=self.fleet, expected=len(jobs), code=code)
+            registry = NodeRegistry(connected, driver_directory, transport)
+            self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))
+            self.executor = RayExecutor(nodes=self.nodes, expected=len(jobs), code=code)
             claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
             self.here = SlotPool(machine, None, claims)
             stack.callback(self.here.close)
             self._stack = stack.pop_all()
-        self._where = address
+        self._address = address
 
     def ready(self) -> list[str]:
-        return [*self.fleet.assemble(), *self.slots.warnings()]
+        return [*self.nodes.assemble(), *self.slots.warnings()]
 
     def problems(self, job: Job) -> list[Problem]:
         wanted = job.resources
@@ -68,20 +69,20 @@ class RayBackend:
         ):
             return []
         each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
-        asked = f"{count(wanted.cores, 'core')}, {count(wanted.gpus, 'GPU')} and {wanted.memory_mib} MiB{each}"
-        largest = max(self.slots.nodes, key=lambda room: (room.gpus, room.cores, room.memory_mib), default=None)
-        there = "it has no nodes"
+        nodes = self.slots.nodes
+        largest = max(nodes, key=lambda node: (node.gpus, node.cores, node.memory_mib), default=None)
+        offered = "it has no nodes"
         if largest is not None:
-            has = f"{count(largest.cores, 'core')}, {count(largest.gpus, 'GPU')} and {largest.memory_mib} MiB"
-            there = f"its largest of {count(len(self.slots.nodes), 'node')} has {has} for jobs"
-        text = f"asks for {asked}, which the cluster can never give: {there}"
+            resources = _resources(largest.cores, largest.gpus, largest.memory_mib)
+            offered = f"the largest of its {count(len(nodes), 'node')} has {resources} for jobs"
+        asked = _resources(wanted.cores, wanted.gpus, wanted.memory_mib)
+        text = f"asks for {asked}{each}, which the cluster cannot give: {offered}"
         return [Problem(where=f"{job.where}.resources", message=text)]
 
     def facts(self) -> dict[str, Any]:
-        nodes = self.fleet.nodes
         return {
             "executor": "ray",
-            "ray_address": self._where,
+            "ray_address": self._address,
             "nodes": [
                 {
                     "name": node.name,
@@ -89,27 +90,23 @@ class RayBackend:
                     "gpus": node.gpus,
                     "memory_mib": node.memory_mib,
                     "cpu_model": node.facts.cpu_model,
-                    "storage": self.fleet.way_to(node),
+                    "storage": self.nodes.transfer_mode(node),
                     "versions": dict(node.facts.versions),
                 }
-                for node in nodes
+                for node in self.nodes.all
             ],
         }
 
     def available_memory_mib(self) -> int:
-        """Each node's memory is part of the room it has."""
+        """The slots check each node's memory."""
         return sys.maxsize
 
-    def report_to(self, tell: Tell) -> None:
-        self.fleet.tell = tell
+    def report_to(self, report: Report) -> None:
+        self.nodes.report = report
 
     def close(self) -> None:
         self._stack.close()
 
 
-@contextlib.contextmanager
-def _left(home: DriverDirectory) -> Any:
-    try:
-        yield home
-    finally:
-        home.leave()
+def _resources(cores: int, gpus: int, memory_mib: int) -> str:
+    return f"{count(cores, 'core')}, {count(gpus, 'GPU')} and {memory_mib} MiB"

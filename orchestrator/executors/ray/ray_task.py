@@ -1,4 +1,4 @@
-"""One Ray task as the driver knows it: what it tells, what it is ordered, what its end means."""
+"""One Ray task as the driver sees it: its events, the orders to it, and the meaning of its end."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.text import last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
-from orchestrator.executors.ray import file_sync
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
-from orchestrator.executors.ray.file_sync import Chunk, FileSyncError
+from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver
 from orchestrator.executors.ray.node_agent import Order
 from orchestrator.executors.ray.node_attempt import Assignment, Batch, ScratchFullError
 
 FORCE_AFTER_S = 10.0
-"""An order to kill that has had no effect for so long is followed by the end of the task's process."""
+"""If an order to kill has had no effect for so long, the task's process is killed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RayTask:
-    """An attempt, or one rank of it. ``home`` is its job directory, where files come from elsewhere."""
+    """The task of an attempt, or of one rank of it."""
 
     handle: Handle
     assignment: Assignment
     node: str
-    fleet: CompatibleNodes
+    """Id of its node."""
+    nodes: CompatibleNodes
     stream: Any
-    home: file_sync.Receiver | None
-    keeper: Any
-    """Of its node."""
+    receiver: Receiver | None
+    """Of its job directory, if the files there are synchronised."""
+    agent: Any
+    """The agent of its node."""
     is_placed: bool = False
-    asked: ExitCode | None = None
-    """What it was asked for before it began."""
+    asked_before_start: ExitCode | None = None
     killed_at: float | None = None
 
     @property
@@ -43,127 +43,128 @@ class RayTask:
         """The first of its ranks."""
         return self.assignment.launch.first_rank
 
-    # -- what it tells
+    # -- events
 
-    def read(self, bring: Callable[[file_sync.Receiver, Chunk], None]) -> list[Event]:
-        """What it has told, when there is something to read; the last is an :class:`Exited`, and then it is over.
+    def read(self, apply: Callable[[Receiver, Chunk], None]) -> list[Event]:
+        """Its next events, when there are some to read; after an :class:`Exited` there are none.
 
-        :param bring: applies a piece to the job directory. :raises FileSyncError: it does not fit.
+        :param apply: applies a chunk to the job directory. :raises FileSyncError: it does not fit.
         """
         import ray
 
         try:
             batch: Batch = ray.get(next(self.stream))
-            if self.home is not None:
-                for piece in batch.pieces:
-                    bring(self.home, piece)
+            if self.receiver is not None:
+                for chunk in batch.chunks:
+                    apply(self.receiver, chunk)
         except StopIteration:
-            return [self._over(Exited(self.handle, None, lost="its task ended without a word"))]
-        except (
-            ray.exceptions.RayError
-        ) as error:  # also what went wrong there with files: that is a FileSyncError as well
-            return [self._over(self._died(error))]
+            return [self._end(Exited(self.handle, None, lost="its Ray task ended without a result"))]
+        except ray.exceptions.RayError as error:  # before FileSyncError: one raised on the node is both
+            return [self._end(self._died(error))]
         except FileSyncError as error:
             self.end()
-            return [self._over(Exited(self.handle, None, lost=f"its files could not be brought home: {error}"))]
-        return [self._ours(event) for event in batch.events]
+            return [self._end(Exited(self.handle, None, lost=f"its files could not be synchronised: {error}"))]
+        return [self._own_event(event) for event in batch.events]
 
     def lose(self) -> Exited:
-        """Its node has left the cluster. Of a machine that has fallen silent Ray says so at once, but of its tasks only
-        when their connections are given up, minutes later.
+        """Its node has left the cluster.
+
+        Ray reports the loss of a silent node at once, but that of its tasks only when their connections time out,
+        minutes later.
         """
-        return self._over(Exited(self.handle, None, lost=self._lost_node))
+        return self._end(Exited(self.handle, None, lost=self._node_lost))
 
     @property
-    def _lost_node(self) -> str:
-        return f"its node {self.fleet.name(self.node)} was lost"
+    def _node_lost(self) -> str:
+        return f"its node {self.nodes.name(self.node)} was lost"
 
-    def _ours(self, event: Event) -> Event:
+    def _own_event(self, event: Event) -> Event:
+        """``event`` from the node, with this attempt's handle."""
         if isinstance(event, Placed):
             self.is_placed = True
-            self.fleet.could_run(self.node)
+            self.nodes.record_start(self.node)
         if not isinstance(event, Exited):
             return replace(event, handle=self.handle)
-        if event.returncode == ExitCode.DISK_FULL and self.home is not None:
-            return self._over(self._without_space())
-        return self._over(replace(event, handle=self.handle))
+        if event.returncode == ExitCode.DISK_FULL and self.receiver is not None:
+            return self._end(self._node_disk_full())
+        return self._end(replace(event, handle=self.handle))
 
-    def _over(self, end: Exited) -> Exited:
-        if self.home is not None:
-            self.home.close()
-        return end
+    def _end(self, exited: Exited) -> Exited:
+        if self.receiver is not None:
+            self.receiver.close()
+        return exited
 
     def _died(self, error: Exception) -> Exited:
-        """What the end of a task that could not tell of its own end means."""
+        """The meaning of the end of a task that could not report it itself."""
         import ray
 
-        name = self.fleet.name(self.node)
+        name = self.nodes.name(self.node)
         match error:
             case ray.exceptions.RayTaskError(cause=ScratchFullError()):
-                return self._without_space()
+                return self._node_disk_full()
             case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
-                if self.home is None:
+                if self.receiver is None:
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
-                return self._without_space()
+                return self._node_disk_full()
             case ray.exceptions.RayTaskError(cause=ray.exceptions.RayActorError()):
-                why = f"the keeper of {name} had died"
-                self.fleet.doubt(self.node)
+                why = f"the node agent of {name} had died"
+                self.nodes.suspect(self.node)
             case ray.exceptions.RayTaskError(cause=cause):
                 why = f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
                 if not self.is_placed and not isinstance(cause, OrchestratorError):  # those are not the node's fault
-                    self.fleet.could_not_run(self.node, why)
+                    self.nodes.record_failed_start(self.node, why)
             case ray.exceptions.OutOfMemoryError():
                 return Exited(self.handle, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
-                return Exited(self.handle, -9 if self.asked is None else int(self.asked))
+                return Exited(self.handle, -9 if self.asked_before_start is None else int(self.asked_before_start))
             case ray.exceptions.WorkerCrashedError() if self.killed_at is not None:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():
-                why = f"the process that ran it on {name} was killed"
-                self.fleet.doubt(self.node)
+                why = f"its Ray process on {name} was killed"
+                self.nodes.suspect(self.node)
             case _:
-                why = self._lost_node
-                self.fleet.doubt(self.node)
+                why = self._node_lost
+                self.nodes.suspect(self.node)
         return Exited(self.handle, None, lost=why)
 
-    def _without_space(self) -> Exited:
-        """A full disk that is not the run directory's is the end of its node, not of all."""
-        name = self.fleet.name(self.node)
-        self.fleet.give_up(self.node, "its disk is full")
+    def _node_disk_full(self) -> Exited:
+        """A full disk other than the run directory's excludes the node; the run continues."""
+        name = self.nodes.name(self.node)
+        self.nodes.exclude(self.node, "its disk is full")
         return Exited(self.handle, None, lost=f"no space left on the disk of {name}")
 
-    # -- what it is ordered
+    # -- orders
 
     def ask_to_leave(self) -> None:
         if self.is_placed:
-            self._order("leave")
-        else:  # nothing of it has been trained: there is nothing to save
-            self.asked = ExitCode.INTERRUPTED
+            self._send("leave")
+        else:  # there is nothing to save yet
+            self.asked_before_start = ExitCode.INTERRUPTED
             self.end()
 
     def kill(self) -> None:
-        """Also again: in time a task that does not obey is ended."""
+        """May be called again; :meth:`enforce` ends a task that does not obey."""
         if not self.is_placed:
-            self.asked = None
+            self.asked_before_start = None
             self.end()
         elif self.killed_at is None:
             self.killed_at = time.monotonic()
-            self._order("kill")
+            self._send("kill")
 
     def enforce(self) -> None:
-        """End one that was to be killed and goes on."""
+        """End a task that continues despite an order to kill."""
         if self.killed_at is not None and time.monotonic() - self.killed_at > FORCE_AFTER_S:
             self.killed_at = time.monotonic()
             self.end()
 
     def end(self) -> None:
-        """End its process, and with it all that runs below."""
+        """End its process, and thereby all of its descendants."""
         import ray
 
         ray.cancel(self.stream, force=True)
 
-    def _order(self, order: Order) -> None:
-        """Also on a node that gets no more attempts. One that is gone does not hear it: its end is on the way."""
-        node = self.fleet.node(self.node)
-        keeper = self.keeper if node is None else node.keeper  # perhaps a new one
-        keeper.order.remote(self.assignment.key, order)
+    def _send(self, order: Order) -> None:
+        """Also to a node that is no longer used. If the node has left, the task's end is reported soon."""
+        node = self.nodes.get(self.node)
+        agent = self.agent if node is None else node.agent  # it may have a new one
+        agent.send_order.remote(self.assignment.key, order)

@@ -1,4 +1,4 @@
-"""An attempt on the cluster: one task, or one for each of its ranks where these are on several nodes."""
+"""An attempt on the cluster: one Ray task, or one for each rank if the ranks are on several nodes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from orchestrator.executors.ray.ray_task import RayTask
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RemoteAttempt:
-    """What its tasks tell becomes what the attempt tells. ``gang.running`` is empty as long as it waits for nodes."""
+    """Merges the events of its tasks. ``tasks.running`` is empty while it waits for room."""
 
     handle: Handle
     launch: Launch
-    gang: RankGroup[RayTask]
-    group: Any = None
-    """The placement group of ranks on several nodes."""
+    tasks: RankGroup[RayTask]
+    placement_group: Any = None
+    """Ray's placement group, for ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)
+    """By rank."""
     _rss_mib: dict[int, float] = field(default_factory=dict)
     """By rank."""
 
@@ -27,23 +28,19 @@ class RemoteAttempt:
     def is_one_task(self) -> bool:
         return len(self.launch.rank_slots) == 1
 
-    def hear(self, task: RayTask, event: Event) -> list[Event]:
-        """:param event: of ``task``; its end is told by :meth:`settle`."""
+    def merge(self, task: RayTask, event: Event) -> list[Event]:
+        """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded for :meth:`settle`."""
         match event:
             case Exited():
-                self.gang.running.remove(task)
-                self.gang.note(
-                    RankExit(
-                        rank=task.rank + (event.rank or 0),
-                        returncode=event.returncode,
-                        oom_killed=event.oom_killed,
-                        lost=event.lost,
-                    )
+                self.tasks.running.remove(task)
+                rank = task.rank + (event.rank or 0)
+                self.tasks.note(
+                    RankExit(rank=rank, returncode=event.returncode, oom_killed=event.oom_killed, lost=event.lost)
                 )
                 return []
             case _ if self.is_one_task:
                 return [event]
-            case Progressed() if task.rank or len(self._placed) < self.launch.ranks:  # it runs when all have come to
+            case Progressed() if task.rank or len(self._placed) < self.launch.ranks:  # not all ranks run yet
                 return []
             case Placed():
                 self._placed[task.rank] = event
@@ -64,5 +61,5 @@ class RemoteAttempt:
         )
 
     def settle(self) -> Exited | None:
-        """The end of the attempt, once it has one."""
-        return self.gang.settle()
+        """The end of the attempt; None while it runs."""
+        return self.tasks.settle()

@@ -1,4 +1,4 @@
-"""What attempts have on a node: a folder each, locked while in use, and removed by whoever comes once it is not."""
+"""Folders of attempts on a node: locked while in use, and removed by the next node agent if left behind."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.machine.process_identity import same_process
 
-LEFTOVER_PATIENCE_S = 5.0
+KILL_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The process of an attempt's task, and the CPUs that it has, as both stand in the attempt's folder."""
+    """The process of an attempt's Ray task and its CPUs, as written to the attempt's folder."""
 
     home: str
-    """:attr:`DriverDirectory.identity` of the driver's run directory."""
+    """:attr:`DriverDirectory.identity` of the run directory."""
     key: str
-    """Of the attempt on its node."""
+    """Identifies the attempt on its node."""
     cpus: tuple[int, ...]
     pid: int
     pid_start: float | None
@@ -50,26 +50,26 @@ class Holder:
         return self.pid_start is not None and same_process(self.pid, self.pid_start)
 
     def kill(self) -> None:
-        """Its workers are tied to it."""
+        """Kill the process; its workers end with it."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def end_if_of(self, home: DriverDirectory) -> None:
-        """End what a driver before ours has left running of the same run directory: no other driver can hold it now."""
-        if self.home != home.identity:
+    def kill_if_of(self, driver_directory: DriverDirectory) -> None:
+        """Kill what an earlier driver of the same run directory left running: no other driver can have it locked."""
+        if self.home != driver_directory.identity:
             return
-        deadline = time.monotonic() + LEFTOVER_PATIENCE_S
+        deadline = time.monotonic() + KILL_TIMEOUT_S
         while self.is_alive() and time.monotonic() < deadline:
             self.kill()
             time.sleep(0.01)
 
 
 class ScratchDirectory:
-    """A folder for one session on one node: ``<temporary directory>/orchestrator-<uid>/ray/<session>/<node>``.
+    """The folder of one session on one node: ``<temporary directory>/orchestrator-<uid>/ray/<session>/<node>``.
 
-    It is locked as long as its keeper lives, and so is each attempt's folder in it as long as that does; what is not
-    has been left behind, and goes when the next keeper starts.
+    Its node agent locks it while it lives, and each attempt locks its own folder in it. What is not locked was left
+    behind, and is removed when the next node agent starts.
     """
 
     def __init__(self, root: Path) -> None:
@@ -77,36 +77,37 @@ class ScratchDirectory:
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def claimed(cls, session: str, node_id: str) -> ScratchDirectory:
-        base = shared_directory()
-        everyones = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if base is None else base / "ray"
-        scratch = cls(everyones / session / node_id[:16])
+    def create(cls, session: str, node_id: str) -> ScratchDirectory:
+        """Create and lock it."""
+        parent = shared_directory()
+        sessions = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if parent is None else parent / "ray"
+        scratch = cls(sessions / session / node_id[:16])
         scratch.root.mkdir(parents=True, exist_ok=True)
         scratch._lock = lock(scratch.root)
         return scratch
 
-    def remove_left(self) -> None:
-        """What sessions that are over have left."""
-        for left in self.root.parents[1].glob("*/*"):
-            if left != self.root:
-                ScratchDirectory(left).remove()
+    def remove_stale(self) -> None:
+        """Remove the folders of sessions that are over."""
+        for folder in self.root.parents[1].glob("*/*"):
+            if folder != self.root:
+                ScratchDirectory(folder).remove()
 
-    def holders_elsewhere(self) -> list[Holder]:
-        """Of the attempts of other sessions on this machine, which may be several nodes of this one."""
+    def other_sessions(self) -> list[Holder]:
+        """The attempts of other sessions on this machine, which may be several nodes of this session."""
         folders = [folder for folder in self.root.parents[1].glob("*/*/*/") if self.root.parent not in folder.parents]
         return [holder for folder in folders if (holder := Holder.read(folder)) is not None]
 
     def holders(self) -> list[Holder]:
-        """Of attempts of this session that run."""
-        found = (Holder.read(folder) for folder in self.root.glob("*/"))
-        return [holder for holder in found if holder is not None and holder.is_alive()]
+        """The running attempts of this session."""
+        holders = (Holder.read(folder) for folder in self.root.glob("*/"))
+        return [holder for holder in holders if holder is not None and holder.is_alive()]
 
     def attempt(self, key: str) -> Path:
         """The folder of one attempt."""
         return self.root / key.replace("/", "@")
 
     def remove(self) -> None:
-        """Unless somebody else holds it, or an attempt in it."""
+        """Remove it unless another process has locked it or an attempt in it."""
         if self._lock is None:
             self._lock = lock(self.root)
         if self._lock is None:
@@ -115,25 +116,22 @@ class ScratchDirectory:
             stack.enter_context(self._lock)
             self._lock = None
             for folder in self.root.glob("*/"):
-                held = lock(folder)
-                if held is None:
+                locked = lock(folder)
+                if locked is None:
                     return
-                stack.enter_context(held)
+                stack.enter_context(locked)
             shutil.rmtree(self.root, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self.root.parent.rmdir()  # unless there are other nodes of it on this machine
+                self.root.parent.rmdir()  # fails if the session has other nodes on this machine
 
 
 def order_file(attempt: Path) -> Path:
-    """Where the keeper leaves an order for the attempt whose folder it is."""
+    """Where the node agent leaves an order for the attempt with this folder."""
     return attempt / "order"
 
 
 def lock(folder: Path) -> IO[bytes] | None:
-    """A lock on ``folder``; None where another holds it, or there is no such folder.
-
-    The kernel gives it back when its holder ends.
-    """
+    """Lock ``folder``, until the process ends at the latest; None if another has it locked, or it does not exist."""
     try:
         file = (folder / "lock").open("ab")
     except OSError:

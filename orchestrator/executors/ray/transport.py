@@ -1,4 +1,4 @@
-"""How files travel between the run directory and the nodes, as ``--storage`` says."""
+"""How files get from the run directory to the nodes and back, as chosen by ``--storage``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.file_sync import Storage
 
 TransferMode: TypeAlias = Literal["shared", "stream"]
-"""``shared``: workers train in the run directory itself, which their node sees; ``stream``: in a copy, which is kept
-the same as the run directory while they do."""
-MARK = b"Files of a run of many trainings pass through this folder. It is removed when the run ends."
+"""``shared``: workers train in the run directory itself, on a shared file system. ``stream``: they train in a copy that
+is synchronised with it."""
+PROBE_CONTENT = b"Files of a training run pass through this folder. It is removed when the run ends."
 CHOICES = "auto, shared, stream, or a URI such as s3://bucket/folder"
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """``way`` is None where each node's own view decides."""
+    """``mode`` None: ``shared`` on each node that sees the run directory, otherwise ``stream``."""
 
-    way: TransferMode | None
+    mode: TransferMode | None
     storage: Storage | None = None
-    """Through which whole files go, in the place of Ray."""
-    mark: str | None = None
+    """Where whole files go, instead of through Ray."""
+    probe: str | None = None
     """The name of a file that the driver has put there."""
 
     @classmethod
-    def chosen(cls, option: str, home: Path) -> Transport:
-        """As the option says, for the run directory ``home``, which is ours alone.
+    def from_option(cls, option: str, run_dir: Path) -> Transport:
+        """From the value of ``--storage``, for a run directory that this process has locked.
 
-        :raises UsageError: no such way, or the storage does not do what one should.
+        :raises UsageError: an unknown value, or a storage that does not work.
         """
         match option:
             case "auto":
@@ -43,28 +43,28 @@ class Transport:
                 return cls(option)
         if ":" not in option:
             raise UsageError(f"--storage {option}: unknown; valid: {CHOICES}")
-        whose = hashlib.sha256(f"{socket.gethostname()}:{home}".encode()).hexdigest()
-        storage = Storage(option, f"orchestrator-{whose[:16]}")
+        identity = hashlib.sha256(f"{socket.gethostname()}:{run_dir}".encode()).hexdigest()
+        storage = Storage(option, f"orchestrator-{identity[:16]}")
         try:
             storage.check()
             storage.clear()
-            mark = storage.put(io.BytesIO(MARK))
+            probe = storage.put(io.BytesIO(PROBE_CONTENT))
         except OSError as error:
             raise UsageError(f"--storage {option}: {error}") from error
-        return cls("stream", storage, mark)
+        return cls("stream", storage, probe)
 
-    def of(self, *, sees_home: bool) -> TransferMode:
-        """For a node."""
-        return self.way or ("shared" if sees_home else "stream")
+    def mode_for(self, *, sees_run_dir: bool) -> TransferMode:
+        """The mode for a node."""
+        return self.mode or ("shared" if sees_run_dir else "stream")
 
     def problem(self) -> str | None:
-        """Asked on a node: why files cannot travel between it and the driver; None: they can."""
-        if self.storage is None or self.mark is None:
+        """Asked on a node: why files cannot be exchanged with the driver; None: they can."""
+        if self.storage is None or self.probe is None:
             return None
-        return self.storage.problem(self.mark)
+        return self.storage.problem(self.probe)
 
     def close(self) -> None:
-        """Nothing is on its way any more."""
+        """Clear the storage, when no file is in transit."""
         if self.storage is not None:
             with contextlib.suppress(OSError):  # the next driver of this run directory clears it
                 self.storage.clear()

@@ -1,6 +1,5 @@
-"""A Ray cluster from nothing: a head, more nodes, what they do, a clean end. Thin over ``ray start``.
+"""``cluster up``, ``join``, ``status`` and ``down``: a Ray cluster made of ``ray start`` on each machine.
 
-``access`` holds who may talk to it (the token), ``settings`` what a machine offers, ``state`` what was started here;
-``start``, ``end`` and ``status`` with its ``view`` are the commands. ``question`` starts ``inside``, the child process
-that speaks to Ray: nothing else of this package imports it.
+``cluster_token`` says who may use a cluster, ``node_settings`` what a machine offers, ``node_state`` what was started
+on this machine. Only ``query_child``, a child process started by ``query``, connects to Ray.
 """

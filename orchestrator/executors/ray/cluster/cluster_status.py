@@ -13,20 +13,21 @@ from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.cluster import address, cluster_token, node_state, query
+from orchestrator.machine.topology import MIB
 
-MIB = 1 << 20
-WAITING = 0.15
-"""Of its wall time that a job waits for a CPU: somebody else has it. Alone on a core it is below a hundredth."""
-SLOW = 0.8
-"""Of the speed that jobs of the same name have on the other nodes."""
+HIGH_RUN_DELAY = 0.15
+"""Share of a job's wall time spent waiting for a CPU, above which another program uses its cores. On a core of its own
+the share is below 0.01."""
+LOW_SPEED_RATIO = 0.8
+"""Speed of jobs, relative to those of the same name on other nodes, below which a node is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """An attempt on a node, as the node's keeper knows it."""
+    """An attempt on a node, as its node agent reports it."""
 
     key: str
-    """``job_id/attempt``, of a rank elsewhere than the first with its number behind."""
+    """``job_id/attempt``; ``job_id/attempt/rank`` for ranks on another node than rank 0."""
     cores: int
     env_steps_per_s: float | None = None
     run_delay_share: float | None = None
@@ -38,7 +39,7 @@ class RunningJob:
 
     @property
     def kind(self) -> str:
-        """What its speed may be compared with: all seeds of a job are alike."""
+        """The job without its seed: the speeds of its seeds are comparable."""
         return re.sub(r"-s\d+", "", self.job_id)
 
     @property
@@ -48,7 +49,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A node that lives. Resources as Ray counts them: ``used`` is what it has promised to somebody."""
+    """A live node. Resources as Ray counts them: used ones are allocated to somebody."""
 
     name: str
     address: str
@@ -60,7 +61,7 @@ class ClusterNode:
     gpus: int
     gpus_used: float
     versions: Mapping[str, str | None] | None = None
-    """None: the node has not answered in time."""
+    """None: timed out."""
     jobs: tuple[RunningJob, ...] = ()
 
 
@@ -70,30 +71,30 @@ class ClusterStatus:
     ray: str
     nodes: tuple[ClusterNode, ...]
     hot_spots: tuple[str, ...] = field(default=())
-    """In sentences."""
+    """One sentence for each."""
 
     def facts(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
 def status(where: str | None = None) -> ClusterStatus:
-    """Of the cluster at ``where`` (``HOST:PORT``), or the one that this machine is a node of.
+    """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node of.
 
-    :raises UsageError: this machine is in no cluster, or has not the right token.
+    :raises UsageError: this machine is not a node of a cluster, or has no valid token.
     :raises OrchestratorError: the cluster does not answer.
     """
     cluster_token.require_ray()
-    named = where or node_state.cluster_here() or os.environ.get("RAY_ADDRESS")
-    if not named:
+    cluster = where or node_state.local_cluster() or os.environ.get("RAY_ADDRESS")
+    if not cluster:
         raise UsageError(
-            "this machine is no node of a cluster: `cluster up` starts one, `cluster join HOST:PORT` joins one; or say "
-            "which, with --address HOST:PORT"
+            "this machine is not a node of a cluster: `cluster up` starts one, `cluster join HOST:PORT` joins one; or "
+            "name one with --address HOST:PORT"
         )
-    return from_facts(query.facts(address.joined(*address.parse(named, address.DEFAULT_PORT))))
+    return from_facts(query.facts(address.host_port(*address.parse(cluster, address.DEFAULT_PORT))))
 
 
 def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
-    """From what :mod:`orchestrator.executors.ray.cluster.query_child` has found."""
+    """From the report of :mod:`orchestrator.executors.ray.cluster.query_child`."""
     hosts = [row["host"] for row in facts["nodes"]]
     nodes = tuple(_node(row, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
     nodes = tuple(sorted(nodes, key=lambda node: (not node.is_head, node.name)))
@@ -103,11 +104,13 @@ def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
 def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
     total, free = row["total"], row["free"]
 
-    def both(name: str, unit: int = 1) -> tuple[int, float]:
-        there = total.get(name, 0.0)
-        return int(there / unit), (there - free.get(name, 0.0)) / unit
+    def total_and_used(name: str, unit: int = 1) -> tuple[int, float]:
+        amount = total.get(name, 0.0)
+        return int(amount / unit), (amount - free.get(name, 0.0)) / unit
 
-    (cores, cores_used), (memory, memory_used), (gpus, gpus_used) = both("CPU"), both("memory", MIB), both("GPU")
+    cores, cores_used = total_and_used("CPU")
+    memory, memory_used = total_and_used("memory", MIB)
+    gpus, gpus_used = total_and_used("GPU")
     return ClusterNode(
         name=row["host"] if alone else f"{row['host']}/{row['node_id'][:6]}",
         address=row["address"],
@@ -124,64 +127,65 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
 
 
 def _job(row: Mapping[str, Any]) -> RunningJob:
-    said = row["progress"] or {}
+    progress = row["progress"] or {}
     return RunningJob(
         key=row["key"],
         cores=max(1, len(row["cpus"])),
-        env_steps_per_s=said.get("env_steps_per_s"),
-        run_delay_share=said.get("run_delay_share"),
+        env_steps_per_s=progress.get("env_steps_per_s"),
+        run_delay_share=progress.get("run_delay_share"),
     )
 
 
 def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
-    """Nodes whose jobs wait for a CPU, or run slower for each core than the same jobs elsewhere; a sentence each."""
+    """A sentence for each node whose jobs wait for CPUs, or are slower per core than the same jobs on other nodes."""
     lines = []
     for node in nodes:
         shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
-        if shares and (waited := statistics.median(shares)) > WAITING:
+        if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY:
             lines.append(
-                f"{node.name}: its jobs wait {waited:.0%} of the time for a CPU; something else has their cores: "
-                "`doctor` there tells what"
+                f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as another program uses their cores: "
+                "run `doctor` there"
             )
-    for place, ratio in _ratios(nodes).items():
-        if ratio < SLOW:
-            name = nodes[place].name
-            lines.append(f"{name}: its jobs run at {ratio:.0%} of the speed per core that the same jobs have elsewhere")
+    for index, ratio in _speed_ratios(nodes).items():
+        if ratio < LOW_SPEED_RATIO:
+            lines.append(
+                f"{nodes[index].name}: its jobs run at {ratio:.0%} of the speed per core that the same jobs"
+                " have on other nodes"
+            )
     return lines
 
 
-def _ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
-    """Node, by its place in ``nodes`` → its speed, as part of what jobs of the same kind have on the other nodes."""
+def _speed_ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
+    """Index of a node → median speed of its jobs, relative to jobs of the same kind on the other nodes."""
     speeds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         for job in node.jobs:
             if job.speed_per_core:
-                speeds[job.kind][place].append(job.speed_per_core)
+                speeds[job.kind][index].append(job.speed_per_core)
     ratios: dict[int, list[float]] = defaultdict(list)
-    for of_node in speeds.values():
-        for place, mine in of_node.items():
-            others = [speed for other, found in of_node.items() if other != place for speed in found]
+    for by_node in speeds.values():
+        for index, own in by_node.items():
+            others = [speed for other, values in by_node.items() if other != index for speed in values]
             if others:
-                elsewhere = statistics.median(others)
-                ratios[place] += [speed / elsewhere for speed in mine]
-    return {place: statistics.median(found) for place, found in sorted(ratios.items())}
+                median = statistics.median(others)
+                ratios[index] += [speed / median for speed in own]
+    return {index: statistics.median(values) for index, values in sorted(ratios.items())}
 
 
 def version_lines(nodes: Sequence[ClusterNode]) -> list[str]:
-    """What most nodes have, in one line; then, for each node that differs, in what."""
-    known = [node for node in nodes if node.versions]
-    names = list(dict.fromkeys(name for node in known for name in node.versions or ()))
-    usual = {name: statistics.mode([(node.versions or {}).get(name) for node in known]) for name in names}
-    lines = (
-        ["versions: " + ", ".join(f"{name} {version}" for name, version in usual.items() if version)] if known else []
-    )
+    """The versions that most nodes have, in one line; then one line for each node that differs."""
+    reports = [node.versions for node in nodes if node.versions]
+    names = list(dict.fromkeys(name for versions in reports for name in versions))
+    usual = {name: statistics.mode([versions.get(name) for versions in reports]) for name in names}
+    lines = []
+    if reports:
+        lines.append("versions: " + ", ".join(f"{name} {version}" for name, version in usual.items() if version))
     for node in nodes:
         if node.versions is None:
-            lines.append(f"{node.name}: has not told its versions in time")
+            lines.append(f"{node.name}: timed out reporting package versions")
             continue
-        apart = [
-            f"{name} {node.versions.get(name) or 'missing'}" for name in names if node.versions.get(name) != usual[name]
-        ]
-        if apart:
-            lines.append(f"{node.name}: {', '.join(apart)}")
+        versions = {name: node.versions.get(name) for name in names}
+        differing = [f"{name} {version or 'missing'}" for name, version in versions.items() if version != usual[name]]
+        if differing:
+            lines.append(f"{node.name}: {', '.join(differing)}")
     return lines

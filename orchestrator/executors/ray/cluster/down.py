@@ -1,4 +1,4 @@
-"""``cluster down``: the end of what ``up`` or ``join`` of this user started on this machine, and of nothing else."""
+"""``cluster down``: end what this user's ``up`` or ``join`` started on this machine, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from orchestrator.executors.orphan_reaper import sweep
 from orchestrator.executors.process import with_descendants
@@ -16,59 +16,53 @@ from orchestrator.executors.ray.cluster import node_state
 from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.process_identity import process_start
 
-GRACE_S = 10.0
-"""For the raylet to end its workers and itself."""
-HEAD_GRACE_S = 2.0
-"""For the others, which have nothing to save."""
+RAYLET_GRACE_S = 10.0
+"""Time for the raylet to end its workers and itself."""
+GRACE_S = 2.0
+"""Time for the other processes, which have nothing to save."""
 
 
 def down() -> list[str]:
-    """End this machine's node, or what is left of it. Returns what to tell the user.
+    """End this machine's node, or what remains of it. Returns lines for the user.
 
-    :raises UsageError: another command is at work here.
+    :raises UsageError: another `cluster` command is running here.
     """
-    with node_state.alone():
+    with node_state.exclusive():
         node = node_state.load()
         if node is None:
-            return [
-                "nothing to end: neither `cluster up` nor `cluster join` of yours has started anything on this machine"
-            ]
+            return ["nothing to end: this user's `cluster up` or `cluster join` has not started a node on this machine"]
         ended = end(node)
-        node_state.forget()
-    what = (
-        f"the head at {node.cluster}"
-        if node.role == "head"
-        else f"{node.address}, a node of the cluster at {node.cluster}"
-    )
+        node_state.delete()
+    what = str(node) if node.role == "head" else f"{node.address}, {node}"
     if not ended:
-        return [f"nothing to end: {what} had ended already"]
+        return [f"nothing to end: {what} had already ended"]
     names = Counter(process.name for process in ended)
-    listed = ", ".join(name if number == 1 else f"{name} × {number}" for name, number in names.items())
-    return [f"ended {what}: {listed}"]
+    processes = ", ".join(name if number == 1 else f"{name} × {number}" for name, number in names.items())
+    return [f"ended {what}: {processes}"]
 
 
 def end(node: LocalNode) -> tuple[NodeProcess, ...]:
     """End all processes of ``node``, and return them.
 
-    First its raylet with all that it started, then the others, then whatever still carries its mark.
+    First its raylet with its descendants, then the others, then every process that still carries the node's mark.
     """
-    ended = node.living()
-    raylets = [process for process in ended if process.name == "raylet"]
-    below = [found for raylet in raylets for found in _descendants(raylet, ended)]
-    _stop(raylets, [*raylets, *below], GRACE_S)
-    others = [process for process in ended if process.name not in ("raylet", "gcs_server")]
-    _stop(others, others, HEAD_GRACE_S)
-    rest = [*ended, *below]
-    _stop(rest, rest, HEAD_GRACE_S)
+    running = node.running_processes()
+    raylets = [process for process in running if process.name == "raylet"]
+    descendants = [process for raylet in raylets for process in _descendants(raylet, running)]
+    _stop(raylets, [*raylets, *descendants], RAYLET_GRACE_S)
+    others = [process for process in running if process.name not in ("raylet", "gcs_server")]
+    _stop(others, others, GRACE_S)
+    rest = [*running, *descendants]
+    _stop(rest, rest, GRACE_S)
     sweep({node.mark.encode()})
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(node.directory)
-    return (*ended, *below)
+    return (*running, *descendants)
 
 
-def _descendants(raylet: NodeProcess, known: Collection[NodeProcess]) -> list[NodeProcess]:
-    """What the raylet has started and ``known`` does not hold: training processes, with a mark of their own."""
-    pids = {process.pid for process in known}
+def _descendants(raylet: NodeProcess, recorded: Collection[NodeProcess]) -> list[NodeProcess]:
+    """Descendants of the raylet that are not ``recorded``: training processes, which carry a mark of their own."""
+    pids = {process.pid for process in recorded}
     return [
         NodeProcess(name="worker", pid=pid, start=start)
         for pid in with_descendants(raylet.pid)
@@ -77,23 +71,23 @@ def _descendants(raylet: NodeProcess, known: Collection[NodeProcess]) -> list[No
 
 
 def _stop(asked: Collection[NodeProcess], awaited: Collection[NodeProcess], grace_s: float) -> None:
-    """Ask to end, wait, kill those of ``awaited`` that are left."""
+    """Send SIGTERM to ``asked``, wait for ``awaited``, and kill those of them that remain."""
     _signal(asked, signal.SIGTERM)
-    if not _until(lambda: not any(map(NodeProcess.lives, awaited)), grace_s):
+    if not _have_ended(awaited, grace_s):
         _signal(awaited, signal.SIGKILL)
-        _until(lambda: not any(map(NodeProcess.lives, awaited)), HEAD_GRACE_S)
+        _have_ended(awaited, GRACE_S)
 
 
 def _signal(processes: Collection[NodeProcess], number: signal.Signals) -> None:
     for process in processes:
-        if process.lives():
+        if process.is_running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
 
-def _until(condition: Callable[[], bool], patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
-    while not condition():
+def _have_ended(processes: Collection[NodeProcess], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while any(process.is_running() for process in processes):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -1,6 +1,7 @@
-"""What a machine offers to a cluster, in Ray's terms: counted as ``doctor`` counts, not as Ray does.
+"""What a machine offers to a cluster, in Ray's terms, and the variables of Ray's processes.
 
-Ray takes every logical CPU that the kernel lists, and knows nothing of a quota in a group above its own.
+Cores are counted as ``doctor`` counts them. Ray would take every logical CPU that the kernel lists, and ignores a quota
+of a control group above its own.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ import shutil
 from dataclasses import dataclass
 
 from orchestrator.core.environment import worker_thread_settings
-from orchestrator.machine.topology import Machine
+from orchestrator.machine.topology import MIB, Machine
 
-MIB = 1 << 20
 LEAST_STORE_MIB, MOST_STORE_MIB = 96, 2048
-"""Ray refuses an object store below 75 MiB. Ours carries spec, robot and small pieces of files, one after the other."""
+"""Ray refuses an object store below 75 MiB. This program's needs are small: specs, robots and chunks of files."""
 LONGEST_DIRECTORY = 43
-"""For Ray's files: below it Ray makes sockets with names of up to 64 characters, of at most 107 in all."""
+"""Longest path of Ray's directory: Ray creates sockets with names of up to 64 characters in it; the limit is 107."""
 LEAST_RESERVE_MIB = 768
-"""For the system and Ray's own processes, which take about 400 MiB on a head."""
+"""Memory left to the system and Ray's own processes, which take about 400 MiB on a head."""
 
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "5000",
@@ -27,28 +27,28 @@ HEALTH = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
     "RAY_grpc_keepalive_timeout_ms": "60000",
 }
-"""A node is given up after eight checks that failed, 35 s at least: in a network that is silent for 20 s nothing is
-lost. Ray's own five checks every 3 s give it up after 12 s where the network says at once that there is no way; and its
-processes would close connections over which nothing came for 20 s, and take whoever is at the other end for dead."""
+"""A node is declared dead after eight failed checks, 35 s at least, so nothing is lost when the network stalls for
+20 s. With Ray's defaults (five checks, one every 3 s) a node is dead after 12 s if the network reports that there is no
+route; and connections without traffic for 20 s are closed, and the process at the other end is taken for dead."""
 
 PRIORITY = {"RAY_worker_niceness": "0"}
-"""Ray makes its workers nice (15), and ours would inherit that: whatever else runs on the machine would push them
-aside."""
+"""Ray's default niceness of 15 would be inherited by the training processes, and every other process would take
+precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOffer:
-    """What one machine brings into the cluster."""
+    """What one machine offers to the cluster."""
 
     cores: int
     gpus: int
     memory_mib: int
-    """For jobs."""
+    """Memory for jobs."""
     store_mib: int
-    """Of Ray's object store, beside ``memory_mib``."""
+    """Size of Ray's object store, in addition to ``memory_mib``."""
 
     def arguments(self) -> list[str]:
-        """For ``ray start``."""
+        """Arguments of ``ray start``."""
         return [
             f"--num-cpus={self.cores}",
             f"--num-gpus={self.gpus}",
@@ -58,15 +58,15 @@ class ResourceOffer:
 
 
 def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOffer:
-    """What ``machine`` has for jobs.
+    """What ``machine`` offers.
 
-    :param shared_memory_mib: free space where the object store will lie; asked of the system when not given.
+    :param shared_memory_mib: free space for the object store; None: ask the system.
     """
     if shared_memory_mib is None:
         shared_memory_mib = _shared_memory_mib()
     total = machine.memory_total_mib
     store = min(max(total // 20, LEAST_STORE_MIB), MOST_STORE_MIB)
-    if shared_memory_mib is not None:  # a container's is often 64 MiB: Ray then takes its temporary directory
+    if shared_memory_mib is not None:  # often 64 MiB in a container: Ray then uses its temporary directory
         store = max(LEAST_STORE_MIB, min(store, shared_memory_mib * 9 // 10))
     reserve = max(LEAST_RESERVE_MIB, total // 20)
     return ResourceOffer(
@@ -85,9 +85,9 @@ def _shared_memory_mib() -> int | None:
 
 
 def process_variables() -> dict[str, str]:
-    """For every process of Ray: quiet, one thread each for what it computes, patient.
+    """Variables for every process of Ray: few messages, one thread for computations, tolerant health checks.
 
-    Training processes have the same environment as on one machine: what is Ray's is taken out of it.
+    They are removed from the environment of training processes, which is the same as without a cluster.
     """
     return {
         **worker_thread_settings(1),

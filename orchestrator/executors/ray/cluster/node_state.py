@@ -1,7 +1,7 @@
-"""What ``cluster up`` or ``cluster join`` has started here, so that ``cluster down`` ends that and nothing else.
+"""The record of what ``cluster up`` or ``cluster join`` started on this machine, which ``cluster down`` ends.
 
-One small file for each machine, in the user's state directory: at most one node of a cluster runs here for a user, or
-the machine's cores would be counted twice.
+One small file per machine in the user's state directory: a user runs at most one node of a cluster on a machine, or the
+machine's cores would be counted twice.
 """
 
 from __future__ import annotations
@@ -31,75 +31,78 @@ class NodeProcess:
     name: str
     pid: int
     start: float
-    """As :func:`process_start` gives it: together they identify the process until the next boot."""
+    """As :func:`process_start` returns it: together they identify the process until the next boot."""
 
-    def lives(self) -> bool:
-        """A zombie does not: nothing is left of it but a number, and some containers never take it away."""
+    def is_running(self) -> bool:
+        """False for a zombie, which some containers never reap."""
         return same_process(self.pid, self.start) and not is_zombie(self.pid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """A node that we started here."""
+    """The node that was started on this machine."""
 
     role: Role
     cluster: str
     """``HOST:PORT`` of the head."""
     address: str
-    """This machine's, as the others know it."""
+    """This machine's address for the others."""
     insecure: bool
     mark: str
-    """A secret-free random word that every process of the node has in its environment (``ORCHESTRATOR_TOKEN``)."""
+    """A random word, not secret, that every process of the node has in its environment (``ORCHESTRATOR_TOKEN``)."""
     directory: str
-    """Ray's temporary directory, ours alone."""
+    """Ray's temporary directory, accessible to its owner only."""
     started: str
     """UTC."""
     boot: str
-    """The kernel's name for the time since the machine was started."""
+    """The kernel's id of the current boot."""
     processes: tuple[NodeProcess, ...] = ()
 
-    def living(self) -> tuple[NodeProcess, ...]:
-        """What still runs of it, with what has come since."""
-        if self.boot != boot():
+    def running_processes(self) -> tuple[NodeProcess, ...]:
+        """The recorded processes that still run, and those started since."""
+        if self.boot != boot_id():
             return ()
-        recorded = tuple(process for process in self.processes if process.lives())
-        return recorded + tuple(process for process in marked(self.mark) if process not in recorded)
+        recorded = tuple(process for process in self.processes if process.is_running())
+        return recorded + tuple(process for process in processes_with(self.mark) if process not in recorded)
 
-    def is_whole(self) -> bool:
-        """Whether all runs that the node cannot do without."""
-        names = {process.name for process in self.processes if process.lives()}
-        return self.boot == boot() and ({"raylet", "gcs_server"} if self.role == "head" else {"raylet"}) <= names
+    def is_intact(self) -> bool:
+        """Whether every indispensable process runs."""
+        names = {process.name for process in self.processes if process.is_running()}
+        return self.boot == boot_id() and ({"raylet", "gcs_server"} if self.role == "head" else {"raylet"}) <= names
 
-
-def marked(mark: str) -> tuple[NodeProcess, ...]:
-    """The processes of this user that carry ``mark``, oldest first."""
-    found = []
-    for pid in sorted(carriers({mark.encode()})):
-        start, name = process_start(pid), (text_of(Path(f"/proc/{pid}/comm")) or "").strip()
-        if start is not None:
-            found.append(NodeProcess(name=_told(pid, name), pid=pid, start=start))
-    return tuple(found)
+    def __str__(self) -> str:
+        return f"the head at {self.cluster}" if self.role == "head" else f"a node of the cluster at {self.cluster}"
 
 
-def _told(pid: int, name: str) -> str:
-    """What a process is, in one word: the name it has given itself, or the module that an interpreter runs."""
+def processes_with(mark: str) -> tuple[NodeProcess, ...]:
+    """Processes of this user that have ``mark`` in their environment, by pid."""
+    return tuple(
+        NodeProcess(name=_process_name(pid), pid=pid, start=start)
+        for pid in sorted(carriers({mark.encode()}))
+        if (start := process_start(pid)) is not None
+    )
+
+
+def _process_name(pid: int) -> str:
+    """The name of its program; of a Python process, that of its script."""
+    name = (text_of(Path(f"/proc/{pid}/comm")) or "").strip()
     command = (text_of(Path(f"/proc/{pid}/cmdline")) or "").split("\0")
     scripts = [Path(word).stem for word in command[1:4] if word.endswith(".py")]
     return scripts[0] if name.startswith("python") and scripts else name
 
 
-def boot() -> str:
+def boot_id() -> str:
     return (text_of(Path("/proc/sys/kernel/random/boot_id")) or "").strip()
 
 
 def path() -> Path:
-    """Of the file; by host name, as home directories may be shared between machines."""
+    """Path of the record; it contains the host name, as machines may share home directories."""
     states = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(states).expanduser() / "orchestrator" / f"cluster-{socket.gethostname()}.json"
 
 
 def load() -> LocalNode | None:
-    """What was started here and not ended by us; it may have ended since. None: nothing.
+    """The recorded node, which may have ended since; None: nothing was started, or `cluster down` ended it.
 
     :raises UsageError: the file is damaged.
     """
@@ -112,7 +115,8 @@ def load() -> LocalNode | None:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(
-            f"{file}: this is no record of a cluster's node. Remove it, and end what still runs of Ray by hand"
+            f"{file}: not a valid record of a cluster's node. Remove the file, and end Ray's remaining processes "
+            "yourself"
         ) from None
 
 
@@ -122,13 +126,13 @@ def save(node: LocalNode) -> None:
     write_whole(file, json.dumps(dataclasses.asdict(node), indent=1) + "\n")
 
 
-def forget() -> None:
+def delete() -> None:
     path().unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Nobody else starts or ends a node of this user here meanwhile. :raises UsageError: somebody does."""
+def exclusive() -> Iterator[None]:
+    """No other command of this user starts or ends a node here during the block. :raises UsageError: one does."""
     file = path().with_suffix(".lock")
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -136,22 +140,22 @@ def alone() -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError("another `cluster` command is at work on this machine; wait until it has ended") from None
+            raise UsageError("another `cluster` command is running on this machine; wait until it has ended") from None
         yield
     finally:
         os.close(descriptor)
 
 
 def address_in(cluster: str) -> str | None:
-    """The address of this machine in ``cluster``, by which a driver finds its node; None where we have started none.
+    """Address of this machine in ``cluster``, by which a driver finds its node; None if no such node was started here.
 
-    Ray would look for raylets among all processes that it sees, and take any that the cluster knows.
+    Ray would search all visible processes for raylets, and use any that belongs to the cluster.
     """
     node = load()
-    return node.address if node is not None and node.cluster == cluster and node.is_whole() else None
+    return node.address if node is not None and node.cluster == cluster and node.is_intact() else None
 
 
-def cluster_here() -> str | None:
-    """``HOST:PORT`` of the cluster that this machine is a node of; None where we have started none."""
+def local_cluster() -> str | None:
+    """``HOST:PORT`` of the cluster that this machine is a node of; None if no node was started here."""
     node = load()
-    return node.cluster if node is not None and node.is_whole() else None
+    return node.cluster if node is not None and node.is_intact() else None

@@ -1,4 +1,4 @@
-"""``cluster up`` and ``cluster join``: a node of a cluster on this machine, by ``ray start``."""
+"""``cluster up`` and ``cluster join``: start a node of a cluster on this machine, by ``ray start``."""
 
 from __future__ import annotations
 
@@ -25,87 +25,74 @@ from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import shared_directory
 
 START_S = 120.0
-PASSED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)
-"""Of the variables that are Ray's, those that we pass on; the others would change what we set."""
-LAST_WORDS = 8
-"""Lines of each log, when something has gone wrong."""
+INHERITED = (cluster_token.TOKEN_VARIABLE, cluster_token.TOKEN_FILE_VARIABLE)
+"""Variables of Ray that its processes inherit; the others would change what this program sets."""
+LOG_TAIL_LINES = 8
 START_LOG = "start.log"
-LOGS = [f"session_2*/logs/{name}" for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")]
-
-_RAY = """
-import resource
-from ray._private import services
-from ray.scripts.scripts import main
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-if not hasattr(services, "resolve_ip_for_localhost"):
-    raise SystemExit("this version of Ray would listen on all interfaces, whatever it is told")
-services.resolve_ip_for_localhost = lambda host: host
-main()
-"""
-"""Ray's own command, as its ``ray`` program runs it. Two things are different: as many open files as this user may have
-(each node and worker is a connection); and 127.0.0.1 stays what it is. Ray puts the machine's outward address in its
-place, and then listens on all interfaces although it was told not to."""
+RAY_LOGS = [f"session_2*/logs/{name}" for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")]
+RAY_PROGRAM = "from orchestrator.executors.ray.internals import ray_command; ray_command()"
 
 
 def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: bool = False) -> list[str]:
-    """Start the head of a new cluster here. Returns what to tell the user.
+    """Start the head of a new cluster here. Returns lines for the user.
 
-    :param host: this machine's address for the others; None: the one on its way to everywhere else.
-    :raises UsageError: something runs here already, the address is not ours or taken, or there is no good token.
+    :param host: this machine's address for the others; None: the one on its default route.
+    :raises UsageError: a node runs here already, the address is not this machine's or is taken, or there is no valid
+        token.
     """
     cluster_token.require_ray()
-    with node_state.alone():
-        _nothing_runs()
+    with node_state.exclusive():
+        _check_nothing_runs()
         own = address.lookup(host) if host is not None else address.outward() or cluster_token.LOOPBACK[0]
         address.check_own(own, port)
         _check_mode(insecure)
         if not insecure and not cluster_token.has_token():
             cluster_token.create_token()
         offer = node_settings.offer(topology.detect(with_gpus=True))
-        cluster = address.joined(own, port)
+        cluster = address.host_port(own, port)
         options = ["--head", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats", "--no-monitor"]
         node = _start("head", cluster, own, offer, options, insecure=insecure)
-    return _told_of_head(node, offer, own)
+    return _head_lines(node, offer, own)
 
 
 def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[str]:
-    """Make this machine a node of the cluster whose head is at ``head`` (``HOST:PORT``). Returns what to tell the user.
+    """Make this machine a node of the cluster whose head is at ``head`` (``HOST:PORT``). Returns lines for the user.
 
-    :raises UsageError: there is no such cluster, it does not take our token, its versions differ, or something runs
-        here already.
+    :raises UsageError: there is no such cluster, it refuses our token, its versions differ, or a node runs here
+        already.
     """
     cluster_token.require_ray()
-    with node_state.alone():
-        _nothing_runs()
-        there, port = address.parse(head, address.DEFAULT_PORT)
-        cluster = address.joined(there, port)
-        own = address.lookup(host) if host is not None else address.own(there)
+    with node_state.exclusive():
+        _check_nothing_runs()
+        head_host, port = address.parse(head, address.DEFAULT_PORT)
+        cluster = address.host_port(head_host, port)
+        own = address.lookup(host) if host is not None else address.own(head_host)
         address.check_own(own)
         _check_mode(insecure)
-        if why := address.answers(there, port):
+        if why := address.connect_error(head_host, port):
             raise UsageError(
                 f"{cluster}: no head of a cluster answers ({why}); is `cluster up` running there, and the port open?"
             )
         query.check(cluster, insecure=insecure)
         offer = node_settings.offer(topology.detect(with_gpus=True))
         _start("node", cluster, own, offer, [f"--address={cluster}"], insecure=insecure)
-    return [f"joined the cluster at {cluster} as {own}: {_brings(offer)}"]
+    return [f"joined the cluster at {cluster} as {own}: {_offer_text(offer)}"]
 
 
-def _nothing_runs() -> None:
+def _check_nothing_runs() -> None:
     node = node_state.load()
     if node is None:
         return
-    living = node.living()
-    if not living:
-        _remove(node)
+    running = node.running_processes()
+    if not running:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(node.directory)
+        node_state.delete()
         return
-    what = "the head of a cluster" if node.role == "head" else f"a node of the cluster at {node.cluster}"
-    broken = "" if node.is_whole() else "what is left of "
+    broken = "" if node.is_intact() else "what is left of "
     raise UsageError(
-        f"this machine runs {broken}{what} already ({node.address}, since {node.started}, "
-        f"{count(len(living), 'process', 'processes')}); `cluster status` shows it, `cluster down` ends it"
+        f"this machine runs {broken}{node} already ({node.address}, since {node.started}, "
+        f"{count(len(running), 'process', 'processes')}); `cluster status` shows it, `cluster down` ends it"
     )
 
 
@@ -113,18 +100,18 @@ def _check_mode(insecure: bool) -> None:
     mode = os.environ.get(cluster_token.MODE_VARIABLE, "token").lower()
     if mode != "token" and not insecure:
         raise UsageError(
-            f"{cluster_token.MODE_VARIABLE}={mode} in the environment turns authentication off: everyone who reaches"
-            " this machine could run code on it. Unset it; or say --insecure"
+            f"{cluster_token.MODE_VARIABLE}={mode} in the environment turns authentication off: whoever reaches this"
+            " machine could run code on it. Unset the variable, or add --insecure"
         )
 
 
 def _start(
     role: node_state.Role, cluster: str, own: str, offer: ResourceOffer, options: Sequence[str], *, insecure: bool
 ) -> LocalNode:
-    """Run ``ray start``, and record what runs since. :raises OrchestratorError: it failed; nothing of it is left."""
+    """Run ``ray start``, and record its processes. :raises OrchestratorError: it failed; nothing of it is left."""
     authentication = cluster_token.environment(insecure=insecure)
     mark = secrets.token_hex(16)
-    directory = _directory(mark)
+    directory = _create_directory(mark)
     node = LocalNode(
         role=role,
         cluster=cluster,
@@ -133,40 +120,40 @@ def _start(
         mark=mark,
         directory=str(directory),
         started=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        boot=node_state.boot(),
+        boot=node_state.boot_id(),
     )
     variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in PASSED},
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in INHERITED},
         **node_settings.process_variables(),
         **package_path(),
         **authentication,
         TOKEN_VARIABLE: mark,
     }
     command = [
-        *(sys.executable, "-W", "ignore", "-c", _RAY, "start", *options, f"--node-ip-address={own}"),
+        *(sys.executable, "-W", "ignore", "-c", RAY_PROGRAM, "start", *options, f"--node-ip-address={own}"),
         *(f"--temp-dir={directory}", "--include-log-monitor=false", *offer.arguments()),
     ]
-    node_state.save(node)  # before anything runs: whatever happens now, `down` finds it
+    node_state.save(node)  # before anything runs, so that `cluster down` finds it whatever happens
     try:
-        failed = _run(command, variables, directory / START_LOG)
-        node = _recorded(node)
-        if failed is not None:
-            raise OrchestratorError(
-                "\n  ".join([f"`ray start` {failed}; last words:", *_last_words(directory, START_LOG, *LOGS)])
-            )
-        if not node.is_whole():
-            raise OrchestratorError(
-                "\n  ".join(["Ray has ended again at once; its last words:", *_last_words(directory, *LOGS)])
-            )
+        failure = _run(command, variables, directory / START_LOG)
+        node = dataclasses.replace(node, processes=node_state.processes_with(node.mark))
+        node_state.save(node)
+        if failure is not None:
+            raise _start_error(f"`ray start` {failure}", directory, START_LOG, *RAY_LOGS)
+        if not node.is_intact():
+            raise _start_error("Ray ended immediately after its start", directory, *RAY_LOGS)
     except BaseException:
         end(node)
-        node_state.forget()
+        node_state.delete()
         raise
     return node
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str | None:
-    """In a session of its own: the terminal's Ctrl-C and hang-up are not for a cluster. Returns how it failed."""
+    """Run in a session of its own, so that the terminal's Ctrl-C and hang-up do not reach the cluster.
+
+    Returns how it failed; None if it did not.
+    """
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
@@ -180,83 +167,64 @@ def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str
         try:
             code = child.wait(START_S)
         except subprocess.TimeoutExpired:
-            code = None
+            return f"did not end within {START_S:g} s"
         finally:
             if child.poll() is None:
                 child.kill()
                 child.wait()
-    if code is None:
-        return f"did not end within {START_S:g} s"
     return f"failed with exit code {code}" if code else None
 
 
-def _last_words(directory: Path, *logs: str) -> list[str]:
-    """Of the ``logs`` below ``directory``, which will be gone with it."""
-    lines = []
-    for log in (log for pattern in logs for log in directory.glob(pattern)):
-        said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        lines += [f"{log.name}: {line}" for line in said[-LAST_WORDS:]]
-    return lines
+def _start_error(what: str, directory: Path, *patterns: str) -> OrchestratorError:
+    """With the last lines of the logs, which are removed together with ``directory``."""
+    lines = [f"{what}. The last lines of its logs:"]
+    for log in (log for pattern in patterns for log in directory.glob(pattern)):
+        content = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        lines += [f"{log.name}: {line}" for line in content[-LOG_TAIL_LINES:]]
+    return OrchestratorError("\n  ".join(lines))
 
 
-def _recorded(node: LocalNode) -> LocalNode:
-    node = dataclasses.replace(node, processes=node_state.marked(node.mark))
-    node_state.save(node)
-    return node
-
-
-def _directory(mark: str) -> Path:
-    """Ray makes its own directories open to everyone; so it gets one that only we can enter."""
-    ours = shared_directory()
-    if ours is None:
+def _create_directory(mark: str) -> Path:
+    """A directory accessible to its owner only: what Ray creates in it is accessible to everyone."""
+    parent = shared_directory()
+    if parent is None:
         raise UsageError(
-            "the directory for temporary files has no place for us that others cannot write to; set TMPDIR to one of "
-            "your own"
+            "the directory for temporary files has no place that other users cannot write to; set TMPDIR to a directory"
+            " of your own"
         )
-    path = ours / f"ray-{mark[:6]}"
+    path = parent / f"ray-{mark[:6]}"
     if len(str(path)) > node_settings.LONGEST_DIRECTORY:
         raise UsageError(
-            f"{ours}: the path is too long for the sockets of Ray (at most {node_settings.LONGEST_DIRECTORY - 11} "
+            f"{parent}: the path is too long for the sockets of Ray (at most {node_settings.LONGEST_DIRECTORY - 11} "
             "characters); set TMPDIR to a shorter one"
         )
     path.mkdir(mode=0o700)
     return path
 
 
-def _remove(node: LocalNode) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(node.directory)
-    node_state.forget()
-
-
-def _brings(offer: ResourceOffer) -> str:
+def _offer_text(offer: ResourceOffer) -> str:
     gpus = f", {count(offer.gpus, 'GPU')}" if offer.gpus else ""
     return f"{count(offer.cores, 'core')}{gpus}, {offer.memory_mib:,} MiB for jobs"
 
 
-def _told_of_head(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
-    lines = [f"the head of a cluster is up at {node.cluster}: {_brings(offer)}"]
-    command = f"python -m orchestrator cluster join {node.cluster}"
+def _head_lines(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
+    lines = [f"the head of a cluster runs at {node.cluster}: {_offer_text(offer)}"]
+    join_command = f"python -m orchestrator cluster join {node.cluster}"
     if node.insecure:
-        lines.append("WARNING: without authentication; whoever reaches this machine can run code on it")
-        lines.append(f"to add a machine, say there:  {command} --insecure")
+        lines.append("WARNING: no authentication; whoever reaches this machine can run code on it")
+        lines.append(f"to add a machine, run there:  {join_command} --insecure")
     elif address.is_loopback(own):
-        lines.append("only this machine can reach it; for others, `cluster down`, then `cluster up --address ADDRESS`")
-    elif os.environ.get(cluster_token.TOKEN_VARIABLE):
         lines.append(
-            f"to add a machine, say there, with the same {cluster_token.TOKEN_VARIABLE} in its environment:  {command}"
+            "only this machine can reach it; for other machines, run `cluster down` and `cluster up --address ADDRESS`"
         )
+    elif os.environ.get(cluster_token.TOKEN_VARIABLE):
+        variable = cluster_token.TOKEN_VARIABLE
+        lines.append(f"to add a machine, run there, with the same {variable} in its environment:  {join_command}")
     else:
         file = cluster_token.token_file()
-        there = _below_home(file)
+        copy = f"~/{file.relative_to(Path.home())}" if file.is_relative_to(Path.home()) else str(file)
         lines.append(
-            f"to add a machine, say there:  mkdir -p {Path(there).parent} && scp {own}:{file} {there} && {command}"
+            f"to add a machine, run there:  mkdir -p {Path(copy).parent} && scp {own}:{file} {copy} && {join_command}"
         )
-    lines.append(
-        f"to train on it, say here:  python -m orchestrator run JOBS.toml --executor ray --ray-address {node.cluster}"
-    )
-    return lines
-
-
-def _below_home(path: Path) -> str:
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+    run_command = f"python -m orchestrator run JOBS.toml --executor ray --ray-address {node.cluster}"
+    return [*lines, f"to train on it, run here:  {run_command}"]
