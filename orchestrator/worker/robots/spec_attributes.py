@@ -9,6 +9,11 @@ from typing import Any
 import mujoco
 import numpy as np
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 RENAMED = {
     "actuatorfrclimited": "actfrclimited",
     "actuatorfrcrange": "actfrcrange",
@@ -30,57 +35,15 @@ RENAMED = {
 }
 """MJCF's name → MjSpec's, where they differ."""
 ORIENTATIONS = ("axisangle", "euler", "xyaxes", "zaxis")
-SHORTER = frozenset(
-    [
-        "size",
-        "friction",
-        "gear",
-        "solref",
-        "solimp",
-        "solreflimit",
-        "solimplimit",
-        "solreffriction",
-        "solimpfriction",
-        "o_solref",
-        "o_solimp",
-        "o_friction",
-        "gainprm",
-        "biasprm",
-        "dynprm",
-        "stiffness",
-        "damping",
-        "fluidcoef",
-        "data",
-    ]
-)
+SHORTER = _names("""
+    size friction gear solref solimp solreflimit solimplimit solreffriction solimpfriction o_solref o_solimp
+    o_friction gainprm biasprm dynprm stiffness damping fluidcoef data
+""")
 """Attributes for which MJCF accepts fewer values than there are; the remaining values stay."""
-HIDDEN = frozenset(
-    [
-        "alt",
-        "ialt",
-        "authored",
-        "classname",
-        "compiler",
-        "explicitinertial",
-        "frame",
-        "id",
-        "info",
-        "inertia",
-        "name",
-        "parent",
-        "plugin",
-        "signature",
-        "type",
-        "delete",
-        "meshdir",
-        "texturedir",
-        "LRopt",
-        "passthrough",
-        "savecanonical",
-        "savecompiled",
-        "saveinertial",
-    ]
-)
+HIDDEN = _names("""
+    alt ialt authored classname compiler explicitinertial frame id info inertia name parent plugin signature type
+    delete meshdir texturedir LRopt passthrough savecanonical savecompiled saveinertial
+""")
 """Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name in MJCF)."""
 
 Cell = tuple[str, int, float]

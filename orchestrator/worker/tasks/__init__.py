@@ -11,8 +11,9 @@ import mujoco
 from orchestrator.core import task_names
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import exit_record, user_env
-from orchestrator.worker.tasks.base import CommonOptions, Measure, States, Task, load_built_in, read_options
+from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.choose import choose
+from orchestrator.worker.tasks.task_options import CommonOptions, read_options
 
 __all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
 

@@ -16,7 +16,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.base import CommonOptions, RewardAndTermination, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.base import RewardAndTermination, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.task_options import CommonOptions
 
 HINGE, SLIDE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE
 

@@ -22,20 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import (
-    CommonOptions,
-    Measure,
-    RewardAndTermination,
-    States,
-    Task,
-    check_positive,
-    control_steps,
-    joint_type,
-)
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import HINGE
 from orchestrator.worker.tasks.structure import addresses
+from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 PRECISION_WIDTH = 0.1
 LEAST_SPAN_M = 1e-4

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import CommonOptions, RewardAndTermination, States, joint_name, joint_type
+from orchestrator.worker.tasks.base import RewardAndTermination, States, joint_name, joint_type
 from orchestrator.worker.tasks.structure import driven_dofs, ground_below, is_fixed, joints_of, posed
+from orchestrator.worker.tasks.task_options import CommonOptions
 
-FREE, BALL, SLIDE, HINGE = (
-    mujoco.mjtJoint.mjJNT_FREE,
-    mujoco.mjtJoint.mjJNT_BALL,
-    mujoco.mjtJoint.mjJNT_SLIDE,
-    mujoco.mjtJoint.mjJNT_HINGE,
-)
+FREE, BALL = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL
+SLIDE, HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +33,15 @@ class Root:
     """How the robot's base moves: by a free joint, or by slide x and possibly slide y, slide z and hinge y."""
 
     body: int
-    x: Coordinate
-    y: Coordinate | None
-    z: Coordinate | None
-    pitch: Coordinate | None
-    quaternion: slice | None
-    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at :attr:`free_dof`."""
-    free_dof: int | None
     start_height: float
     """Height in metres over the ground below (z = 0 without ground) in the starting pose."""
+    x: Coordinate
+    y: Coordinate | None = None
+    z: Coordinate | None = None
+    pitch: Coordinate | None = None
+    quaternion: slice | None = None
+    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at :attr:`free_dof`."""
+    free_dof: int | None = None
 
     @property
     def unseen(self) -> list[int]:
@@ -75,22 +73,14 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
     bodies = [body for body in bodies if model.body_treeid[body] in trees] or bodies
     for body in bodies:
         height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
-        coordinates: dict[str, Coordinate] = {}
+        coordinates: dict[str, Any] = {}
         for joint in joints_of(model, body):
             address, dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
             kind = joint_type(model, joint)
             if kind == FREE:
                 x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))
-                return Root(
-                    body=body,
-                    x=x,
-                    y=y,
-                    z=z,
-                    pitch=None,
-                    quaternion=slice(address + 3, address + 7),
-                    free_dof=dof,
-                    start_height=height,
-                )
+                quaternion = slice(address + 3, address + 7)
+                return Root(body=body, start_height=height, x=x, y=y, z=z, quaternion=quaternion, free_dof=dof)
             axis = int(np.abs(data.xaxis[joint]).argmax())
             if abs(data.xaxis[joint, axis]) < 0.999:
                 continue
@@ -100,16 +90,7 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             elif kind == HINGE and axis == 1:
                 coordinates.setdefault("pitch", coordinate)
         if "x" in coordinates:
-            return Root(
-                body=body,
-                x=coordinates["x"],
-                y=coordinates.get("y"),
-                z=coordinates.get("z"),
-                pitch=coordinates.get("pitch"),
-                quaternion=None,
-                free_dof=None,
-                start_height=height,
-            )
+            return Root(body=body, start_height=height, **coordinates)
     raise NoRootError(
         "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
         f"this robot has {_describe_roots(model, bodies)}"

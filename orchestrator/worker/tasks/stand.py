@@ -30,17 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import (
-    Measure,
-    RewardAndTermination,
-    States,
-    Task,
-    check_at_least,
-    check_positive,
-    control_steps,
-)
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
+from orchestrator.worker.tasks.task_options import check_at_least, check_positive
 
 HIGH_SHARE = 0.2
 POSE_WIDTH = 0.3

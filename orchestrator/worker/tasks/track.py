@@ -30,19 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats, Scaled
-from orchestrator.worker.tasks.base import (
-    Measure,
-    RewardAndTermination,
-    States,
-    Task,
-    check_at_least,
-    check_positive,
-    control_steps,
-    joint_type,
-)
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task, control_steps, joint_type
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
 from orchestrator.worker.tasks.root import HINGE, Health, HealthOptions, find_root
 from orchestrator.worker.tasks.structure import driven_dofs, posed
+from orchestrator.worker.tasks.task_options import check_at_least, check_positive
 
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Direct, Floats
 from orchestrator.worker.tasks.base import (
-    EpisodeOptions,
     Measure,
-    Range,
     RewardAndTermination,
     States,
     Task,
@@ -22,6 +20,7 @@ from orchestrator.worker.tasks.base import (
     joint_name,
     joint_type,
 )
+from orchestrator.worker.tasks.task_options import EpisodeOptions, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

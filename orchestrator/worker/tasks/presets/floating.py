@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Range, States
+from orchestrator.worker.tasks.base import States
 from orchestrator.worker.tasks.presets.base import (
     Legged,
     LeggedOptions,
@@ -20,6 +20,7 @@ from orchestrator.worker.tasks.presets.base import (
     sum_of_squares,
     within,
 )
+from orchestrator.worker.tasks.task_options import Range
 
 FREE = mujoco.mjtJoint.mjJNT_FREE
 Z = 2

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import Range, RewardAndTermination, States
+from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.presets.base import Preset, PresetOptions, misfit, within
+from orchestrator.worker.tasks.task_options import Range
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0

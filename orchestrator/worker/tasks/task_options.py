@@ -1,0 +1,112 @@
+"""Options of tasks: the base classes, and reading them from the job file's ``task_options``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeOptions:
+    """Options of every task, gymnasium's environments included."""
+
+    frame_skip: int | None = None
+    """Physics steps per control step; None: the number that comes nearest to the task's control period."""
+    max_episode_steps: int = 1000
+    reset_noise_scale: float = 0.01
+    """Half-width of the uniform noise on starting positions, standard deviation of the normal noise on starting
+    velocities; in radians, and in metres (less for tiny robots)."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "frame_skip", "max_episode_steps")
+        check_at_least(self, 0, "reset_noise_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions(EpisodeOptions):
+    """Options of every built-in task; the options of your own task must derive from this class."""
+
+    keyframe: str | None = None
+    """The keyframe that episodes start from; None: ``home``, else the first keyframe, else the model's default pose."""
+    action_scale: float | None = None
+    """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else 1."""
+
+    def __post_init__(self) -> None:
+        EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
+        check_positive(self, "action_scale")
+
+
+def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:
+    """:raises ValueError: one of the options ``names`` is set and less than ``least``."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ValueError(f"{name} = {value}: expected at least {least}")
+
+
+def check_positive(options: EpisodeOptions, *names: str) -> None:
+    """:raises ValueError: one of the options ``names`` is set and not above 0."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} = {value}: expected more than 0")
+
+
+OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
+
+
+Range = tuple[float, float]
+"""Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
+
+
+def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
+    """The user's ``task_options`` as a value of ``kind``.
+
+    :raises ValueError: unknown option (answered with the valid ones), wrong type or value.
+    """
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f'did you mean "{near[0]}"? ' if near else ""
+            raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
+        hint_type = hints[name]
+        alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
+        accepted = [one if one == Range else get_origin(one) or one for one in alternatives if one is not type(None)]
+        if not _is_a(value, accepted):
+            expected = " or ".join(_TYPE_NAMES.get(one) or one.__name__ for one in accepted)
+            raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
+        values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f'task "{task}": {error}') from None
+
+
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    list: "a list",
+    Range: "a list of two numbers",
+}
+
+
+def _is_a(value: object, accepted: Collection[Any]) -> bool:
+    if isinstance(value, bool):
+        return bool in accepted
+    if isinstance(value, int):
+        return int in accepted or float in accepted
+    if isinstance(value, float):
+        return float in accepted and math.isfinite(value)
+    if Range in accepted and isinstance(value, (list, tuple)):
+        return len(value) == 2 and all(_is_a(one, (float,)) or one in (math.inf, -math.inf) for one in value)
+    return type(value) in accepted
