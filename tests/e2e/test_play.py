@@ -269,11 +269,11 @@ def test_with_a_display_a_window_opens_and_ends_when_the_time_is_over(finished: 
 # -- after a run
 
 
-SLOW_TO_DRAW = """
-import gymnasium, numpy as np, time
+OWN = """
+import gymnasium, numpy as np, pathlib, time
 
 
-class Slow(gymnasium.Env):
+class Own(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
@@ -289,35 +289,32 @@ class Slow(gymnasium.Env):
         return np.zeros(3, np.float32), 0.0, False, False, {}
 
     def render(self):
-        open("drawing", "w").close()
-        time.sleep(600)
+        if pathlib.Path("slow").exists():
+            pathlib.Path("drawing").touch()
+            time.sleep(600)
+        return np.full((33, 47, 3), 200, np.uint8)
 
 
 def make(xml=None, seed=0, render_mode=None):
-    return Slow(render_mode)
+    return Own(render_mode)
 """
 
 
 @pytest.fixture(scope="module")
 def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> tuple[Experiment, list[dict[str, Any]]]:
-    """Two jobs with ``video = true``, one that cannot be drawn, and two that do not ask, run to the end; not to be
-    changed."""
+    """Two jobs with ``video = true`` and one that cannot be rendered, run to the end; not to be changed."""
     cwd = tmp_path_factory.mktemp("filmed")
     (cwd / "originals").mkdir()
     text = HOPPER.read_text()
     start, end = text.index("<actuator>"), text.index("</mujoco>")
     (cwd / "originals/part.xml").write_text(f"<mujoco>{text[start:end]}</mujoco>")
     (cwd / "originals/robot.xml").write_text(text[:start] + '<include file="part.xml"/>' + text[end:])
-    (cwd / "slow.py").write_text(SLOW_TO_DRAW)
-    drawn = SLOW_TO_DRAW.replace('open("drawing", "w").close()', "return np.full((33, 47, 3), 200, np.uint8)")
-    (cwd / "own.py").write_text(drawn)
+    (cwd / "own.py").write_text(OWN)
     jobs = write_experiment(
         cwd,
         {"name": "hopper", "xml": "originals/robot.xml", "task": "forward", "task_options": COARSE, "video": True},
         {"name": "own", "entry_point": "own:make", "video": True},
         odd("blind", "nothing", video=True),
-        {"name": "swimmer", "env": "Swimmer-v5"},
-        {"name": "slow", "entry_point": "slow:make"},
     )
     with commands.Run(jobs, "--run-dir", "run", cwd=cwd) as run:
         assert run.end() == 0, run.said
@@ -353,7 +350,6 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
     [warning] = [event for event in events if event["event"] == "warning" and event.get("job_id") == "blind-s0"]
     assert "odd:make cannot render itself" in warning["message"]
     assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
-    assert not job_dir(experiment, "swimmer-s0").preview.exists()
 
 
 def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilmed: Experiment) -> None:
@@ -381,8 +377,10 @@ def test_video_does_not_belong_to_what_decides_a_training() -> None:
 
 @pytest.fixture
 def drawing(refilmed: Experiment) -> Iterator[commands.Run]:
-    """A run in which nothing is left to train, and whose one video, asked for only now, is never done."""
-    jobs = write_experiment(refilmed.cwd, {"name": "slow", "entry_point": "slow:make", "video": True})
+    """A run in which nothing is left to train, and whose one missing video is never finished."""
+    (refilmed.cwd / "slow").touch()
+    job_dir(refilmed, "own-s0").video.unlink()
+    jobs = write_experiment(refilmed.cwd, {"name": "own", "entry_point": "own:make", "video": True})
     with commands.Run(jobs, "--run-dir", "run", cwd=refilmed.cwd) as run:
         run.until("pictures")
         wait_until((refilmed.cwd / "drawing").exists, "the environment is asked for a picture")
@@ -406,6 +404,7 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
     assert not is_running(player)
 
 
+@pytest.mark.slow
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert give("stop", "run", cwd=drawing.cwd).returncode == 0
     assert drawing.end() == 0
@@ -423,13 +422,14 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, why: str
 ) -> None:
     monkeypatch.setattr(videos, "TIME_LIMIT_S", limit_s)
-    jobs = [make_job(job_id, spec={"video": True}) for job_id in ("a-s0", "b-s0", "failed-s0")]
+    names = {"a-s0": True, "b-s0": True, "failed-s0": True, "not-asked-s0": False}
+    jobs = [make_job(job_id, spec={"video": video}) for job_id, video in names.items()]
     paths, told = RunPaths(tmp_path), Told()
     for job in jobs:
         paths.job(job.job_id).root.mkdir(parents=True)
         paths.job(job.job_id).model.touch()
     failed = Failed(cause=Cause.ERROR, message="")
-    states: dict[str, State] = {"a-s0": Succeeded(), "b-s0": Succeeded(), "failed-s0": failed}
+    states: dict[str, State] = {name: failed if name == "failed-s0" else Succeeded() for name in names}
     [cpu, *_] = os.sched_getaffinity(0)
     machine = dataclasses.replace(make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),))
     videos.make_missing(paths, jobs, states, SlotPool(machine), told, lambda: False)
@@ -441,6 +441,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
 # -- other environments
 
 
+@pytest.mark.slow
 def test_a_robot_whose_originals_are_gone_still_plays(refilmed: Experiment) -> None:
     shutil.rmtree(refilmed.cwd / "originals")
     job = job_dir(refilmed, "hopper-s0")
@@ -450,10 +451,15 @@ def test_a_robot_whose_originals_are_gone_still_plays(refilmed: Experiment) -> N
     assert job.video.exists()
 
 
-def test_gymnasiums_mujoco_environments_are_drawn_by_us(refilmed: Experiment) -> None:
-    done = play(refilmed, "swimmer", "--seconds", "0.2")
+@pytest.mark.slow
+def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path, opengl: None) -> None:
+    jobs = write_experiment(tmp_path, {"name": "swimmer", "env": "Swimmer-v5"})
+    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    swimmer = Experiment(tmp_path, jobs, tmp_path / "run")
+    assert not job_dir(swimmer, "swimmer-s0").preview.exists()  # the job did not ask for a video
+    done = play(swimmer, "swimmer", "--seconds", "0.2")
     assert done.returncode == 0, done.stderr
-    shown, rate = frames(job_dir(refilmed, "swimmer-s0").video)
+    shown, rate = frames(job_dir(swimmer, "swimmer-s0").video)
     assert len(shown) / rate == pytest.approx(0.2, abs=1 / float(rate))
 
 
@@ -467,18 +473,8 @@ def test_an_environment_that_draws_itself_is_asked_to(filmed: tuple[Experiment, 
 # -- the picture
 
 
-@pytest.fixture(scope="module")
-def looks(opengl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Where our robots are in their pictures; some also without their cameras, or with one that looks away."""
-    files = {robot.stem: robot for robot in ROBOTS}
-    for name in UNFILMED:
-        plain = re.sub(r"<camera [^>]*/>", "", files[name].read_text())
-        assert plain.count("<worldbody>") == 1
-        away = '<worldbody><camera mode="trackcom" pos="0 -3 0" xyaxes="-1 0 0 0 0 1"/>'
-        folder = tmp_path_factory.mktemp(name)
-        for kind, text in (("without cameras", plain), ("filmed elsewhere", plain.replace("<worldbody>", away))):
-            files[f"{name} {kind}"] = folder / f"{kind}.xml"
-            files[f"{name} {kind}"].write_text(text)
+def looked_at(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """Where robots are in their pictures, by the names of ``files``."""
     done = subprocess.run(
         [sys.executable, picture_helpers.__file__, *files.values()],
         env=environment(),
@@ -490,15 +486,37 @@ def looks(opengl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     return dict(zip(files, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
+@pytest.fixture(scope="module")
+def looks(opengl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Robots with their cameras, without them, and with one that looks away."""
+    files = {robot.stem: robot for robot in ROBOTS if robot.stem in UNFILMED}
+    for name in UNFILMED:
+        plain = re.sub(r"<camera [^>]*/>", "", files[name].read_text())
+        assert plain.count("<worldbody>") == 1
+        away = '<worldbody><camera mode="trackcom" pos="0 -3 0" xyaxes="-1 0 0 0 0 1"/>'
+        folder = tmp_path_factory.mktemp(name)
+        for kind, text in (("without cameras", plain), ("filmed elsewhere", plain.replace("<worldbody>", away))):
+            files[f"{name} {kind}"] = folder / f"{kind}.xml"
+            files[f"{name} {kind}"].write_text(text)
+    return looked_at(files)
+
+
 def assert_in_frame(look: dict[str, Any]) -> None:
     for moment in look["moments"]:
         assert not moment["touches_border"]
         assert 0.003 < moment["share"] < 0.5
 
 
-@pytest.mark.parametrize("robot", [robot.stem for robot in ROBOTS])
+@pytest.mark.parametrize("robot", UNFILMED)
 def test_the_whole_robot_is_in_every_picture(looks: dict[str, dict[str, Any]], robot: str) -> None:
     assert_in_frame(looks[robot])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("opengl")
+def test_each_of_our_robots_is_in_every_picture() -> None:
+    for look in looked_at({robot.stem: robot for robot in ROBOTS if robot.stem not in UNFILMED}).values():
+        assert_in_frame(look)
 
 
 @pytest.mark.parametrize("robot", UNFILMED)

@@ -57,12 +57,13 @@ def too_large(memory_mib: int | None) -> str:
 
 
 @contextlib.contextmanager
-def translated_fatal_errors(xml: Path, memory_mib: int | None) -> Iterator[None]:
-    """Turn MuJoCo's fatal errors, such as too little memory for contacts, into :class:`MujocoAbortedError`."""
+def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
+    """Limit the memory, and turn MuJoCo's fatal errors into :class:`MujocoAbortedError`."""
     import mujoco
 
     try:
-        yield
+        with _memory_limit(memory_mib):
+            yield
     except mujoco.FatalError as error:
         raise MujocoAbortedError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
     except MemoryError:
@@ -74,7 +75,7 @@ def translated_fatal_errors(xml: Path, memory_mib: int | None) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def memory_limit(memory_mib: int | None) -> Iterator[None]:
+def _memory_limit(memory_mib: int | None) -> Iterator[None]:
     """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own error."""
     usual, hard = resource.getrlimit(resource.RLIMIT_AS)
     if memory_mib is None or sys.platform != "linux":

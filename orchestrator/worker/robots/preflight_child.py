@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.compiling import (
-    MujocoAbortedError,
-    compile_staged,
-    memory_limit,
-    too_large,
-    translated_fatal_errors,
-)
+from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
@@ -111,7 +105,7 @@ def _examine_robot(
         from orchestrator.worker.robots.model_edits import EditError, edited
 
         try:
-            with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
+            with guarded(xml, request.memory_mib):
                 bundle = edited(bundle, request.model_edits)
         except EditError as error:
             raise UnfitError(f"{xml}: {error}") from None
@@ -125,7 +119,7 @@ def _examine_robot(
 
     findings = model_checks.ModelFindings()
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
-    with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
+    with guarded(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
         findings.problems += model_checks.numbers(model)
         if findings.problems:
@@ -173,14 +167,13 @@ def _examine_task(
             name, reason = request.task or AUTO, None
             if name == AUTO:
                 name, reason = choose(model)
-            task = make_task(name, model, request.task_options)
-            simulation = Simulation(model, task, n_envs=1, seed=0, robot=robot)
+            made = make_task(name, model, request.task_options)
+            simulation = Simulation(model, made, n_envs=1, seed=0, robot=robot)
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
-    summary = examine(
-        model, findings, simulate_s=request.simulate_s, task=None if simulation is None else simulation.task
-    )
+    task = None if simulation is None else simulation.task
+    summary = examine(model, findings, simulate_s=request.simulate_s, task=task)
     if simulation is not None and not findings.problems:
         try:
             simulation.reset()
@@ -223,7 +216,7 @@ def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
     from orchestrator.worker.robots.model_checks import ModelFindings
 
     findings = ModelFindings()
-    with memory_limit(request.memory_mib), translated_fatal_errors(xml, request.memory_mib):
+    with guarded(xml, request.memory_mib):
         try:
             model = load_model(xml)
         except ValueError as error:
@@ -239,7 +232,7 @@ def main() -> NoReturn:
     # stdout is for answers only: output of MuJoCo's C code or a user's environment goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    import orchestrator.worker.envs.simulation  # noqa: F401 - before the first question: most likely it is needed
+    import orchestrator.worker.envs.simulation  # noqa: F401 - before the first request, which most likely needs it
 
     for line in sys.stdin.buffer:
         answer = check(ExaminationRequest.from_line(line))
