@@ -178,9 +178,5 @@ def _place(
 def _times(rank: RankSlot, number: int, node: str) -> RankSlot:
     """Room for so many ranks on ``node``."""
     return RankSlot(
-        node=node,
-        ranks=number,
-        cores=rank.cores * number,
-        gpus=rank.gpus * number,
-        memory_mib=rank.memory_mib * number,
+        node=node, ranks=number, cores=rank.cores * number, gpus=rank.gpus * number, memory_mib=rank.memory_mib * number
     )

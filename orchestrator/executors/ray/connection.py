@@ -178,12 +178,7 @@ def _initialise(ray_address: str, options: dict[str, Any]) -> None:
 
     with _signal_handlers_kept():
         try:
-            ray.init(
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                **options,
-            )
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             if ray_address == LOCAL:
                 raise UsageError(f"--executor ray: Ray did not start: {_first_line(error)}") from error

@@ -86,13 +86,7 @@ class NodeAgent:
     """See the module. One call at a time."""
 
     def __init__(
-        self,
-        session: str,
-        node_id: str,
-        cpus: int,
-        driver_directory: DriverDirectory,
-        transport: Transport,
-        head: str,
+        self, session: str, node_id: str, cpus: int, driver_directory: DriverDirectory, transport: Transport, head: str
     ) -> None:
         """:param cpus: as Ray counts them; if they are more than the machine has, each is shared.
         :param head: ``HOST:PORT`` of the cluster's control service.
