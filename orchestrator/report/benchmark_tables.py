@@ -1,18 +1,22 @@
-"""The tables of a benchmark: throughput of every arm and level, and what tells where it went."""
+"""The tables of a benchmark: throughput of every baseline and level, and the metrics that explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from orchestrator.core.text import count
-from orchestrator.report.document import Cell, Column, Table
+from orchestrator.report.document import Cell, Table, table
 from orchestrator.report.number_format import interval, number, percent, plain
 
-Arms = Mapping[str, Mapping[int, Any]]
-"""Arm → processes → its entry in ``arms.<arm>.levels``."""
+Facts = Mapping[str, Any]
+Baselines = Mapping[str, Mapping[int, Any]]
+"""Baseline → processes → its entry in ``arms.<baseline>.levels`` of ``report.json``."""
+Row = tuple[str, int, Facts]
+"""Baseline, processes, entry."""
 
-WITNESSES: dict[str, tuple[str, str, float]] = {
+METRICS: dict[str, tuple[str, str, float]] = {
     "update (ms)": ("", "update_s", 1e3),
     "all (ms)": ("", "wall_s", 1e3),
     "computing (ms)": ("witnesses", "cpu_s", 1e3),
@@ -24,87 +28,72 @@ WITNESSES: dict[str, tuple[str, str, float]] = {
     "imports (s)": ("startup", "import_s", 1.0),
     "first env_step (s)": ("startup", "first_step_s", 1.0),
 }
-"""Column → where its estimate is in a level's entry, and the factor to the column's unit."""
+"""Column → place of its estimate in a level's entry, and the factor to the column's unit."""
 
-READING = (
-    "How to read the witnesses: “computing” grows without “waiting” where cores become slower (frequency, a shared "
-    "core, memory bandwidth); waiting and involuntary switches grow where too many threads want the cores; “throttled” "
-    "is a cgroup's limit. From “all” to “involuntary switches” figures are per 1,000 env_steps, summed over threads. "
-    "Update: of the network, by one minibatch. Imports and first env_step: since the process began."
+METRICS_EXPLAINED = (
+    "How to read the metrics: “computing” grows without “waiting for a CPU” where cores become slower (frequency, a "
+    "shared core, memory bandwidth). Waiting and involuntary switches grow where too many threads compete for the "
+    "cores. “Throttled” is time lost to a cgroup's limit. From “all” to “involuntary switches” the figures are per "
+    "1,000 env_steps, summed over threads. “Update” is one minibatch. Imports and first env_step are measured from the "
+    "start of the process."
 )
 
 
-def throughput(arms: Arms) -> Table:
+def _rows(baselines: Baselines) -> list[Row]:
+    return [(name, level, one) for name, levels in baselines.items() for level, one in levels.items()]
+
+
+def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
-    names = ("arm × processes", "env_steps/s", "speed-up", "efficiency", "cells", "remarks")
-    rows = [
-        [
-            Cell(text=f"{plain(arm)} × {level}"),
-            Cell(text=_bounded(one, "throughput", number)),
-            Cell(text=_against_base(one, level, "speedup", number)),
-            Cell(text=_against_base(one, level, "efficiency", percent)),
-            Cell(text=str(one["throughput"]["n"])),
-            Cell(text=plain("; ".join(remarks(one)), 200)),
-        ]
-        for arm, levels in arms.items()
-        for level, one in levels.items()
-    ]
-    return Table(
-        columns=[Column(name=name, numeric=name not in ("arm × processes", "remarks")) for name in names],
-        rows=rows,
-        caption=(
-            "Medians over cells (one cell is one measurement), with their 95 % intervals; of a single cell there is "
-            "none. “≤”: cut off, a bound. Speed-up and efficiency are against the arm's own first row."
-        ),
+    columns: dict[str, Callable[[Row], str | Cell]] = {
+        "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
+        "env_steps/s": lambda row: _bounded(row, "throughput", number),
+        "speed-up": lambda row: _bounded(row, "speedup", number),
+        "efficiency": lambda row: _bounded(row, "efficiency", percent),
+        "measurements": lambda row: str(row[2]["throughput"]["n"]),
+        "remarks": lambda row: remarks(row[2]),
+    }
+    caption = (
+        "Medians over measurements with their 95 % intervals; a single measurement has none. “≤”: cut off, so an upper "
+        "bound. Speed-up and efficiency are relative to the first row of the same baseline."
     )
+    return table(_rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks"), shown=40)
 
 
-def _against_base(one: Mapping[str, Any], level: int, name: str, form: Callable[[float | None], str]) -> str:
-    """Without an interval where it is itself: that is no measurement."""
-    if level == one["base"] and one[name]:
-        return form(one[name]["median"])
-    return _bounded(one, name, form)
-
-
-def _bounded(one: Mapping[str, Any], name: str, form: Callable[[float | None], str]) -> str:
+def _bounded(row: Row, name: str, form: Callable[[float | None], str]) -> str:
+    _, level, one = row
+    if name != "throughput" and level == one["base"] and one[name]:
+        return form(one[name]["median"])  # relative to itself: no measurement, so without an interval
     return ("≤ " if one["at_most"] and one[name] else "") + interval(one[name], form)
 
 
-def remarks(one: Mapping[str, Any]) -> list[str]:
-    """What became of cells that are not simply counted, and why."""
-    cells = one["cells"]
-    said = []
+def remarks(one: Facts) -> str:
+    """Numbers of measurements that are not simply counted, and the reasons."""
+    statuses = one["cells"]
+    parts = []
     if one["disturbed"]:
-        said.append("only disturbed cells: not to be trusted")
-    elif cells.get("disturbed"):
-        said.append(f"{count(cells['disturbed'], 'disturbed cell')} left out")
-    if cells.get("failed"):
-        said.append(f"{count(cells['failed'], 'failed cell')} left out")
-    if cells.get("cut"):
-        said.append(f"{count(cells['cut'], 'cell')} cut off")
-    return [*said, *map(str, one["messages"])]
+        parts.append("only disturbed measurements: not reliable")
+    elif statuses.get("disturbed"):
+        parts.append(f"{count(statuses['disturbed'], 'disturbed measurement')} left out")
+    if statuses.get("failed"):
+        parts.append(f"{count(statuses['failed'], 'failed measurement')} left out")
+    if statuses.get("cut"):
+        parts.append(f"{count(statuses['cut'], 'measurement')} cut off")
+    return plain("; ".join([*parts, *map(str, one["messages"])]), 200)
 
 
-def witnesses(arms: Arms) -> Table | None:
+def metrics(baselines: Baselines) -> Table | None:
     """None where no level has any."""
-    known = [(arm, level, one) for arm, levels in arms.items() for level, one in levels.items() if one["wall_s"]]
-    if not known:
-        return None
-    rows = [
-        [
-            Cell(text=f"{plain(arm)} × {level}{' (≥)' if one['at_most'] else ''}"),
-            *(Cell(text=_witness(one, *place)) for place in WITNESSES.values()),
-        ]
-        for arm, level, one in known
-    ]
-    return Table(
-        columns=[Column(name="arm × processes"), *(Column(name=name, numeric=True) for name in WITNESSES)],
-        rows=rows,
-        caption="Witnesses of one process: medians.",
-        shown=0,
-    )
+    rows = [row for row in _rows(baselines) if row[2]["wall_s"]]
+    first = "baseline × processes"
+    columns: dict[str, Callable[[Row], str | Cell]] = {
+        first: lambda row: f"{plain(row[0])} × {row[1]}{' (≥)' if row[2]['at_most'] else ''}",
+        **{name: partial(_metric, place) for name, place in METRICS.items()},
+    }
+    return table(rows, columns, caption="Metrics of one process: medians.", text=(first,), shown=0) if rows else None
 
 
-def _witness(one: Mapping[str, Any], part: str, name: str, scale: float) -> str:
-    estimate = (one[part] if part else one).get(name)
+def _metric(place: tuple[str, str, float], row: Row) -> str:
+    part, name, scale = place
+    estimate = (row[2][part] if part else row[2]).get(name)
     return number(None if not estimate or estimate["median"] is None else estimate["median"] * scale)

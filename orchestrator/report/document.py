@@ -5,13 +5,14 @@ Texts are plain: the renderer of a web page or of Markdown escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
+Item = TypeVar("Item")
 Tone: TypeAlias = Literal["", "good", "bad", "dim"]
 
 
@@ -33,18 +34,38 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    name: str
-    numeric: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    columns: Sequence[Column]
+    columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    text: Collection[str]
+    """Names of the columns that hold text; the others hold numbers."""
     caption: str
     shown: int = 40
-    """Rows beyond these are folded away; 0 folds the whole table."""
+    """Number of rows that are not folded; 0 folds the whole table."""
+
+
+def table(
+    items: Iterable[Item],
+    columns: Mapping[str, Callable[[Item], str | Cell]],
+    *,
+    caption: str,
+    text: Collection[str],
+    shown: int = 40,
+) -> Table:
+    """A table with a row for each item.
+
+    :param columns: name → the column's cell for an item.
+    """
+    return Table(
+        columns=list(columns),
+        text=text,
+        rows=[
+            [cell if isinstance(cell := read(item), Cell) else Cell(text=cell) for read in columns.values()]
+            for item in items
+        ],
+        caption=caption,
+        shown=shown,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

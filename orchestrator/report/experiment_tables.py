@@ -1,4 +1,4 @@
-"""The tables of an experiment: robots, failures, every job."""
+"""The tables of an experiment: robots, failures, jobs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
-from orchestrator.report.document import Cell, Column, Part, Section, Table, Text
+from orchestrator.report.document import Cell, Part, Section, Text, Tone, table
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
 
-SHOWN_ROWS = 40
-STATE_TONES: dict[str, Any] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}
+Facts = Mapping[str, Any]
+
+STATE_TONES: dict[str, Tone] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}
+LONGEST_MESSAGE = 400
 
 
-def previews(jobs: Sequence[Mapping[str, Any]], paths: RunPaths) -> dict[str, str]:
-    """Group → picture of its best job that has one."""
-    best: dict[str, Mapping[str, Any]] = {}
+def previews(jobs: Sequence[Facts], paths: RunPaths) -> dict[str, str]:
+    """Group → image of its best job that has one, as a ``data:`` URL."""
+    best: dict[str, Facts] = {}
     for job in jobs:
         if job["preview"]:
             known = best.get(job["group"])
@@ -26,135 +28,118 @@ def previews(jobs: Sequence[Mapping[str, Any]], paths: RunPaths) -> dict[str, st
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 
-def robots_section(robots: Sequence[Mapping[str, Any]], pictures: Mapping[str, str], learners: str) -> Section:
-    """:param learners: in words; empty where nothing has been trained."""
-    names = (
-        "robot",
-        "preview",
-        "task",
-        "return: first → last",
-        "evaluation",
-        "measures",
-        "env_steps/s",
-        "core-hours",
-        "attempts",
-    )
-    numeric = {"env_steps/s", "core-hours", "attempts"}
-    columns = [Column(name=name, numeric=name in numeric) for name in names if pictures or name != "preview"]
-    rows = [_robot(robot, pictures) for robot in robots]
-    seeds = max(len(robot["seeds"]) for robot in robots)
+def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners: str) -> Section:
+    """:param images: as :func:`previews` gives them.
+    :param learners: what trained them, in words; empty where nothing has been trained.
+    """
+    columns: dict[str, Callable[[Facts], str | Cell]] = {
+        "robot": _robot,
+        "preview": lambda robot: _image(robot, images),
+        "task": lambda robot: plain(robot["task"]),
+        "return: first → last": _returns,
+        "evaluation": lambda robot: _evaluation(robot["evaluation"]),
+        "measures": lambda robot: _measures(robot["evaluation"]),
+        "env_steps/s": lambda robot: interval(robot["env_steps_per_s"]),
+        "core-hours": lambda robot: number(robot["core_hours"]),
+        "attempts": lambda robot: str(robot["attempts"]),
+    }
+    if not images:
+        del columns["preview"]
     caption = (
-        "Every robot with what it learned and what that cost. Return: mean of the first and the last 100 training "
-        "episodes. Evaluation: mean return of the finished policy ± standard deviation over episodes, without "
-        "exploration and with it (“exploring”). env_steps/s while iterating."
+        "Every robot with its results and costs. Return: the mean of the first and of the last 100 training episodes. "
+        "Evaluation: the mean return of the finished policy ± the standard deviation over episodes, without "
+        "exploration and with it (“exploring”). env_steps/s: during training iterations."
     )
-    if seeds > 1:
+    if any(len(robot["seeds"]) > 1 for robot in robots):
         caption += (
-            " Where a robot was trained with several seeds: the median over seeds and, in brackets, its 95 % interval."
+            " Where a robot was trained with several seeds: the median over seeds with its 95 % interval in brackets."
         )
-    parts: list[Part] = [Table(columns=columns, rows=rows, caption=caption, shown=SHOWN_ROWS)]
+    text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures")
+    parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
     if learners:
-        parts.append(Text(sentences=[f"Learner (what did PPO's arithmetic): {plain(learners)}."]))
-    missing = sum(robot["group"] not in pictures for robot in robots)
+        parts.append(Text(sentences=[f"Learner (the implementation of the algorithm): {plain(learners)}."]))
+    missing = sum(robot["group"] not in images for robot in robots)
     if missing:
         which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
         how = (
-            "`video = true` in the job file, or the command `play`, makes one of a finished policy, where a GL library "
-            "is there to draw it."
+            "set `video = true` in the job file, or use the command `play` on a finished policy. Rendering needs a GL "
+            "library."
         )
         parts.append(Text(sentences=[f"{which} preview: {how}"], tone="dim"))
     return Section(title="Robots", parts=parts)
 
 
-def _robot(robot: Mapping[str, Any], pictures: Mapping[str, str]) -> list[Cell]:
-    first, last = robot["first"], robot["last"]
-    better = bool(first and last and last["median"] > first["median"])
-    worse = bool(first and last and last["median"] < first["median"])
+def _robot(robot: Facts) -> Cell:
     failed = robot["states"].count("FAILED")
     seeds = "" if len(robot["seeds"]) == 1 else f" ({count(len(robot['seeds']), 'seed')})"
-    name = Cell(
-        text=plain(robot["robot"]) + seeds + (f" · {failed} failed" if failed else ""), tone="bad" if failed else ""
-    )
-    picture = pictures.get(robot["group"])
-    return [
-        name,
-        *([Cell(text=f"film strip of {plain(robot['robot'])}" if picture else "", image=picture)] if pictures else []),
-        Cell(text=plain(robot["task"])),
-        Cell(
-            text=DASH if last is None else f"{interval(first)} → {interval(last)}",
-            tone="good" if better else "bad" if worse else "",
-        ),
-        Cell(text=_evaluated(robot["evaluation"])),
-        Cell(text=_measures(robot["evaluation"])),
-        Cell(text=interval(robot["env_steps_per_s"])),
-        Cell(text=number(robot["core_hours"])),
-        Cell(text=str(robot["attempts"])),
-    ]
+    failures = f" · {failed} failed" if failed else ""
+    return Cell(text=f"{plain(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
 
 
-def _evaluated(evaluation: Mapping[str, Any] | None) -> str:
-    if not evaluation:
-        return DASH
-    said = {"deterministic": "", "stochastic": "; exploring "}
+def _image(robot: Facts, images: Mapping[str, str]) -> Cell:
+    image = images.get(robot["group"])
+    return Cell(text=f"film strip of {plain(robot['robot'])}" if image else "", image=image)
+
+
+def _returns(robot: Facts) -> Cell:
+    first, last = robot["first"], robot["last"]
+    if last is None:
+        return Cell(text=DASH)
+    change = last["median"] - first["median"] if first else 0
+    tone: Tone = "good" if change > 0 else "bad" if change < 0 else ""
+    return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
+
+
+def _evaluation(evaluation: Facts | None) -> str:
     parts = []
-    for kind, prefix in said.items():
-        found = evaluation[kind]
-        if found["mean"]:
-            deviation = "" if found["std"] is None else f" ± {number(found['std'])}"
-            parts.append(f"{prefix}{interval(found['mean'])}{deviation}")
+    for kind, prefix in (("deterministic", ""), ("stochastic", "; exploring ")):
+        episodes = evaluation[kind] if evaluation else {"mean": None}
+        if episodes["mean"]:
+            deviation = "" if episodes["std"] is None else f" ± {number(episodes['std'])}"
+            parts.append(f"{prefix}{interval(episodes['mean'])}{deviation}")
     return "".join(parts) or DASH
 
 
-def _measures(evaluation: Mapping[str, Any] | None) -> str:
+def _measures(evaluation: Facts | None) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
     return ", ".join(f"{plain(name)} {interval(value)}" for name, value in measures.items()) or DASH
 
 
-def failures(jobs: Sequence[Mapping[str, Any]]) -> list[Section]:
-    rows = [
-        [
-            Cell(text=job["job_id"]),
-            Cell(text=str(failure["attempt"])),
-            Cell(text=str(failure["cause"])),
-            Cell(text=plain(failure["message"], 400)),
-            Cell(text=job["state"], tone=STATE_TONES.get(job["state"], "")),
-        ]
-        for job in jobs
-        for failure in job["failures"]
-    ]
-    rows += [
-        [
-            Cell(text=job["job_id"]),
-            Cell(text=DASH),
-            Cell(text=str(job["cause"])),
-            Cell(text=plain(job["message"] or "", 400)),
-            Cell(text=job["state"], tone="bad"),
-        ]
-        for job in jobs
-        if job["state"] == "FAILED" and not job["failures"]
-    ]
+def failures(jobs: Sequence[Facts]) -> list[Section]:
+    """Failed attempts, and jobs that failed without one; no section where there are none."""
+    rows: list[tuple[Facts, Facts]] = [(job, failure) for job in jobs for failure in job["failures"]]
+    rows += [(job, {**job, "attempt": DASH}) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
     if not rows:
         return []
-    columns = [
-        Column(name=name, numeric=name == "attempt") for name in ("job", "attempt", "cause", "message", "job is now")
-    ]
+    columns: dict[str, Callable[[tuple[Facts, Facts]], str | Cell]] = {
+        "job": lambda row: str(row[0]["job_id"]),
+        "attempt": lambda row: str(row[1]["attempt"]),
+        "cause": lambda row: str(row[1]["cause"]),
+        "message": lambda row: plain(row[1]["message"] or "", LONGEST_MESSAGE),
+        "state of the job": lambda row: _state(row[0]),
+    }
     caption = (
-        "Attempts that did not end well, with their causes. An attempt is one launch of a job; where another may "
-        "succeed, the job is tried again."
+        "Attempts that failed, with their causes. An attempt is one launch of a job; the job is retried where another "
+        "attempt may succeed."
     )
-    return [Section(title="Failures", parts=[Table(columns=columns, rows=rows, caption=caption, shown=SHOWN_ROWS)])]
+    text = ("job", "cause", "message", "state of the job")
+    return [Section(title="Failures", parts=[table(rows, columns, caption=caption, text=text)])]
 
 
-def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
-    fields: dict[str, Callable[[Mapping[str, Any]], str]] = {
+def _state(job: Facts) -> Cell:
+    return Cell(text=job["state"], tone=STATE_TONES.get(job["state"], ""))
+
+
+def jobs_section(jobs: Sequence[Facts]) -> Section:
+    columns: dict[str, Callable[[Facts], str | Cell]] = {
         "job": lambda job: str(job["job_id"]),
-        "state": lambda job: str(job["state"]),
+        "state": _state,
         "learner": lambda job: job["learner"] or DASH,
         "ranks": lambda job: str(job["ranks"]),
         "in all-reduce": lambda job: percent(job["allreduce"]),
         "return: first": lambda job: number(job["ep_rew_mean_first"]),
         "last": lambda job: number(job["ep_rew_mean"]),
-        "evaluated": lambda job: number(job["eval_mean"]),
+        "evaluation": lambda job: number(job["eval_mean"]),
         "env_steps": lambda job: f"{job['env_steps']:,}",
         "of": lambda job: f"{job['total_timesteps']:,}",
         "env_steps/s": lambda job: number(job["env_steps_per_s"]),
@@ -164,16 +149,9 @@ def jobs_section(jobs: Sequence[Mapping[str, Any]]) -> Section:
         "attempts": lambda job: str(job["attempts"]),
     }
     if all(job["ranks"] == 1 for job in jobs):
-        del fields["ranks"], fields["in all-reduce"]
-    rows = [
-        [
-            Cell(text=read(job), tone=STATE_TONES.get(job["state"], "") if name == "state" else "")
-            for name, read in fields.items()
-        ]
-        for job in jobs
-    ]
-    columns = [Column(name=name, numeric=name not in ("job", "state", "learner")) for name in fields]
+        del columns["ranks"], columns["in all-reduce"]
+    caption = "Every job, in the order of the job file."
     return Section(
         title="All jobs",
-        parts=[Table(columns=columns, rows=rows, caption="Every job, in the order of the job file.", shown=0)],
+        parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner"), shown=0)],
     )

@@ -1,11 +1,11 @@
-"""What machine it was, and with what versions: the last section of every report."""
+"""The machine and the versions: the last section of every report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.report.document import Cell, Column, Section, Table, Text
+from orchestrator.report.document import Section, Text, table
 from orchestrator.report.number_format import number, plain
 
 NAMES = {
@@ -14,7 +14,7 @@ NAMES = {
     "cpu_model": "CPU",
     "physical_cores": "physical cores",
     "cpus": "CPUs",
-    "capacity": "cores that trainings can have",
+    "capacity": "cores available for training",
     "cpu_quota": "CPU quota of the cgroup",
     "memory_total_mib": "memory (MiB)",
     "gpus": "GPUs",
@@ -28,37 +28,38 @@ NAMES = {
     "command": "command",
     "started_at": "started",
 }
+LONGEST = 400
 
 
 def machine_section(facts: Mapping[str, Any]) -> Section:
     """:param facts: an entry of ``provenance.json``, or the machine facts of a benchmark."""
-    rows = [
-        [Cell(text=NAMES.get(key, plain(key).replace("_", " "))), Cell(text=_shown(key, facts[key]))]
-        for key in [*(key for key in NAMES if key in facts), *(key for key in facts if key not in NAMES)]
-    ]
-    if not rows:
-        return Section(title="Machine", parts=[Text(sentences=["No record of the machine was left."])])
-    columns = [Column(name="what"), Column(name="value")]
-    caption = "The machine and the versions that the figures belong to."
-    return Section(title="Machine", parts=[Table(columns=columns, rows=rows, caption=caption)])
+    if not facts:
+        return Section(title="Machine", parts=[Text(sentences=["There is no record of the machine."])])
+    columns = {
+        "property": lambda key: NAMES.get(key, plain(key).replace("_", " ")),
+        "value": lambda key: _value(key, facts[key]),
+    }
+    keys = [*(key for key in NAMES if key in facts), *(key for key in facts if key not in NAMES)]
+    caption = "The machine and the versions with which the results were obtained."
+    return Section(title="Machine", parts=[table(keys, columns, caption=caption, text=columns)])
 
 
-def _shown(key: str, value: Any) -> str:
+def _value(key: str, value: Any) -> str:
     if key == "cpus" and isinstance(value, list):
         return str(len(value))
     if key == "nodes" and isinstance(value, list):
-        return plain(", ".join(f"{node['name']} ({node['cores']} cores)" for node in value), 400)
+        return plain(", ".join(f"{node['name']} ({node['cores']} cores)" for node in value), LONGEST)
     if key == "git" and isinstance(value, Mapping) and value.get("commit"):
-        return plain(value["commit"]) + (" with changes that are not committed" if value.get("dirty") else "")
+        return plain(value["commit"]) + (" with uncommitted changes" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):
-        return plain(" ".join(map(str, value[1:])), 300)
+        return plain(" ".join(map(str, value[1:])), LONGEST)
     if value is None or value in ([], {}):
         return "none"
     if isinstance(value, Mapping):
-        known = {name: part for name, part in value.items() if part is not None}
-        return plain(", ".join(f"{name} {part}" for name, part in known.items()) or "none set", 400)
+        known = [f"{name} {part}" for name, part in value.items() if part is not None]
+        return plain(", ".join(known) or "none set", LONGEST)
     if isinstance(value, list):
-        return plain(", ".join(map(str, value)), 400)
+        return plain(", ".join(map(str, value)), LONGEST)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number(float(value)) if isinstance(value, int | float) else plain(value, 400)
+    return number(float(value)) if isinstance(value, int | float) else plain(value, LONGEST)

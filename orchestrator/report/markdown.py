@@ -1,17 +1,17 @@
-"""A document as Markdown, for an issue or an appendix."""
+"""A document as Markdown, for an issue or an appendix; without images in tables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from orchestrator.report.document import Cell, Document, Figure, Part, Table
+from orchestrator.report.document import Document, Figure, Part, Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 
 
 def markdown(document: Document, folder: str) -> str:
-    """:param folder: where the figures' files are, as links shall say it."""
+    """:param folder: the folder of the figures' files, as links name it."""
     lines = [f"# {escaped(document.title)}", escaped(document.subtitle), _headlines(document)]
     for section in document.sections:
         lines.append(f"## {escaped(section.title)}")
@@ -20,16 +20,16 @@ def markdown(document: Document, folder: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """``text`` so that Markdown and the HTML in it show it as it is."""
+    """``text`` so that Markdown shows it literally."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def _headlines(document: Document) -> str:
-    said = [
+    lines = [
         f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" if one.note else "")
         for one in document.headlines
     ]
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _part(part: Part, folder: str) -> str:
@@ -46,13 +46,9 @@ def _part(part: Part, folder: str) -> str:
 def _table(table: Table) -> str:
     kept = [place for place in range(len(table.columns)) if not any(row[place].image for row in table.rows)]
     columns = [table.columns[place] for place in kept]
-    head = _row([column.name for column in columns])
-    rule = "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
-    return "\n".join([head, rule, *(_row(_texts(row, kept)) for row in table.rows)])
-
-
-def _texts(row: Sequence[Cell], kept: Sequence[int]) -> list[str]:
-    return [row[place].text for place in kept]
+    head = _row(columns)
+    rule = "|" + "|".join("---" if column in table.text else "---:" for column in columns) + "|"
+    return "\n".join([head, rule, *(_row([row[place].text for place in kept]) for row in table.rows)])
 
 
 def _row(texts: Sequence[str]) -> str:

@@ -1,147 +1,131 @@
-"""What reports say about ranks: of an experiment, and of ``bench --ranks``."""
+"""The sections about ranks: of an experiment, and of ``bench --ranks``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report.benchmark_tables import remarks
-from orchestrator.report.document import Cell, Column, Figure, Part, Section, Table, Text
+from orchestrator.report.document import Cell, Figure, Part, Section, Table, Text, table
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 
-MOST_WORKS = 8
-"""Robots in the figure: as many as there are colours."""
+MOST_ROBOTS = 8
+"""Robots in the figure, as many as there are colours."""
 ALLREDUCE = (
-    "In all-reduce: rank 0's share of the time of iterations in which it exchanged sums with the others or waited for "
-    "them; it is contained in the phases."
+    "In all-reduce: rank 0's share of the time of iterations that it spent in exchanges with the other ranks, waiting "
+    "included; this time is also contained in the phases."
 )
-WAYS_APART = (
-    "“jobs” trains as many policies as there are ranks, the other ways one; “subproc” is stock Stable-Baselines3 with "
-    "a process for every environment, on as many cores."
+WAYS_EXPLAINED = (
+    "“jobs” trains as many policies as there are ranks, the other ways train one; “subproc” is stock "
+    "Stable-Baselines3 with a process for every environment, on as many cores."
 )
-
 ITSELF = {"median": 1.0, "low": None, "high": None}
-"""What is compared with itself."""
+"""The ratio of the base of a comparison to itself."""
 
 Facts = Mapping[str, Any]
 
 
-def experiment_section(works: Sequence[Facts]) -> list[Section]:
-    """:param works: as :func:`orchestrator.report.rank_data.scaling` gives them."""
-    if not works:
+def experiment_section(robots: Sequence[Facts]) -> list[Section]:
+    """:param robots: as :func:`orchestrator.report.rank_data.scaling` gives them."""
+    if not robots:
         return []
-    parts: list[Part] = []
-    shown = [work for work in works if any(row["speedup"] for row in work["rows"])][:MOST_WORKS]
-    if shown:
-        parts.append(_figure(shown))
-    names = ("robot", "ranks", "mode", "env_steps/s", "speed-up", "efficiency", "in all-reduce")
-    rows = [
-        [
-            Cell(text=plain(work["robot"])),
-            Cell(text=str(row["ranks"])),
-            Cell(text=row["mode"] or DASH),
-            Cell(text=interval(row["env_steps_per_s"])),
-            Cell(text="1" if row["ranks"] == work["base"] else interval(row["speedup"])),
-            Cell(text=interval(row["efficiency"], percent)),
-            Cell(text=interval(row["allreduce"], percent)),
-        ]
-        for work in works
-        for row in work["rows"]
-    ]
+    columns: dict[str, Callable[[tuple[Facts, Facts]], str | Cell]] = {
+        "robot": lambda row: plain(row[0]["robot"]),
+        "ranks": lambda row: str(row[1]["ranks"]),
+        "mode": lambda row: row[1]["mode"] or DASH,
+        "env_steps/s": lambda row: interval(row[1]["env_steps_per_s"]),
+        "speed-up": lambda row: "1" if row[1]["ranks"] == row[0]["base"] else interval(row[1]["speedup"]),
+        "efficiency": lambda row: interval(row[1]["efficiency"], percent),
+        "in all-reduce": lambda row: interval(row[1]["allreduce"], percent),
+    }
     caption = (
-        "Jobs that several processes trained together. Speed-up: env_steps/s while iterating, against the least number "
-        "of ranks with which the same robot, settings and seeds were trained; efficiency: that by how many times the "
-        f"ranks there are. {ALLREDUCE}"
+        "Jobs that several processes (ranks) trained together. Speed-up: env_steps/s during iterations, relative to "
+        "the fewest ranks with which the same robot, settings and seeds were trained. Efficiency: the speed-up divided "
+        f"by the ratio of the numbers of ranks. {ALLREDUCE}"
     )
-    columns = [Column(name=name, numeric=name not in ("robot", "mode")) for name in names]
-    return [Section(title="Ranks", parts=[*parts, Table(columns=columns, rows=rows, caption=caption)])]
+    rows = [(robot, row) for robot in robots for row in robot["rows"]]
+    compared = [robot for robot in robots if any(row["speedup"] for row in robot["rows"])][:MOST_ROBOTS]
+    parts: list[Part] = [_figure(compared)] if compared else []
+    return [Section(title="Ranks", parts=[*parts, table(rows, columns, caption=caption, text=("robot", "mode"))])]
 
 
-def _figure(works: Sequence[Facts]) -> Figure:
+def _figure(robots: Sequence[Facts]) -> Figure:
     speedups: dict[str, dict[int, Any]] = {}
     efficiencies: dict[str, dict[int, Any]] = {}
-    for work in works:
-        for row in work["rows"]:
+    for robot in robots:
+        for row in robot["rows"]:
             if row["speedup"]:
-                name = plain(work["robot"], 30) + (f" · {row['mode']}" if row["mode"] == "parameter-server" else "")
-                speedups.setdefault(name, {work["base"]: ITSELF})[row["ranks"]] = row["speedup"]
-                efficiencies.setdefault(name, {work["base"]: ITSELF})[row["ranks"]] = row["efficiency"]
-    most = max(row["ranks"] for work in works for row in work["rows"])
+                name = plain(robot["robot"], 30) + (f" · {row['mode']}" if row["mode"] == "parameter-server" else "")
+                speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["speedup"]
+                efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["efficiency"]
+    most = max(row["ranks"] for robot in robots for row in robot["rows"])
     return Figure(
         name="ranks",
         title="Speed-up over ranks",
         caption=(
-            "First: how many times the env_steps/s of the least number of ranks (mostly one) a job over more of them "
-            "reaches. Second: that by how many times the ranks there are. The dashed line is the ideal over one rank. "
-            "Vertical bars are 95 % intervals over seeds."
+            "Left: env_steps/s relative to the fewest ranks (mostly one). Right: that divided by the ratio of the "
+            "numbers of ranks. The dashed line is the ideal relative to one rank. Vertical bars are 95 % intervals "
+            "over seeds."
         ),
         draw=partial(figures.speedup, speedups, efficiencies, most, unit="ranks"),
     )
 
 
-def benchmark_section(found: Facts | None, cores: int) -> list[Section]:
-    """:param found: as :func:`orchestrator.bench.rank_analysis.facts` gives it.
-    :param cores: as many ranks as have cores of their own.
+def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
+    """:param result: as :func:`orchestrator.bench.rank_analysis.facts` gives it.
+    :param cores: number of ranks that have cores of their own.
     """
-    if found is None or found["one"] is None:
+    if result is None or result["one"] is None:
         return []
-    parts: list[Part] = [Text(sentences=[plain(one) for one in found["sentences"]])] if found["sentences"] else []
-    speedups, efficiencies = (_curves(found["ways"], name) for name in ("speedup", "efficiency"))
+    parts: list[Part] = [Text(sentences=list(map(plain, result["sentences"])))] if result["sentences"] else []
+    speedups, efficiencies = (_curves(result["ways"], name) for name in ("speedup", "efficiency"))
     if speedups:
         parts.append(
             Figure(
                 name="ranks",
                 title="Many jobs or one wide one",
                 caption=(
-                    "First: how many times the env_steps/s of one job of one rank each way of using more cores "
-                    f"reaches. Second: that by the ranks, or cores. {WAYS_APART} The dashed line is the ideal where "
+                    "Left: env_steps/s of each way to use more cores, relative to one job of one rank. Right: that "
+                    f"divided by the number of ranks, or cores. {WAYS_EXPLAINED} The dashed line is the ideal where "
                     f"{cores} of them have cores of their own."
                 ),
                 draw=partial(figures.speedup, speedups, efficiencies, cores, unit="ranks, or jobs"),
             )
         )
-    about = [f"{plain(way)}: {plain(text)}." for way, text in (found["about"] or {}).items()]
+    about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
     failed = [
-        f"{plain(way)} over {ranks}: nothing could be measured. {plain('; '.join(why), 300)}"
-        for way, numbers in found["failed"].items()
-        for ranks, why in numbers.items()
+        f"{plain(way)} over {ranks}: nothing could be measured. {plain('; '.join(reasons), 300)}"
+        for way, numbers in result["failed"].items()
+        for ranks, reasons in numbers.items()
     ]
     parts += [Text(sentences=about)] if about else []
     parts += [Text(sentences=failed, tone="bad")] if failed else []
-    notes = [plain(note) for note in found["notes"]]
-    parts += [_table(found), *([Text(sentences=notes, tone="dim")] if notes else [])]
-    return [Section(title="Ranks", parts=parts)]
+    notes = [Text(sentences=list(map(plain, result["notes"])), tone="dim")] if result["notes"] else []
+    return [Section(title="Ranks", parts=[*parts, _table(result), *notes])]
 
 
-def _table(found: Facts) -> Table:
-    levels = [("one rank", "1", found["one"])]
-    levels += [(way, ranks, one) for way, numbers in found["ways"].items() for ranks, one in numbers.items()]
-    rows = [
-        [
-            Cell(text=f"{plain(way)} × {ranks}" if ranks != "1" else way),
-            Cell(text=("≤ " if one["at_most"] else "") + interval(one["throughput"])),
-            Cell(text=number(1.0) if ranks == "1" else interval(one["speedup"])),
-            Cell(text=DASH if ranks == "1" else interval(one["efficiency"], percent)),
-            Cell(text=interval(one["allreduce"], percent)),
-            Cell(text=str(one["throughput"]["n"])),
-            Cell(text=plain("; ".join(remarks(one)), 200)),
-        ]
-        for way, ranks, one in levels
-    ]
-    names = ("way × ranks", "env_steps/s", "speed-up", "efficiency", "in all-reduce", "cells", "remarks")
-    return Table(
-        columns=[Column(name=name, numeric=name not in ("way × ranks", "remarks")) for name in names],
-        rows=rows,
-        caption=(
-            "Medians over cells with their 95 % intervals; speed-up and efficiency are against one job of one rank. "
-            f"{ALLREDUCE}"
-        ),
+def _table(result: Facts) -> Table:
+    rows = [("one rank", "1", result["one"])]
+    rows += [(way, ranks, one) for way, numbers in result["ways"].items() for ranks, one in numbers.items()]
+    columns: dict[str, Callable[[tuple[str, str, Facts]], str | Cell]] = {
+        "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
+        "env_steps/s": lambda row: ("≤ " if row[2]["at_most"] else "") + interval(row[2]["throughput"]),
+        "speed-up": lambda row: number(1.0) if row[1] == "1" else interval(row[2]["speedup"]),
+        "efficiency": lambda row: DASH if row[1] == "1" else interval(row[2]["efficiency"], percent),
+        "in all-reduce": lambda row: interval(row[2]["allreduce"], percent),
+        "measurements": lambda row: str(row[2]["throughput"]["n"]),
+        "remarks": lambda row: remarks(row[2]),
+    }
+    caption = (
+        "Medians over measurements with their 95 % intervals; speed-up and efficiency are relative to one job of one "
+        f"rank. {ALLREDUCE}"
     )
+    return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
 
 
 def _curves(ways: Mapping[str, Mapping[str, Facts]], name: str) -> dict[str, dict[int, Any]]:
-    """All ways begin with the one rank that they are compared with, but Stable-Baselines3's own."""
-    found = {way: {int(ranks): one[name] for ranks, one in levels.items() if one[name]} for way, levels in ways.items()}
-    return {way: levels if way == "subproc" else {1: ITSELF, **levels} for way, levels in found.items() if levels}
+    """Way → ranks → estimate. All ways but Stable-Baselines3's own begin with the one rank they are compared with."""
+    known = {way: {int(ranks): one[name] for ranks, one in levels.items() if one[name]} for way, levels in ways.items()}
+    return {way: levels if way == "subproc" else {1: ITSELF, **levels} for way, levels in known.items() if levels}

@@ -162,7 +162,7 @@ def test_run_without_a_finished_iteration_has_a_report(tmp_path: Path, state: st
     report.make(tmp_path / "run")
     page = Page(tmp_path / "run/report/index.html")
     assert "No job has finished an episode yet" in page.text
-    assert "Nothing can be said yet" in page.text  # rather than that nothing took time
+    assert "no findings yet" in page.text  # rather than that nothing took time
 
 
 def test_robots_under_examination_have_a_report(tmp_path: Path) -> None:
@@ -323,9 +323,9 @@ def test_benchmark_has_every_figure_and_number(bench_report: report.Made) -> Non
     assert pinned["update_s"]["median"] == pytest.approx(5 / 640, rel=0.1)
 
 
-def test_benchmark_page_tells_its_story(bench_report: report.Made) -> None:
+def test_benchmark_page_has_its_facts(bench_report: report.Made) -> None:
     page = Page(bench_report.page)
-    for text in ("pool-fork-pinned × 2", "How it was measured", "cut off after 60 s", "of the bound", "A <CPU>"):
+    for text in ("pool-fork-pinned × 2", "Method", "cut off after 60 s", "of the bound", "A <CPU>"):
         assert text in page.text, text
     assert "FAIL: 1 of 2 jobs" in page.text
     assert "<hopper>" in page.text
@@ -340,10 +340,10 @@ def test_what_is_not_measured_has_no_interval_and_a_warning_is_said_once(bench_r
     text = bench_report.markdown()
     assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
     assert re.search(
-        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 cells cut off; cut off after", text
+        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after", text
     )
     assert text.count("ot to be relied on") == 1
-    assert "Witnesses of one process" in text
+    assert "Metrics of one process" in text
 
 
 def test_cells_that_are_not_counted_are_told_and_arms_keep_their_order(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_cells_that_are_not_counted_are_told_and_arms_keep_their_order(tmp_path:
             cell |= {"status": "failed", "throughput": None, "processes": [], "message": "<b>exit 1"}
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     done = report.make(root)
-    assert "2 disturbed cells left out; a hog" in done.markdown()
+    assert "2 disturbed measurements left out; a hog" in done.markdown()
     page = Page(done.page)
     assert "pool-fork at 4: nothing could be measured. <b>exit 1" in page.text
     assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
