@@ -195,31 +195,33 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 
 
 def supervisor_load(_: int) -> list[Line]:
-    """CPU and memory of the supervisor, and of its sentinel, while every slot is busy and others wait."""
+    """CPU and memory of the supervisor, and of its reaper, while every slot is busy and others wait."""
     with tempfile.TemporaryDirectory() as name, terminal() as out:
         path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity)
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
         with subprocess.Popen(command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}) as process:
             time.sleep(8)  # past start-up
             watched = psutil.Process(process.pid)
-            sentinels = [child for child in watched.children() if any("sentinel" in part for part in child.cmdline())]
-            assert len(sentinels) == 1
-            before = sum(cpu_seconds(one) for one in [watched, *sentinels])
+            reapers = [
+                child for child in watched.children() if any("orphan_reaper" in part for part in child.cmdline())
+            ]
+            assert len(reapers) == 1
+            before = sum(cpu_seconds(one) for one in [watched, *reapers])
             begun = time.perf_counter()
             time.sleep(30)
             elapsed = time.perf_counter() - begun
-            share = (sum(cpu_seconds(one) for one in [watched, *sentinels]) - before) / elapsed
-            mib = [one.memory_info().rss / 2**20 for one in [watched, *sentinels]]
+            share = (sum(cpu_seconds(one) for one in [watched, *reapers]) - before) / elapsed
+            mib = [one.memory_info().rss / 2**20 for one in [watched, *reapers]]
             process.terminate()
     return [
         Line(
-            what="supervisor with its sentinel, all slots busy, table in a terminal: share of one core",
+            what="supervisor with its reaper, all slots busy, table in a terminal: share of one core",
             measured=f"{share:.2%}",
             wanted="< 1 %",
             good=share < 0.01,
         ),
         Line(
-            what=f"supervisor resident, MiB (sentinel: {sum(mib[1:]):.0f})",
+            what=f"supervisor resident, MiB (orphan reaper: {sum(mib[1:]):.0f})",
             measured=f"{mib[0]:.0f}",
             wanted="< 80",
             good=mib[0] < 80,

@@ -1,6 +1,6 @@
-"""The plug between supervisor and whatever launches attempts.
+"""The interface between the supervisor and what launches attempts.
 
-Three verbs and an end. One conformance suite (``tests/test_executors.py``) runs over every executor.
+One conformance suite (``tests/process/test_executors.py``) runs over every executor.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Launch:
     job_id: str
     number: int
     job_dir: Path
-    """Holds ``spec.json`` and the attempt's own directory, which exists."""
+    """Holds ``spec.json`` and the directory of the attempt, which exists."""
     cpus: tuple[int, ...]
-    """Of all ranks, one after the other; likewise ``gpus``."""
+    """The CPUs of rank 0, then those of rank 1, and so on. ``gpus`` is ordered in the same way."""
     gpus: tuple[str, ...]
     threads: int
-    """Of each rank."""
+    """Per rank."""
     ranks: int = 1
-    """Processes of the attempt: all are started, or none."""
+    """Processes of the attempt. Either all of them are started or none."""
     rank_slots: tuple[RankSlot, ...] = ()
-    """Where an executor over several machines starts them; their CPUs and GPUs are chosen there."""
+    """For an executor over several machines: where the ranks start. Their CPUs and GPUs are chosen there."""
     first_rank: int = 0
-    """Of those on this machine, where the others are on other ones."""
+    """The first rank on this machine, where other ranks run on other machines."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -45,7 +45,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """An attempt that was launched. ``pid`` and ``pid_start`` (of rank 0) where it is processes of this machine."""
+    """Identifies a launched attempt. ``pid`` and ``pid_start`` are those of rank 0, for processes of this machine."""
 
     job_id: str
     number: int
@@ -55,14 +55,11 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The attempt has come to run, on another machine than ours or later than it was submitted.
-
-    Of an attempt on this machine that has a pid when it is submitted nothing of the kind is told.
-    """
+    """The attempt has started on its machine. Not sent for attempts that have a pid when they are submitted."""
 
     handle: Handle
     node: str
-    """The machine's name, for people; of several ranks on several machines, all names."""
+    """Name of the machine, for people; all names if the ranks run on several."""
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     pid: int | None
@@ -78,7 +75,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Resident memory of the attempt, of all its ranks and their descendants, seen from outside."""
+    """Resident memory of all ranks and their descendants."""
 
     handle: Handle
     rss_mib: float
@@ -86,49 +83,46 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The attempt is over and its process groups are gone; nothing more is heard of it.
-
-    ``returncode`` as in :mod:`subprocess`: negative for a signal; None where it could not be had (node lost).
-    ``oom_killed`` when the kernel's out-of-memory killer is known to have struck meanwhile.
-    ``rank`` is None where all ended well, or there was one rank only; otherwise both figures are of that rank,
-    which is the one that the attempt ended by. ``lost`` says in words why an attempt that no exit code is of has ended:
-    its machine is gone, or unfit to run it; another one may do.
-    """
+    """The attempt is over and its process groups are gone. It is the attempt's last event."""
 
     handle: Handle
     returncode: int | None
+    """As in :mod:`subprocess`: negative for a signal. None where it is not known (node lost)."""
     oom_killed: bool = False
+    """Whether the kernel is known to have killed it for want of memory."""
     rank: int | None = None
+    """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank, or on success."""
     lost: str | None = None
+    """Why there is no exit code: its machine is gone, or unfit to run it. Another machine may do."""
 
 
 Event: TypeAlias = Placed | Progressed | Sampled | Exited
 
 
 class Executor(Protocol):
-    """Launches attempts and tells what becomes of them. Called from one thread only.
+    """Launches attempts and reports their events. Called from one thread only.
 
-    The ranks of an attempt end together: when one ends otherwise than well the others are killed at once.
+    The ranks of an attempt end together: when one fails, the others are killed at once.
     """
 
     def submit(self, launch: Launch) -> Handle:
-        """Start the attempt. :raises OSError: when it could not be started; no rank of it is left then."""
+        """Start the attempt. :raises OSError: it could not be started, and no rank of it is left."""
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Everything that happened since the last call; waits up to ``timeout_s`` for the first event.
+        """All events since the last call. Waits up to ``timeout_s`` for the first one.
 
-        :raises ClusterLostError: when the machines that do the work can no longer be reached.
+        :raises ClusterLostError: the machines that do the work can no longer be reached.
         """
         ...
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        """Ask every rank of the attempt to checkpoint and leave, or with ``kill`` end them and their descendants now.
+        """Ask every rank to checkpoint and leave, or with ``kill`` kill the ranks and their descendants now.
 
-        Either way an :class:`Exited` follows. Unknown and finished handles are ignored.
+        An :class:`Exited` follows either way. Unknown and finished handles are ignored.
         """
         ...
 
     def close(self) -> None:
-        """End whatever still runs and give everything back. May be called again."""
+        """Kill everything that still runs and release all resources. May be called again."""
         ...

@@ -1,7 +1,4 @@
-"""An executor without processes, on a clock of its own: for the supervisor's tests and for simulation.
-
-``behave`` says what becomes of each launch; time passes only in :meth:`FakeExecutor.poll`.
-"""
+"""An executor without processes, with a simulated clock, for tests of the supervisor and for simulations."""
 
 from __future__ import annotations
 
@@ -20,47 +17,47 @@ ALIVE = Progress(phase="training")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """What becomes of one launch. Times are simulated seconds since the launch."""
+    """The simulated behaviour of one attempt. Times are simulated seconds since its launch."""
 
     after_s: float = 1.0
-    """Until it ends by itself; ``NEVER`` is possible."""
+    """When it ends by itself; may be ``NEVER``."""
     returncode: int | None = 0
-    """None: the node that it runs on is lost."""
+    """None: its node is lost."""
     oom_killed: bool = False
     rank: int = 0
-    """Of several, the one that it ends by when it does not end well."""
+    """The rank that fails, where it has several and does not succeed."""
     placed_after_s: float = 0.0
-    """Until it is told that it has come to run, where the launch is for another machine."""
+    """When :class:`Placed` is sent for a launch on other machines."""
     progress_every_s: float | None = None
     progress: Progress | Callable[[float], Progress] = ALIVE
-    """What it reports each time; or a function of the seconds since the launch."""
+    """What it reports, or a function of the seconds since the launch."""
     hangs_after_s: float = NEVER
-    """From then on it reports no progress."""
+    """When it stops reporting progress."""
     rss_mib: Sequence[tuple[float, float]] = ()
-    """Samples of memory: when, and how much."""
+    """Memory samples: when, and how much."""
     leaves_within_s: float = 0.0
-    """How long it takes to leave once it is asked to; ``NEVER`` when it does not listen."""
+    """How long it takes to leave when it is asked to; ``NEVER`` if it ignores that."""
     returncode_asked: int = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    fate: Behaviour
+    behaviour: Behaviour
     ranks: int
     launched: float
 
     def progress(self, now: float) -> Progress:
-        said = self.fate.progress
-        return said if isinstance(said, Progress) else said(now - self.launched)
+        progress = self.behaviour.progress
+        return progress if isinstance(progress, Progress) else progress(now - self.launched)
 
 
 @dataclass(slots=True, kw_only=True)
 class FakeExecutor:
-    """See :class:`orchestrator.executors.base.Executor`. ``now`` is the clock to give the supervisor.
+    """See :class:`orchestrator.executors.base.Executor`. Time passes only in :meth:`poll`.
 
-    :param behave: may raise an OSError for a launch that fails.
-    :param gather_s: what happens within so many seconds of the first event is told with it, at their end, as
-        executors do that listen now and then.
+    :param behave: the behaviour of each launch; may raise an OSError for a launch that fails.
+    :param gather_s: events within so many seconds after the first one are returned together with it, as by executors
+        that read their channels at intervals.
     """
 
     behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()
@@ -68,9 +65,9 @@ class FakeExecutor:
     gather_s: float = 0.0
     time_s: float = 0.0
     _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
-    """A list of handles: they report progress."""
+    """A heap of events and of lists of handles that report progress."""
     _reports: dict[float, list[Handle]] = field(default_factory=dict)
-    """By time: those launched together report together, and are one entry of the agenda."""
+    """By time: attempts launched together report together, as one entry of the agenda."""
     _alive: dict[Handle, _Attempt] = field(default_factory=dict)
     _ticket: Iterator[int] = field(default_factory=itertools.count)
 
@@ -82,14 +79,14 @@ class FakeExecutor:
         return len(self._alive)
 
     def submit(self, launch: Launch) -> Handle:
-        fate = self.behave(launch)
+        behaviour = self.behave(launch)
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
-        attempt = self._alive[handle] = _Attempt(fate=fate, ranks=launch.ranks, launched=self.time_s)
+        attempt = self._alive[handle] = _Attempt(behaviour=behaviour, ranks=launch.ranks, launched=self.time_s)
         if launch.rank_slots:
-            self._in(fate.placed_after_s, _placed(handle, launch))
-        self._in(fate.after_s, self._end(handle, fate.returncode, fate.oom_killed, fate.rank))
-        for when, rss_mib in fate.rss_mib:
+            self._in(behaviour.placed_after_s, _placed(handle, launch))
+        self._in(behaviour.after_s, self._end(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank))
+        for when, rss_mib in behaviour.rss_mib:
             self._in(when, Sampled(handle, rss_mib))
         self._report_next(handle, attempt)
         return handle
@@ -125,15 +122,15 @@ class FakeExecutor:
         return events
 
     def _report_next(self, handle: Handle, attempt: _Attempt) -> None:
-        fate = attempt.fate
-        if fate.progress_every_s is None:
+        every_s = attempt.behaviour.progress_every_s
+        if every_s is None:
             return
-        when = self.time_s + fate.progress_every_s
-        if when > attempt.launched + fate.hangs_after_s:
+        when = self.time_s + every_s
+        if when > attempt.launched + attempt.behaviour.hangs_after_s:
             return
         if when not in self._reports:
             self._reports[when] = []
-            self._in(fate.progress_every_s, self._reports[when])
+            self._in(every_s, self._reports[when])
         self._reports[when].append(handle)
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
@@ -141,7 +138,7 @@ class FakeExecutor:
         if attempt is not None and kill:
             self._in(0.0, self._end(handle, -9))
         elif attempt is not None:
-            self._in(attempt.fate.leaves_within_s, self._end(handle, int(attempt.fate.returncode_asked)))
+            self._in(attempt.behaviour.leaves_within_s, self._end(handle, int(attempt.behaviour.returncode_asked)))
 
     def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
@@ -159,8 +156,8 @@ class FakeExecutor:
 
 
 def _placed(handle: Handle, launch: Launch) -> Placed:
-    """On the first CPUs of each machine: nobody else is there."""
-    cpus = tuple(cpu for place in launch.rank_slots for cpu in range(place.cores))
-    gpus = tuple(str(gpu) for place in launch.rank_slots for gpu in range(place.gpus))
-    node = ", ".join(dict.fromkeys(place.node for place in launch.rank_slots))
+    """Placed on the first CPUs and GPUs of each machine."""
+    cpus = tuple(cpu for rank_slot in launch.rank_slots for cpu in range(rank_slot.cores))
+    gpus = tuple(str(gpu) for rank_slot in launch.rank_slots for gpu in range(rank_slot.gpus))
+    node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))
     return Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=None, pid_start=None)

@@ -1,14 +1,13 @@
-"""The sentinel: a small process that outlives its supervisor by one sweep.
+"""The orphan reaper: a small process that outlives its supervisor and kills what workers left behind.
 
-``python -I -S sentinel.py TOKEN [apart]`` reads lines from standard input. Each line is the token of an
-attempt that has ended; every process whose environment still carries it is killed. End-of-file
-means that the supervisor is gone, in whatever way: then every process with TOKEN is killed. That
-reaches what neither the parent-death signal nor the process group does: descendants of workers in
-sessions of their own, even when supervisor and worker were killed together. (Out of its reach is
-only a descendant that has both a session of its own and an environment emptied on purpose.)
+``python -I -S orphan_reaper.py TOKEN [apart]`` reads lines from standard input. Each line is the token of an attempt
+that has ended; every process whose environment still holds it is killed. End-of-file means that the supervisor is
+gone, in whatever way: then every process with TOKEN is killed. Unlike the parent-death signal and the process group,
+this reaches descendants of workers in sessions of their own, even when supervisor and worker were killed together.
+Only a descendant with a session of its own *and* an environment emptied on purpose escapes.
 
-With ``apart`` it is a child of the process that was started, which waits for it: where a supervisor that ends takes its
-own children with it (Ray's processes do), it is none of them.
+With ``apart`` it runs as a grandchild of the supervisor: some supervisors (Ray's processes) kill their children when
+they end.
 
 Started as a file, without site-packages, so that it costs a few MiB and milliseconds.
 """
@@ -21,14 +20,14 @@ import signal
 import sys
 import time
 
-# The name stands here again because this file runs without the package; a test holds them equal.
+# Repeated here because this file runs without the package; a test compares it with the original.
 VARIABLE = b"ORCHESTRATOR_TOKEN="
 GATHER_S = 0.2
-"""Ends come in bursts; one pass over /proc serves all of a burst."""
+"""Attempts often end together; one pass over /proc serves all of them."""
 
 
 def carriers(tokens: set[bytes]) -> list[int]:
-    """Pids of processes whose environment holds one of ``tokens`` or something below it (``token/…``)."""
+    """Pids of processes whose environment holds one of ``tokens``, or a token below it (``token/…``)."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and carries(int(entry), tokens)]
 
 
@@ -53,23 +52,23 @@ def carries(pid: int, tokens: set[bytes]) -> bool:
 
 
 def kill(pid: int, tokens: set[bytes]) -> None:
-    """Kill ``pid`` if it is a carrier: looked at again with a hold on it, lest the number has been given away."""
+    """Kill ``pid`` if it carries a token. A pidfd makes sure that the number has not been given to another process."""
     try:
-        hold = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # a kernel without such holds
+    except (AttributeError, OSError):  # a kernel without pidfds
         os.kill(pid, signal.SIGKILL)
         return
     try:
         if carries(pid, tokens):
-            signal.pidfd_send_signal(hold, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
-        os.close(hold)
+        os.close(pidfd)
 
 
 def sweep(tokens: set[bytes]) -> None:
-    """Kill until nothing is left: a process that forks may be a step ahead of one pass."""
+    """Kill until no carrier is left: a process that forks may escape one pass."""
     for _ in range(50):
         pids = carriers(tokens)
         if not pids:
@@ -77,7 +76,7 @@ def sweep(tokens: set[bytes]) -> None:
         for pid in pids:
             try:
                 kill(pid, tokens)
-            except OSError:  # ended by itself, or not ours to kill
+            except OSError:  # it has ended, or belongs to another user
                 continue
         time.sleep(0.02)
 

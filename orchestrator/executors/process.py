@@ -1,4 +1,4 @@
-"""One rank of an attempt as a process of this machine: how it is started, listened to, measured and ended."""
+"""One rank of an attempt as a process of this machine: start it, read its progress, measure it, and end it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
-"""Read at a time: a worker that floods its channel does not keep us from the others."""
+"""Most chunks read at a time, so that a worker that floods its channel does not hold up the others."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkerProcess:
-    """A started worker. Its pid is certainly its own until :meth:`reap`."""
+    """A started worker. Until :meth:`reap`, its pid cannot belong to another process."""
 
     rank: int
     popen: subprocess.Popen[bytes]
     pid_start: float | None
     channel: socket.socket
     pidfd: int | None
-    """Readable once the process has ended; None on kernels and in sandboxes without."""
+    """Readable once the process has ended; None where the kernel or sandbox has no pidfds."""
     token: str
     partial: bytes = b""
 
@@ -52,21 +52,21 @@ class WorkerProcess:
         return self.popen.pid
 
     def ask_to_leave(self) -> None:
-        # Not Popen.send_signal, which may reap on the way.
+        # Not Popen.send_signal, which may reap the process.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """The whole process group."""
+        """Kill the whole process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def read(self) -> tuple[list[Progress], bool]:
-        """What the worker has said meanwhile, and whether it may say more.
+        """New progress, and whether the channel is still open.
 
-        A line that is not a record is left aside: descendants may have inherited the socket.
+        Lines that are no progress record are ignored: descendants may have inherited the socket.
         """
-        said: list[Progress] = []
+        records: list[Progress] = []
         for _ in range(MAX_CHUNKS):
             try:
                 chunk = self.channel.recv(CHUNK)
@@ -75,22 +75,21 @@ class WorkerProcess:
             except OSError:
                 chunk = b""
             if not chunk:
-                return said, False
+                return records, False
             *lines, self.partial = (self.partial + chunk).split(b"\n")
             self.partial = self.partial[:CHUNK]
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    said.append(Progress.from_line(line))
-        return said, True
+                    records.append(Progress.from_line(line))
+        return records, True
 
     def has_ended(self) -> bool:
         return has_ended(self.pid)
 
     def reap(self) -> int | None:
-        """Wait for the end, end the process group, give everything back. Returns the exit code.
+        """Wait for the end, kill the rest of the process group, and close everything. Returns the exit code.
 
-        None where it cannot be had: something else in this program waits for children, or ignores
-        SIGCHLD, and was faster.
+        None if other code in this process waits for children or ignores SIGCHLD, and was faster.
         """
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -98,7 +97,7 @@ class WorkerProcess:
             returncode = None
             self.popen.wait()
         else:
-            # While the leader is a zombie its pid cannot be given away: the group is certainly ours.
+            # While the leader is a zombie its pid is not reused: no other group can be hit.
             self.kill()
             returncode = self.popen.wait()
         self._close()
@@ -113,9 +112,9 @@ class WorkerProcess:
 def start(
     command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str | None]
 ) -> WorkerProcess:
-    """Start a worker on its own cores, in its own session, its output in a log of its own.
+    """Start a worker on its own cores, in its own session, with its output in a log file.
 
-    :raises OSError: when it could not be started; nothing is left of it then.
+    :raises OSError: it could not be started, and nothing of it is left.
     """
     ours, theirs = socket.socketpair()
     popen: subprocess.Popen[bytes] | None = None
@@ -130,7 +129,7 @@ def start(
                 pass_fds=[theirs.fileno()],
                 env=worker_environment(launch, rank, channel=theirs.fileno(), token=token, added=added),
             )
-        # Before the new process has run a line of Python: it starts, imports and trains on its own cores.
+        # Before the new process has run a line of Python, so that it also imports on its own cores.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
         ours.setblocking(False)
@@ -150,17 +149,17 @@ def start(
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child of ours is over; it is left to be reaped."""
+    """Whether a child of this process has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:  # something else in this program waits for children, and was faster
+    except ChildProcessError:  # other code in this process has reaped it
         return True
 
 
 def end_group(popen: subprocess.Popen[bytes]) -> int:
-    """Kill what is left of the process group that ``popen`` leads, and reap it. Returns the exit code, also again."""
+    """Kill the process group that ``popen`` leads, and reap ``popen``. Returns the exit code. May be called again."""
     if popen.returncode is None:
-        # Before it is reaped: a zombie leads its group, so that the number cannot be another's.
+        # Before it is reaped: until then its pid is not reused.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(popen.pid, signal.SIGKILL)
         popen.wait()
@@ -170,19 +169,19 @@ def end_group(popen: subprocess.Popen[bytes]) -> int:
 def worker_environment(
     launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Our environment, with the thread budget and the accelerators of this rank, and its place among the others.
+    """The environment of this process, with the thread budget, the GPUs and the number of a rank.
 
-    Whatever has made us one of several says nothing about our workers.
+    Variables that describe this process as a rank of something else are removed.
 
-    :param added: put in last; None: taken out.
+    :param added: set last; None removes a variable.
     """
     variables: dict[str, str | None] = {
         **{name: value for name, value in os.environ.items() if name not in DISTRIBUTED_VARIABLES},
-        **(_place(rank, launch.ranks) if launch.ranks > 1 else {}),
+        **(_rank_variables(rank, launch.ranks) if launch.ranks > 1 else {}),
         **worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
-        # Environments that walk through a set of strings would otherwise differ from attempt to attempt.
+        # Environments that iterate over a set of strings would otherwise differ between attempts.
         "PYTHONHASHSEED": "0",
         CHANNEL_VARIABLE: str(channel),
         TOKEN_VARIABLE: token,
@@ -192,13 +191,13 @@ def worker_environment(
     return {name: value for name, value in variables.items() if value is not None}
 
 
-def _place(rank: int, ranks: int) -> dict[str, str]:
-    """Under the names of PyTorch's launchers. Without an address: the ranks meet in the attempt's directory."""
+def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
+    """With the names of PyTorch's launchers. There is no address: the ranks meet in the attempt's directory."""
     return {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(ranks), LOCAL_RANK_VARIABLE: str(rank)}
 
 
 def package_path() -> dict[str, str]:
-    """PYTHONPATH for a child, where the package is not installed: it is found where we found it."""
+    """PYTHONPATH for a child process, where this package is not installed."""
     parent = _parent_of_package()
     if parent is None:
         return {}
@@ -214,20 +213,20 @@ def _parent_of_package() -> str | None:
 def resident_mib(pid: int) -> float:
     """Resident memory of ``pid`` and its descendants in MiB; 0 when it is gone.
 
-    What forked processes share is counted once: of several, each counts with its proportional share.
+    Memory that several processes share is counted once, as the sum of their proportional shares.
     """
     pids = with_descendants(pid)
     return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
 
 
 def with_descendants(pid: int) -> list[int]:
-    """``pid``, and every process that it or one of these has started and that still is."""
+    """``pid`` and all of its descendants that still run."""
     pids = [pid]
-    for one in pids:  # grows meanwhile
+    for parent in pids:  # grows during the loop
         try:
-            for task in os.listdir(f"/proc/{one}/task"):
-                pids += map(int, _content(f"/proc/{one}/task/{task}/children").split())
-        except OSError:  # ended meanwhile, or a kernel that does not list children
+            for task in os.listdir(f"/proc/{parent}/task"):
+                pids += map(int, _content(f"/proc/{parent}/task/{task}/children").split())
+        except OSError:  # it has ended, or the kernel does not list children
             continue
     return pids
 

@@ -1,6 +1,6 @@
-"""The processes of one attempt, a rank each: started all or none, ended together, with one end for all of them.
+"""The processes of one attempt, one per rank: all are started or none, they end together, and one exit counts.
 
-An attempt of one process is a gang of one.
+An attempt with one process is a group of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.executors.process import WorkerProcess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How one rank ended; the figures as in :class:`Exited`."""
+    """How one rank ended; the fields are those of :class:`Exited`."""
 
     rank: int
     returncode: int | None
@@ -29,14 +29,14 @@ class RankExit:
     lost: str | None = None
 
     @property
-    def weight(self) -> int:
-        """How much it says about why the attempt ended. From :data:`FAILED` on the others are not waited for."""
+    def severity(self) -> int:
+        """The most severe exit of a group is taken for its cause. From :data:`FAILED` on the other ranks are killed."""
         if self.lost is not None:
             return FAILED + 1
         match self.returncode:
             case ExitCode.SUCCEEDED:
                 return 0
-            case ExitCode.INTERRUPTED | None:  # all leave together: another may be writing what they leave behind
+            case ExitCode.INTERRUPTED | None:  # ranks that leave on request may still be writing a checkpoint
                 return 1
             case ExitCode.RANK_LOST:
                 return FAILED
@@ -46,12 +46,12 @@ class RankExit:
 
 FAILED = 2
 CAUSE_WITHIN_S = 1.0
-"""For the rank that another has lost to be found dead by itself: what it died of says more than that it is lost. A
-killed process may give its memory back for a while, and only then be over, when others have noticed long ago."""
+"""How long to wait, when ranks report that they lost another one, for that one to be found dead: its exit is the cause.
+A killed process may take a while to free its memory before it is over, and other ranks notice earlier."""
 
 
 class Member(Protocol):
-    """A rank, or some that share a fate, that runs."""
+    """A running rank, or several that can only be ended together."""
 
     def ask_to_leave(self) -> None: ...
 
@@ -63,21 +63,21 @@ Rank = TypeVar("Rank", bound=Member)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RankGroup(Generic[Rank]):
-    """The ranks of an attempt that still run, and the end that the attempt will have."""
+    """The running ranks of an attempt, and the exit that the attempt will have."""
 
     handle: Handle
     ranks: int
     running: list[Rank]
-    _end: RankExit | None = None
-    """Of those so far the one that says most; of equals the first."""
+    _cause: RankExit | None = None
+    """The most severe exit so far; the first one of equals."""
     rest_killed: bool = False
-    """Whether we have ended what still runs, because of one that had failed."""
+    """Whether the running ranks were killed because another one had failed."""
     _kill_at: float | None = None
-    """By the monotonic clock: when what still runs is ended, where some have lost others that may be dying."""
+    """When the running ranks are killed (monotonic seconds), if ranks have lost others that may be dying."""
 
     @property
-    def waits(self) -> bool:
-        """Whether :meth:`settle` is to be called even if no further rank ends."""
+    def waits_for_cause(self) -> bool:
+        """Whether :meth:`settle` must be called even if no further rank ends."""
         return self._kill_at is not None and not self.rest_killed
 
     def ask_to_leave(self) -> None:
@@ -88,41 +88,40 @@ class RankGroup(Generic[Rank]):
         for worker in self.running:
             worker.kill()
 
-    def note(self, end: RankExit) -> None:
-        """Take account of a rank that is over. What we killed ourselves because of another's end says nothing."""
-        if self.rest_killed and end.returncode == -signal.SIGKILL:
+    def note(self, exit_: RankExit) -> None:
+        """Take account of a rank that is over, unless it was killed here because another one had failed."""
+        if self.rest_killed and exit_.returncode == -signal.SIGKILL:
             return
-        if self._end is None or end.weight > self._end.weight:
-            self._end = end
+        if self._cause is None or exit_.severity > self._cause.severity:
+            self._cause = exit_
 
     def settle(self) -> Exited | None:
-        """The end of the attempt, when no rank runs any more; otherwise, when one has failed, the others are killed.
+        """The exit of the attempt when no rank runs any more. Kills the running ranks when another one has failed.
 
-        To be called when every end that is known has been noted: of several at once the cause is told from the
-        consequences.
+        To be called after :meth:`note` of every rank known to be over, so that the cause is told from consequences.
         """
         if not self.running:
             return self._exited()
-        if self._end is not None and self._end.weight >= FAILED:
+        if self._cause is not None and self._cause.severity >= FAILED:
             now = time.monotonic()
             if self._kill_at is None:
                 self._kill_at = now + CAUSE_WITHIN_S
-            if self._end.weight > FAILED or now >= self._kill_at:
+            if self._cause.severity > FAILED or now >= self._kill_at:
                 self.rest_killed = True
                 self.kill()
         return None
 
     def _exited(self) -> Exited:
-        end = self._end
-        if end is None or end.returncode == ExitCode.SUCCEEDED:
+        cause = self._cause
+        if cause is None or cause.returncode == ExitCode.SUCCEEDED:
             return Exited(self.handle, ExitCode.SUCCEEDED)
-        # Where exit codes cannot be had the records speak, and that of rank 0 says whether it was done.
-        rank = 0 if end.returncode is None else end.rank
-        return Exited(self.handle, end.returncode, end.oom_killed, rank if self.ranks > 1 else None, end.lost)
+        # Without an exit code the exit record decides, and rank 0's says whether the training was done.
+        rank = 0 if cause.returncode is None else cause.rank
+        return Exited(self.handle, cause.returncode, cause.oom_killed, rank if self.ranks > 1 else None, cause.lost)
 
 
 def new_secret() -> str:
-    """For the ranks of one attempt: 256 random bits."""
+    """A secret shared by the ranks of one attempt: 256 random bits."""
     return secrets.token_hex(32)
 
 
@@ -131,16 +130,16 @@ def start(
 ) -> RankGroup[WorkerProcess]:
     """Start every rank of an attempt.
 
-    :param token: of the attempt; of several ranks each has one of its own below it.
-    :raises OSError: when one could not be started; nothing is left of the others then.
+    :param token: of the attempt; with several ranks each has a token below it.
+    :raises OSError: a rank could not be started, and none is left.
     """
     started: list[WorkerProcess] = []
     if launch.ranks > 1:
         added = {RANKS_SECRET_VARIABLE: new_secret(), **added}
     try:
         for rank in range(launch.ranks):
-            its_token = f"{token}/{rank}" if launch.ranks > 1 else token
-            started.append(process.start(command, launch, rank, token=its_token, added=added))
+            rank_token = f"{token}/{rank}" if launch.ranks > 1 else token
+            started.append(process.start(command, launch, rank, token=rank_token, added=added))
     except BaseException:
         for worker in started:
             worker.kill()

@@ -44,7 +44,7 @@ def make_launch(root: Path, job_id: str, orders: Iterable[Order] = (), number: i
     return Launch(job_id=job_id, number=number, job_dir=job_dir, **values | changes)
 
 
-def make_gang(root: Path, job_id: str, *orders: Iterable[Order], **changes: Any) -> Launch:
+def make_rank_group(root: Path, job_id: str, *orders: Iterable[Order], **changes: Any) -> Launch:
     """A launch of as many ranks as there are ``orders``; each may use every CPU, unless ``cpus`` says otherwise."""
     cpus = tuple(os.sched_getaffinity(0)) * len(orders)
     launch = make_launch(root, job_id, **{"cpus": cpus, "ranks": len(orders)} | changes)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from executor_helpers import PUPPET, Order, events_until, make_gang, make_launch, until_exit, until_heard
+from executor_helpers import PUPPET, Order, events_until, make_launch, make_rank_group, until_exit, until_heard
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
@@ -65,7 +65,7 @@ class LocalStage:
         orders = [self._orders(script, rank, len(scripts)) for rank, script in enumerate(scripts)]
         if len(orders) == 1:
             return make_launch(self._root, job_id, orders[0])
-        return make_gang(self._root, job_id, *orders)
+        return make_rank_group(self._root, job_id, *orders)
 
     def until_asked(self, job_id: str) -> list[Event]:
         note = self._root / job_id / "asked-0"
@@ -106,7 +106,7 @@ class FakeStage:
         )
         if len(scripts) == 1:
             return make_launch(self._root, job_id)
-        return make_gang(self._root, job_id, *([] for _ in scripts))
+        return make_rank_group(self._root, job_id, *([] for _ in scripts))
 
     def until_asked(self, job_id: str) -> list[Event]:
         """At once: nothing lies between."""

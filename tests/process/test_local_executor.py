@@ -183,7 +183,7 @@ def test_two_hundred_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: P
             assert until_exit(executor, handle)[handle].returncode == 0
         assert not children("true")
     assert descriptors() == before
-    assert not children("sentinel")
+    assert not children("orphan_reaper")
 
 
 def test_two_hundred_executors_leak_nothing_either(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_an_out_of_memory_kill_explains_as_many_ends_as_there_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 5}
-    monkeypatch.setattr(local_module.machine, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
         handles = [executor.submit(make_launch(tmp_path, f"j{number}", ASLEEP)) for number in range(2)]
@@ -318,14 +318,14 @@ command = PUPPET if sys.argv[4] == "puppet" else (sys.executable, "-S", "-c", sy
 executor = LocalExecutor(worker_command=command)
 handles = [executor.submit(make_launch(Path(sys.argv[3]), f"j{number}", ASLEEP_FAMILY)) for number in range(3)]
 until_heard(executor, *handles)
-print(executor._sentinel._popen.pid, *(handle.pid for handle in handles), flush=True)
+print(executor._reaper._popen.pid, *(handle.pid for handle in handles), flush=True)
 while True:
     executor.poll(10.0)
 """
 
 
 def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Popen[str], int, list[int]]:
-    """A supervisor of three workers; the pids of its sentinel and of the workers."""
+    """A supervisor of three workers; the pids of its reaper and of the workers."""
     command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(root), worker]
     supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert supervisor.stdout is not None
@@ -352,7 +352,7 @@ def test_when_the_supervisor_is_killed_nothing_survives(tmp_path: Path, also: st
     await_gone(pids)
 
 
-def test_when_the_terminal_signals_everybody_the_sentinel_still_does_its_duty(tmp_path: Path) -> None:
+def test_when_the_terminal_signals_everybody_the_reaper_still_does_its_duty(tmp_path: Path) -> None:
     supervisor, guard, workers = start_supervisor(tmp_path)
     with supervisor:
         pids = [guard, *workers, *descendants(tmp_path)]
@@ -366,14 +366,14 @@ def test_when_the_terminal_signals_everybody_the_sentinel_still_does_its_duty(tm
 LIFELINE = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-from orchestrator.worker import lifeline
+from orchestrator.worker.runtime import lifeline
 from orchestrator.core.messages import Progress
 lifeline.attach().send(Progress(phase="starting").to_line())
 time.sleep(600)
 """
 
 
-def test_when_supervisor_and_sentinel_are_killed_together_workers_end_by_themselves(tmp_path: Path) -> None:
+def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(tmp_path: Path) -> None:
     supervisor, guard, workers = start_supervisor(tmp_path, LIFELINE)
     with supervisor:
         os.kill(guard, signal.SIGKILL)
@@ -383,35 +383,35 @@ def test_when_supervisor_and_sentinel_are_killed_together_workers_end_by_themsel
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_without_a_working_sentinel_everything_else_still_works(
+def test_without_a_working_reaper_everything_else_still_works(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_module, "SENTINEL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(local_module, "REAPER_PATIENCE_S", 0.2)
     before = descriptors()
     with local(worker_command=("/bin/true",)) as executor:
         executor.submit(make_launch(tmp_path, "first"))
-        assert executor._sentinel is not None
-        guard = executor._sentinel._popen.pid
+        assert executor._reaper is not None
+        guard = executor._reaper._popen.pid
         os.kill(guard, number)
         if number == signal.SIGKILL:
             os.waitid(os.P_PID, guard, os.WEXITED | os.WNOWAIT)
         handles = [executor.submit(make_launch(tmp_path, f"j{index}")) for index in range(5)]
         assert until_exit(executor, *handles).keys() >= set(handles)
         for index in range(2000):  # more than a pipe that nobody reads can hold
-            executor._sentinel.sweep(f"{index:0100}")
-        assert (executor._sentinel._popen.pid != guard) == (number == signal.SIGKILL), "a dead one is replaced"
+            executor._reaper.sweep(f"{index:0100}")
+        assert (executor._reaper._popen.pid != guard) == (number == signal.SIGKILL), "a dead one is replaced"
     assert descriptors() == before
-    assert not children("sentinel.py")
+    assert not children("orphan_reaper.py")
 
 
-# -- the sentinel by itself
+# -- the reaper by itself
 
 
-def test_the_sentinel_looks_for_the_variable_that_workers_have() -> None:
+def test_the_reaper_looks_for_the_variable_that_workers_have() -> None:
     assert orphan_reaper.VARIABLE.decode() == f"{TOKEN_VARIABLE}="
 
 
-def test_the_sentinel_tells_its_own_from_others() -> None:
+def test_the_reaper_tells_its_own_from_others() -> None:
     def sleeper(**environment: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "600"], env=environment)
 
@@ -436,9 +436,9 @@ def test_the_sentinel_tells_its_own_from_others() -> None:
             one.wait()
 
 
-def test_the_sentinel_imports_little() -> None:
+def test_the_reaper_imports_little() -> None:
     """It starts with every supervisor, and stays beside it."""
-    code = "import sys; sys.path[:0] = [sys.argv[1]]; import sentinel; print(*sys.modules)"
+    code = "import sys; sys.path[:0] = [sys.argv[1]]; import orphan_reaper; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(orphan_reaper.__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"subprocess", "pathlib", "re", "json", "socket", "threading"} & set(done.stdout.split())

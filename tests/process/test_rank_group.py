@@ -19,8 +19,8 @@ from executor_helpers import (
     events_until,
     family,
     local,
-    make_gang,
     make_launch,
+    make_rank_group,
     until_exit,
     until_heard,
 )
@@ -60,7 +60,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]
     first, last = (cpus[0],), (cpus[-1],)
     changes: dict[str, Any] = {"cpus": first + last + first, "gpus": ("A", "B", "C"), "threads": 2, "number": 4}
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", *[[("look", None)]] * 3, **changes))
+        handle = executor.submit(make_rank_group(tmp_path, "a", *[[("look", None)]] * 3, **changes))
         assert until_exit(executor, handle)[handle] == Exited(handle, 0)
     found = [json.loads((tmp_path / "a" / name).read_text()) for name in ("seen.json", "seen-1.json", "seen-2.json")]
     assert int(found[0]["pid"]) == handle.pid
@@ -100,7 +100,7 @@ def test_a_single_worker_is_not_one_of_several_whatever_its_supervisor_is(
 def test_every_rank_has_a_log_of_its_own(tmp_path: Path) -> None:
     program = "import os; print('I am', os.environ['RANK'])"
     with local(worker_command=(sys.executable, "-S", "-c", program)) as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", [], []))
+        handle = executor.submit(make_rank_group(tmp_path, "a", [], []))
         until_exit(executor, handle)
     attempt = AttemptPaths(tmp_path / "a/attempts/0")
     assert [attempt.log_of(rank).read_text() for rank in range(2)] == ["I am 0\n", "I am 1\n"]
@@ -126,9 +126,9 @@ def test_when_a_rank_cannot_be_started_none_is(tmp_path: Path, cannot: int) -> N
         executor.submit(make_launch(tmp_path, "other", ASLEEP))
         before = descriptors()
         with pytest.raises(OSError, match="Invalid argument"):
-            executor.submit(make_gang(tmp_path, "a", *[DEAF] * 3, cpus=tuple(cpus)))
+            executor.submit(make_rank_group(tmp_path, "a", *[DEAF] * 3, cpus=tuple(cpus)))
         assert descriptors() == before
-        assert len(executor._gangs) == 1
+        assert len(executor._groups) == 1
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in children]
         assert all(commands), "a zombie is left"
@@ -149,7 +149,7 @@ def test_what_a_rank_has_left_behind_when_another_cannot_be_started_is_swept(
     monkeypatch.setattr(process, "start", second_fails)
     with local() as executor:
         with pytest.raises(OSError, match="no more processes"):
-            executor.submit(make_gang(tmp_path, "a", family(0), []))
+            executor.submit(make_rank_group(tmp_path, "a", family(0), []))
         await_gone(map(int, await_files(tmp_path / "a/child-0", tmp_path / "a/daemon-0")))
 
 
@@ -163,7 +163,7 @@ def test_when_a_rank_ends_nothing_of_the_others_is_left(tmp_path: Path, how: str
     last: Order = ("exit", 3) if how == "exits" else ("die", int(signal.SIGKILL))
     orders[rank] = family(rank, [*(("await", f"daemon-{other}") for other in range(3)), last])
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", *orders))
+        handle = executor.submit(make_rank_group(tmp_path, "a", *orders))
         pids = of_family(tmp_path / "a", 3)
         code = 3 if how == "exits" else -signal.SIGKILL
         assert until_exit(executor, handle)[handle] == Exited(handle, code, rank=rank)
@@ -179,8 +179,8 @@ def await_zombie(pid: int) -> None:
 )
 def test_of_ranks_that_ended_together_the_cause_is_told_from_its_consequences(tmp_path: Path, cause: Order) -> None:
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", [("exit", LOST)], [("exit", LOST)], [cause]))
-        for worker in executor._gangs[handle].running:
+        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], [("exit", LOST)], [cause]))
+        for worker in executor._groups[handle].running:
             await_zombie(worker.pid)
         code = cause[1] if cause[0] == "exit" else -cause[1]
         assert until_exit(executor, handle)[handle] == Exited(handle, code, rank=2)
@@ -188,14 +188,14 @@ def test_of_ranks_that_ended_together_the_cause_is_told_from_its_consequences(tm
 
 def test_ranks_that_all_lost_each_other_say_so(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", [("exit", LOST)], DEAF))
+        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], DEAF))
         assert until_exit(executor, handle)[handle] == Exited(handle, LOST, rank=0)
 
 
 def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_before(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", [("exit", LOST)], [("await", "go"), ("die", 9)]))
-        await_zombie(executor._gangs[handle].running[0].pid)
+        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], [("await", "go"), ("die", 9)]))
+        await_zombie(executor._groups[handle].running[0].pid)
         assert not [event for event in executor.poll(0.0) if isinstance(event, Exited)]
         (tmp_path / "a/go").touch()
         assert until_exit(executor, handle)[handle] == Exited(handle, -9, rank=1)
@@ -204,8 +204,8 @@ def test_a_rank_that_dies_slowly_is_the_cause_although_another_has_lost_it_befor
 def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_path: Path) -> None:
     saves: list[Order] = [("note", "saving"), ("await", "go"), ("note", "saved"), ("exit", 11)]
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", saves, [("await", "saving"), ("exit", 11)]))
-        gone = executor._gangs[handle].running[1].pid
+        handle = executor.submit(make_rank_group(tmp_path, "a", saves, [("await", "saving"), ("exit", 11)]))
+        gone = executor._groups[handle].running[1].pid
         await_zombie(gone)
         assert not [event for event in executor.poll(0.0) if isinstance(event, Exited)]
         await_gone([gone])
@@ -217,36 +217,36 @@ def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_p
 def test_without_pidfds_ends_of_ranks_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", DEAF, [("exit", 3)], DEAF))
+        handle = executor.submit(make_rank_group(tmp_path, "a", DEAF, [("exit", 3)], DEAF))
         assert until_exit(executor, handle)[handle] == Exited(handle, 3, rank=1)
 
 
 def test_where_exit_codes_cannot_be_had_rank_0_has_the_word(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", [("exit", 0)], [("exit", 0)]))
-        for worker in executor._gangs[handle].running:
+        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", 0)], [("exit", 0)]))
+        for worker in executor._groups[handle].running:
             os.waitpid(worker.pid, 0)
         assert until_exit(executor, handle)[handle] == Exited(handle, None, rank=0)
 
 
 def test_an_attempt_that_fails_leaves_other_attempts_alone(tmp_path: Path) -> None:
     with local() as executor:
-        one = executor.submit(make_gang(tmp_path, "one", DEAF, [("await", "go"), ("exit", 1)]))
-        other = executor.submit(make_gang(tmp_path, "one0", DEAF, DEAF))
+        one = executor.submit(make_rank_group(tmp_path, "one", DEAF, [("await", "go"), ("exit", 1)]))
+        other = executor.submit(make_rank_group(tmp_path, "one0", DEAF, DEAF))
         until_heard(executor, other)
         (tmp_path / "one/go").touch()
         until_exit(executor, one)
-        assert [worker.has_ended() for worker in executor._gangs[other].running] == [False, False]
+        assert [worker.has_ended() for worker in executor._groups[other].running] == [False, False]
 
 
 def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 5}
-    monkeypatch.setattr(local_module.machine, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", DEAF, [("await", "go"), ("die", 9)], DEAF))
+        handle = executor.submit(make_rank_group(tmp_path, "a", DEAF, [("await", "go"), ("die", 9)], DEAF))
         other = executor.submit(make_launch(tmp_path, "other", DEAF))
         executor.poll(0.0)
         kills["count"] = 7  # of the other's family, say: for two ranks that we kill ourselves it is no explanation
@@ -261,7 +261,7 @@ def test_memory_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     large: list[Order] = [("allocate", 100), ("note", "large"), ("sleep", None)]
     first: list[Order] = [("allocate", 100), ("await", "large"), *ASLEEP]
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", first, large))
+        handle = executor.submit(make_rank_group(tmp_path, "a", first, large))
         until_heard(executor, handle)
         samples = events_until(executor, lambda events: any(isinstance(event, Sampled) for event in events))
     sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
@@ -270,15 +270,15 @@ def test_memory_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_rank_that_floods_its_channel_keeps_nobody_from_rank_0(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_gang(tmp_path, "a", ASLEEP, [("flood", 10**9)]))
+        handle = executor.submit(make_rank_group(tmp_path, "a", ASLEEP, [("flood", 10**9)]))
         heard = until_heard(executor, handle)
         assert {event.handle for event in heard if isinstance(event, Progressed)} == {handle}
 
 
-# -- the end of a gang, in values
+# -- the exit of a group, in values
 
 
-def gang(ranks: int) -> RankGroup:
+def rank_group(ranks: int) -> RankGroup:
     return RankGroup(handle=Handle("a", 0, 1, 1.0), ranks=ranks, running=[])
 
 
@@ -302,7 +302,7 @@ def gang(ranks: int) -> RankGroup:
 def test_the_end_that_says_most_counts_and_of_equals_the_first(
     codes: list[int | None], code: int | None, rank: int | None
 ) -> None:
-    one = gang(len(codes))
+    one = rank_group(len(codes))
     for number, returncode in enumerate(codes):
         one.note(RankExit(rank=number, returncode=returncode))
     assert one.settle() == Exited(one.handle, code, rank=rank)
@@ -310,7 +310,7 @@ def test_the_end_that_says_most_counts_and_of_equals_the_first(
 
 @pytest.mark.parametrize("code", [0, 1, 11, LOST, -9, None])
 def test_of_one_rank_nothing_is_named(code: int | None) -> None:
-    one = gang(1)
+    one = rank_group(1)
     one.note(RankExit(rank=0, returncode=code))
     assert one.settle() == Exited(one.handle, code)
 
@@ -321,21 +321,21 @@ SUPERVISOR = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
-from executor_helpers import PUPPET, family, make_gang, until_heard
+from executor_helpers import PUPPET, family, make_rank_group, until_heard
 from orchestrator.executors.local import LocalExecutor
 command = PUPPET if sys.argv[4] == "puppet" else (sys.executable, "-S", "-c", sys.argv[4])
 executor = LocalExecutor(worker_command=command)
-handle = executor.submit(make_gang(Path(sys.argv[3]), "a", *map(family, range(3))))
+handle = executor.submit(make_rank_group(Path(sys.argv[3]), "a", *map(family, range(3))))
 until_heard(executor, handle)
-ranks = executor._gangs[handle].running
-print(executor._sentinel._popen.pid, *(rank.pid for rank in ranks), flush=True)
+ranks = executor._groups[handle].running
+print(executor._reaper._popen.pid, *(rank.pid for rank in ranks), flush=True)
 while True:
     executor.poll(10.0)
 """
 
 
 def start_supervisor(root: Path, worker: str = "puppet") -> tuple[subprocess.Popen[str], int, list[int]]:
-    """A supervisor of one attempt of three ranks; the pids of its sentinel and of the ranks."""
+    """A supervisor of one attempt of three ranks; the pids of its reaper and of the ranks."""
     command = [sys.executable, "-c", SUPERVISOR, str(REPOSITORY), str(REPOSITORY / "tests/helpers"), str(root), worker]
     supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert supervisor.stdout is not None
@@ -360,7 +360,7 @@ def test_when_the_supervisor_is_killed_no_rank_survives(tmp_path: Path, also: st
 LIFELINE = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-from orchestrator.worker import lifeline
+from orchestrator.worker.runtime import lifeline
 from orchestrator.core.messages import Progress
 channel = lifeline.attach()
 if os.environ["RANK"] == "0":
@@ -369,7 +369,7 @@ time.sleep(600)
 """
 
 
-def test_when_supervisor_and_sentinel_are_killed_together_every_rank_ends_by_itself(tmp_path: Path) -> None:
+def test_when_supervisor_and_reaper_are_killed_together_every_rank_ends_by_itself(tmp_path: Path) -> None:
     supervisor, guard, ranks = start_supervisor(tmp_path, LIFELINE)
     with supervisor:
         os.kill(guard, signal.SIGKILL)

@@ -123,7 +123,7 @@ def train_killing(paths: JobPaths, kills: int, undisturbed: Trained) -> tuple[in
     with local_executor() as executor:
         for number in itertools.count():
             handle = executor.submit(launch(paths, number))
-            ranks = executor._gangs[handle].running
+            ranks = executor._groups[handle].running
             # Of the process itself it cannot be read at once: its environment may not be there yet.
             pids, token = [one.pid for one in ranks], f"ORCHESTRATOR_TOKEN={executor._token}".encode()
             victim = dice.randrange(len(pids))

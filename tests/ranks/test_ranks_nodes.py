@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from executor_helpers import PUPPET, Order, make_gang, until_exit
+from executor_helpers import PUPPET, Order, make_rank_group, until_exit
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.executors.ray import node_attempt
@@ -34,7 +34,7 @@ def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
 def seen(root: Path, executor: RayExecutor, job_id: str) -> list[dict[str, str]]:
     """The environment of each of two ranks, on a node each."""
     rank_slots = tuple(RankSlot(node=node.node_id, cores=3) for node in executor.nodes.all[:2])
-    launch = dataclasses.replace(make_gang(root, job_id, LOOK, LOOK), cpus=(), rank_slots=rank_slots)
+    launch = dataclasses.replace(make_rank_group(root, job_id, LOOK, LOOK), cpus=(), rank_slots=rank_slots)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle].returncode == 0
     return [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]

@@ -23,7 +23,7 @@ from executor_helpers import (
     await_gone,
     events_until,
     family,
-    make_gang,
+    make_rank_group,
     make_launch,
     until_exit,
     until_heard,
@@ -230,7 +230,7 @@ def over_two_nodes(
     """
     node_ids = node_ids or [node.node_id for node in nodes.all[:2]]
     rank_slots = tuple(RankSlot(node=node, cores=3) for node in node_ids)
-    return dataclasses.replace(make_gang(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
+    return dataclasses.replace(make_rank_group(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
 
 
 def test_ranks_over_nodes_know_each_other_and_where_to_meet(tmp_path: Path, executor: RayExecutor) -> None:

@@ -13,7 +13,7 @@ import pytest
 import ranks_helpers as helpers
 import torch
 import torch.distributed as dist
-from executor_helpers import local, make_gang, until_exit
+from executor_helpers import local, make_rank_group, until_exit
 from ranks_intruder import Code
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
@@ -105,7 +105,7 @@ def test_ranks_of_one_attempt_are_given_a_secret_of_their_own(tmp_path: Path, mo
     secrets = []
     with local() as executor:
         for job_id in ("a", "b"):
-            launch = make_gang(tmp_path, job_id, [("look", None)], [("look", None)])
+            launch = make_rank_group(tmp_path, job_id, [("look", None)], [("look", None)])
             until_exit(executor, executor.submit(launch))
             ranks = [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]
             secrets.append({rank[RANKS_SECRET_VARIABLE] for rank in ranks})

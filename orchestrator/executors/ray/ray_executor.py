@@ -265,7 +265,7 @@ class RayExecutor:
             exited = attempt.settle()
             if exited is not None:
                 self._end(attempt, exited)
-            elif attempt.tasks.waits:
+            elif attempt.tasks.waits_for_cause:
                 self._unsettled[attempt] = None
 
     def _apply(self, receiver: Receiver, chunk: Chunk) -> None:
