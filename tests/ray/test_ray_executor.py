@@ -23,8 +23,8 @@ from executor_helpers import (
     await_gone,
     events_until,
     family,
-    make_rank_group,
     make_launch,
+    make_rank_group,
     until_exit,
     until_heard,
 )
