@@ -13,10 +13,9 @@ from orchestrator.bench.measurement import Measurement
 from orchestrator.bench.workload import Work
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
-from orchestrator.core.procfs import text_of
 from orchestrator.machine import provenance
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.topology import Machine
+from orchestrator.machine.topology import Machine, cpu_model
 
 FORMAT = 1
 PROCESS_MIB = 400
@@ -88,7 +87,7 @@ def order(baselines: Sequence[str], levels: Sequence[int], repeats: int, seed: i
 
 def machine_facts(machine: Machine) -> dict[str, Any]:
     return {
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "cpus": [cpu.index for cpu in machine.cpus],
         "physical_cores": machine.physical_cores,
         "numa_nodes": len({cpu.numa_node for cpu in machine.cpus}),
@@ -97,14 +96,6 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
         "memory_total_mib": machine.memory_total_mib,
         "platform": platform.platform(),
     }
-
-
-def _cpu_model() -> str:
-    for line in (text_of(Path("/proc/cpuinfo")) or "").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def document(

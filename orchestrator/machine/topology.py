@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,15 @@ def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpu
         memory_total_mib=total if limit is None else min(total, limit // MIB),
         gpus=detect_gpus() if with_gpus else (),
     )
+
+
+def cpu_model() -> str:
+    """The name of the processor; its architecture where the kernel does not name it."""
+    for line in (text_of(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def online_cpus(root: Path = ROOT) -> list[int]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from command_helpers import wait_until
 
-from orchestrator.executors.ray import node_agent
+from orchestrator.executors.ray import internals, node_agent
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_agent import CpuGrant, NodeAgent
-from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock
+from orchestrator.executors.ray.scratch_directory import ScratchDirectory, lock, take_order
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.process_identity import process_start
 
@@ -40,7 +40,7 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverDirectory:
-    monkeypatch.setattr(node_agent, "is_declared_dead", lambda node_id: False)
+    monkeypatch.setattr(internals, "is_declared_dead", lambda node_id: False)
     for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -116,7 +116,7 @@ def test_a_node_that_was_declared_dead_kills_its_attempts_although_it_reaches_th
     run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared_dead: list[str] = []
-    monkeypatch.setattr(node_agent, "is_declared_dead", declared_dead.__contains__)
+    monkeypatch.setattr(internals, "is_declared_dead", declared_dead.__contains__)
     monkeypatch.setattr(node_agent, "ASK_EVERY_S", 0.0)
     agent = start_agent(run_dir, head)
     assert acquire(agent, "a/0", task.pid) is not None
@@ -131,18 +131,14 @@ def test_a_node_that_was_declared_dead_kills_its_attempts_although_it_reaches_th
 def test_an_attempt_finds_the_last_order_in_its_folder(
     run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
-    from orchestrator.executors.ray.node_attempt import Orders
-    from orchestrator.executors.ray.scratch_directory import order_file
-
     agent = start_agent(run_dir, head)
     agent.send_order("a/0", "leave")  # before it has begun
     granted = acquire(agent, "a/0", task.pid)
     assert granted is not None
-    orders = Orders(order_file(granted.folder))
-    assert orders.take() == "leave"
-    assert orders.take() is None
+    assert take_order(granted.folder) == "leave"
+    assert take_order(granted.folder) is None
     agent.send_order("a/0", "kill")
-    assert orders.take() == "kill"
+    assert take_order(granted.folder) == "kill"
     agent.close()
 
 

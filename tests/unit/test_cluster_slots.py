@@ -19,7 +19,6 @@ from orchestrator.executors.ray.node_agent import NodeFacts
 from orchestrator.executors.ray.node_registry import (
     NodeChange,
     NodeFailed,
-    NodeJoined,
     NodeLeft,
     RayNode,
     failure_reason,
@@ -195,7 +194,7 @@ class FakeNodes:
         return told
 
 
-def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> NodeJoined:
+def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> RayNode:
     values = {
         "host": name,
         "cores": 2,
@@ -205,17 +204,15 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
         "sees_run_dir": True,
         "storage_problem": None,
     }
-    return NodeJoined(
-        RayNode(
-            node_id=name,
-            name=name,
-            cores=2,
-            gpus=0,
-            memory_mib=100,
-            facts=NodeFacts(**values | facts),
-            agent=None,
-            differences=VersionDifferences(deciding=deciding, others=others),
-        )
+    return RayNode(
+        node_id=name,
+        name=name,
+        cores=2,
+        gpus=0,
+        memory_mib=100,
+        facts=NodeFacts(**values | facts),
+        agent=None,
+        differences=VersionDifferences(deciding=deciding, others=others),
     )
 
 

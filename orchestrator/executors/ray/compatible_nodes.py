@@ -12,7 +12,7 @@ from typing import TypeAlias
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, listed
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
-from orchestrator.executors.ray.node_registry import NodeFailed, NodeJoined, NodeLeft, NodeRegistry, RayNode
+from orchestrator.executors.ray.node_registry import NodeFailed, NodeLeft, NodeRegistry, RayNode
 from orchestrator.executors.ray.transport import TransferMode, Transport
 
 SETTLE_S = 60.0
@@ -106,16 +106,8 @@ class CompatibleNodes:
         warnings = []
         if not self._registry.settle(SETTLE_S):
             warnings.append(f"Some nodes have not answered within {SETTLE_S:.0f} s; they will be used once they do.")
-        latest: dict[str, NodeJoined | NodeFailed] = {}
-        for change in self._registry.changes():
-            match change:
-                case NodeJoined(node=node):
-                    latest[node.node_id] = change
-                case NodeFailed(node_id=node_id):
-                    latest[node_id] = change
-                case NodeLeft(node_id=node_id):
-                    latest.pop(node_id, None)
-        joined = [change.node for change in latest.values() if isinstance(change, NodeJoined)]
+        latest = {change.node_id: change for change in self._registry.changes()}
+        joined = [change for change in latest.values() if isinstance(change, RayNode)]
         failed = [change for change in latest.values() if isinstance(change, NodeFailed)]
         incompatible = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
         incompatible += [f"{node.name}: {', '.join(why)}" for node in joined if (why := self._incompatibilities(node))]
@@ -148,8 +140,8 @@ class CompatibleNodes:
         left = []
         for change in self._registry.changes():
             match change:
-                case NodeJoined(node=node):
-                    self._update_joined(node)
+                case RayNode():
+                    self._update_joined(change)
                 case NodeFailed(node_id=node_id) if node_id in self._excluded:
                     continue
                 case NodeFailed(node_id=node_id, is_silent=True):

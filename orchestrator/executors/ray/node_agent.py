@@ -7,23 +7,21 @@ as long as the driver that started it, and needs hardly any CPU time.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal, TypeAlias
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import Progress
+from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness, is_declared_dead
+from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness
 from orchestrator.executors.ray.node_versions import Versions, installed_versions
-from orchestrator.executors.ray.scratch_directory import Holder, ScratchDirectory, order_file
+from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine import topology as machines
+from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
 from orchestrator.machine.slots import Slot, SlotPool
 
@@ -34,8 +32,6 @@ NAME_PREFIX = "node-agent"
 FENCE_EVERY_S = 0.5
 ASK_EVERY_S = 10.0
 """How often a node asks whether it was declared dead: the questions of all nodes add up at the head."""
-
-Order: TypeAlias = Literal["leave", "kill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,7 @@ class NodeAgent:
         :param head: ``HOST:PORT`` of the cluster's control service.
         """
         self._driver_directory = driver_directory
-        self._machine = machines.detect()
+        self._machine = topology.detect()
         # Ray decides how many attempts run at once; the agent decides on which CPUs.
         claims = CpuClaims(shared_directory(), (cpu.index for cpu in self._machine.cpus))
         self._slots = SlotPool(replace(self._machine, quota=None), cpus, claims)
@@ -119,7 +115,8 @@ class NodeAgent:
         while not self._head.is_closed.wait(FENCE_EVERY_S):
             if self._head.answers and time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + ASK_EVERY_S
-                self._is_declared_dead = self._is_declared_dead or is_declared_dead(self._node_id)
+                with contextlib.suppress(Exception):  # no answer, or another Ray: the probes work without Ray
+                    self._is_declared_dead = self._is_declared_dead or internals.is_declared_dead(self._node_id)
             if self._is_cut_off:
                 for held in list(self._held.values()):
                     held.holder.kill()
@@ -134,7 +131,7 @@ class NodeAgent:
             host=socket.gethostname(),
             cores=self._machine.capacity,
             memory_mib=self._machine.memory_total_mib,
-            cpu_model=_cpu_model(),
+            cpu_model=topology.cpu_model(),
             versions=dict(installed_versions()),
             sees_run_dir=self._driver_directory.is_accessible(),
             storage_problem=self._storage_problem,
@@ -182,10 +179,7 @@ class NodeAgent:
         ]
 
     def send_order(self, key: str, order: Order) -> None:
-        """Write the order to the attempt's folder, perhaps before it has begun."""
-        file = order_file(self._scratch.attempt(key))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, order, durable=False)
+        write_order(self._scratch.attempt(key), order)
 
     def rendezvous(self) -> tuple[str, int]:
         """An address of this node and a free port, where the ranks of an attempt can meet."""
@@ -201,13 +195,3 @@ class NodeAgent:
         self._head.close()
         self._slots.close()
         self._scratch.remove()
-
-
-def _cpu_model() -> str:
-    """The architecture if the kernel does not name the model."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return os.uname().machine

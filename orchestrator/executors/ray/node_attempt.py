@@ -21,8 +21,8 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.executors.ray.file_sync import Chunk, Receiver, Sender, Storage, outgoing_chunks, payload_bytes
-from orchestrator.executors.ray.node_agent import CpuGrant, Order
-from orchestrator.executors.ray.scratch_directory import lock, order_file
+from orchestrator.executors.ray.node_agent import CpuGrant
+from orchestrator.executors.ray.scratch_directory import lock, take_order
 from orchestrator.executors.ray.transport import TransferMode
 from orchestrator.executors.ray.user_code import UserCode
 from orchestrator.machine.process_identity import process_start
@@ -222,7 +222,6 @@ class SupervisedWorkers:
         self._assignment, self._grant, self._agent = assignment, grant, agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
         self._executor = LocalExecutor(worker_command=command, environment=assignment.environment, reaper_apart=True)
-        self._orders = Orders(order_file(grant.folder))
         self._latest: dict[type, Event] = {}
         """The latest event of each kind: the driver has no use for older ones."""
         self._progress_at = 0.0
@@ -252,7 +251,7 @@ class SupervisedWorkers:
 
     def _poll(self, handle: Handle, timeout_s: float) -> bool:
         """Pass on orders and collect events. Returns whether the workers have ended."""
-        if (order := self._orders.take()) is not None:
+        if (order := take_order(self._grant.folder)) is not None:
             self._executor.cancel(handle, kill=order == "kill")
         if Exited not in self._latest:
             for event in self._executor.poll(timeout_s):
@@ -272,20 +271,3 @@ class SupervisedWorkers:
             pid=handle.pid,
             pid_start=handle.pid_start,
         )
-
-
-class Orders:
-    """The driver's orders to an attempt, which the node agent leaves in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def take(self) -> Order | None:
-        """A new order; the last one of several, but nothing revokes a ``kill``."""
-        taken = self._path.with_suffix(".taken")
-        try:
-            self._path.rename(taken)  # later orders are written to a new file
-            text = taken.read_text()
-        except FileNotFoundError:
-            return None
-        return "kill" if text == "kill" else "leave"

@@ -41,7 +41,7 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node, whether jobs can run on it or not. Resources as Ray counts them."""
+    """A node whose agent has answered, whether jobs can run on it or not. Resources as Ray counts them."""
 
     node_id: str
     name: str
@@ -52,13 +52,6 @@ class RayNode:
     facts: NodeFacts
     agent: Any
     differences: node_versions.VersionDifferences
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
-    """The agent of a node has answered, for the first time or after doubts about it."""
-
-    node: RayNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,8 @@ class NodeFailed:
     """The agent did not even run: as a rule the node is dead and the head does not know yet."""
 
 
-NodeChange: TypeAlias = NodeJoined | NodeLeft | NodeFailed
+NodeChange: TypeAlias = RayNode | NodeLeft | NodeFailed
+"""A :class:`RayNode` has joined, or has answered after doubts about it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +83,7 @@ class _Entry:
     ask_at: float = 0.0
     """When to ask again."""
     is_reported: bool = False
-    """Whether a :class:`NodeJoined` was reported."""
+    """Whether the :class:`RayNode` was reported."""
     is_suspected: bool = False
     """Whether the next answer is to be reported."""
     has_failed: bool = False
@@ -193,7 +187,7 @@ class NodeRegistry:
                 if not entry.has_failed:
                     self._changes.put(change)
                 entry.has_failed, entry.is_suspected = True, False
-            case NodeJoined():
+            case RayNode():
                 if not entry.is_reported or entry.is_suspected:
                     self._changes.put(change)
                 entry.is_reported, entry.is_suspected, entry.has_failed = True, False, False
@@ -224,17 +218,15 @@ class NodeRegistry:
             return NodeFailed(row["NodeID"], host, failure_reason(str(error)), is_silent)
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._entries.values()]
         resources = row["Resources"]
-        return NodeJoined(
-            RayNode(
-                node_id=row["NodeID"],
-                name=host if hosts.count(host) == 1 else f"{host}/{row['NodeID'][:6]}",
-                cores=int(resources.get("CPU", 0)),
-                gpus=int(resources.get("GPU", 0)),
-                memory_mib=int(resources.get("memory", 0)) // MIB,
-                facts=facts,
-                agent=entry.agent,
-                differences=differences,
-            )
+        return RayNode(
+            node_id=row["NodeID"],
+            name=host if hosts.count(host) == 1 else f"{host}/{row['NodeID'][:6]}",
+            cores=int(resources.get("CPU", 0)),
+            gpus=int(resources.get("GPU", 0)),
+            memory_mib=int(resources.get("memory", 0)) // MIB,
+            facts=facts,
+            agent=entry.agent,
+            differences=differences,
         )
 
 

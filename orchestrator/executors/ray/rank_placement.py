@@ -17,7 +17,7 @@ from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RA
 from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
 from orchestrator.executors.base import Handle
-from orchestrator.executors.ray.node_registry import drain
+from orchestrator.executors.ray.node_registry import RayNode, drain
 from orchestrator.machine.slots import RankSlot
 from orchestrator.machine.topology import MIB
 
@@ -61,10 +61,10 @@ PlacementResult: TypeAlias = PlacedRanks | PlacementFailed
 
 
 class RankPlacement:
-    """:param agent_of: node → its node agent; None if the node has left."""
+    """:param nodes: node id → the node; None if it has left."""
 
-    def __init__(self, agent_of: Callable[[str], Any]) -> None:
-        self._agent_of = agent_of
+    def __init__(self, nodes: Callable[[str], RayNode | None]) -> None:
+        self._nodes = nodes
         self._results: queue.SimpleQueue[PlacementResult] = queue.SimpleQueue()
         self._requested: set[Handle] = set()
         self._threads: list[threading.Thread] = []
@@ -123,10 +123,10 @@ class RankPlacement:
 
     def _agents(self, ranks: Sequence[RankSlot]) -> list[Any]:
         """The node agents, by rank. :raises _CancelledError: a node has left."""
-        agents = [self._agent_of(rank.node) for rank in ranks]
-        if None in agents:
+        nodes = [self._nodes(rank.node) for rank in ranks]
+        if None in nodes:
             raise _CancelledError("a node chosen for it has left the cluster, or is no longer used")
-        return agents
+        return [node.agent for node in nodes if node is not None]
 
     def _fail(self, handle: Handle, placement_group: Any, why: str) -> None:
         if placement_group is not None:

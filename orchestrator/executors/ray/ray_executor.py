@@ -66,11 +66,7 @@ class RayExecutor:
     """Attempts with a task that has ended, or with ranks that must be ended later."""
 
     def __post_init__(self) -> None:
-        self._placement = RankPlacement(self._agent)
-
-    def _agent(self, node_id: str) -> Any:
-        node = self.nodes.get(node_id)
-        return None if node is None else node.agent
+        self._placement = RankPlacement(self.nodes.get)
 
     # -- submit
 
@@ -262,7 +258,7 @@ class RayExecutor:
         """End the attempts that are over, after all ends known so far have been merged."""
         for attempt in list(self._unsettled):
             del self._unsettled[attempt]
-            exited = attempt.settle()
+            exited = attempt.tasks.settle()
             if exited is not None:
                 self._end(attempt, exited)
             elif attempt.tasks.waits_for_cause:

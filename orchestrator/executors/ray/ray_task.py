@@ -13,8 +13,8 @@ from orchestrator.core.text import last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver
-from orchestrator.executors.ray.node_agent import Order
 from orchestrator.executors.ray.node_attempt import Assignment, Batch, ScratchFullError
+from orchestrator.executors.ray.scratch_directory import Order
 
 FORCE_AFTER_S = 10.0
 """If an order to kill has had no effect for so long, the task's process is killed."""

@@ -29,7 +29,7 @@ class RemoteAttempt:
         return len(self.launch.rank_slots) == 1
 
     def merge(self, task: RayTask, event: Event) -> list[Event]:
-        """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded for :meth:`settle`."""
+        """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded in ``tasks``."""
         match event:
             case Exited():
                 self.tasks.running.remove(task)
@@ -59,7 +59,3 @@ class RemoteAttempt:
             cpus=tuple(cpu for rank in ranks for cpu in rank.cpus),
             gpus=tuple(gpu for rank in ranks for gpu in rank.gpus),
         )
-
-    def settle(self) -> Exited | None:
-        """The end of the attempt; None while it runs."""
-        return self.tasks.settle()

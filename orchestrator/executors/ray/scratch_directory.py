@@ -13,7 +13,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.executors.ray.driver_directory import DriverDirectory
@@ -21,6 +21,9 @@ from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.machine.process_identity import same_process
 
 KILL_TIMEOUT_S = 5.0
+
+Order: TypeAlias = Literal["leave", "kill"]
+"""The driver's order to an attempt, which the node agent leaves in its folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +128,20 @@ class ScratchDirectory:
                 self.root.parent.rmdir()  # fails if the session has other nodes on this machine
 
 
-def order_file(attempt: Path) -> Path:
-    """Where the node agent leaves an order for the attempt with this folder."""
-    return attempt / "order"
+def write_order(folder: Path, order: Order) -> None:
+    """Leave an order in the folder of an attempt, perhaps before it has begun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "order", order, durable=False)
+
+
+def take_order(folder: Path) -> Order | None:
+    """A new order in the folder of an attempt; the last one of several, but nothing revokes a ``kill``."""
+    taken = folder / "order.taken"
+    try:
+        (folder / "order").rename(taken)  # later orders are written to a new file
+        return "kill" if taken.read_text() == "kill" else "leave"
+    except FileNotFoundError:
+        return None
 
 
 def lock(folder: Path) -> IO[bytes] | None:

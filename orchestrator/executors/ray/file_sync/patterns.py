@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.ray.file_sync.chunks import FileSyncError
@@ -52,25 +52,13 @@ def rank_in_name(path: str) -> int | None:
     return None if match is None else int(match[1] or match[2])
 
 
-class FilePatterns(Protocol):
-    """Which files are synchronised in one direction."""
-
-    rejects_links: ClassVar[bool]
-    """Whether a symbolic link is an error; otherwise it is left out."""
-
-    def matches(self, path: str) -> bool: ...
-
-    def may_contain(self, folder: str) -> bool:
-        """Whether ``folder`` may contain files that match."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
     """From a node to the driver: every file that ``ranks`` (None: all) write there, except hidden ones (unfinished)."""
 
     ranks: frozenset[int] | None
     rejects_links: ClassVar[bool] = False
+    """Whether a symbolic link is an error; otherwise it is left out."""
 
     def matches(self, path: str) -> bool:
         if path in (_JOB.spec.name, _JOB.robot_hash.name) or _is_hidden(path) or _RENDEZVOUS.match(path):
@@ -78,6 +66,7 @@ class ResultFiles:
         return self.ranks is None or (rank_in_name(path) or 0) in self.ranks
 
     def may_contain(self, folder: str) -> bool:
+        """Whether ``folder`` may contain files that match."""
         return folder != _ROBOT and not _is_hidden(folder)
 
 
@@ -100,6 +89,10 @@ class InputFiles:
         top, _, rest = folder.partition("/")
         is_of_other_rank = bool(rest) and self.ranks is not None and (rank_in_name(folder) or 0) not in self.ranks
         return top == _ROBOT or (top == _CHECKPOINTS and not is_of_other_rank)
+
+
+FilePatterns: TypeAlias = ResultFiles | InputFiles
+"""Which files are synchronised in one direction."""
 
 
 def _is_hidden(path: str) -> bool:

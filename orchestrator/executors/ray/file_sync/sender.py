@@ -24,7 +24,7 @@ from orchestrator.executors.ray.file_sync.chunks import (
     RemovedFile,
     StoredFile,
 )
-from orchestrator.executors.ray.file_sync.patterns import FileKind, InputFiles, ResultFiles
+from orchestrator.executors.ray.file_sync.patterns import FileKind, FilePatterns, InputFiles, ResultFiles
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 STORED_FROM_BYTES = 64 * 2**10
@@ -82,7 +82,7 @@ class Sender:
         *,
         storage: Storage | None = None,
         ranks: Collection[int] | None = None,
-        direction: type[ResultFiles | InputFiles] = ResultFiles,
+        direction: type[FilePatterns] = ResultFiles,
     ) -> None:
         self._root, self._storage = root, storage
         self._patterns = direction(None if ranks is None else frozenset(ranks))
