@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.worker.robots.file_collector import BundleError, FileCollector, FilePlace, lexical
+from orchestrator.worker.robots.file_collector import BundleError, FileCollector, MappedPath, lexical
 from orchestrator.worker.robots.mjcf_elements import elements
 
 
@@ -64,15 +64,15 @@ def collect(xml: Path) -> Bundle:
     """
     main = xml.absolute()
     collector = FileCollector(main, padding=0)
-    collector.read_document(FilePlace(main, main), str(xml), ())
+    collector.read_document(MappedPath(main, main), str(xml), ())
     if collector.climbs and collector.folders:  # ``..`` must not lead from one outside folder into another
         collector = FileCollector(main, padding=2 * collector.climbs)
-        collector.read_document(FilePlace(main, main), str(xml), ())
+        collector.read_document(MappedPath(main, main), str(xml), ())
     contents = collector.rewritten()
-    origin = Path(os.path.commonpath([place.parent for place in contents]))
+    origin = Path(os.path.commonpath([target.parent for target in contents]))
 
-    def name(place: Path) -> str:
-        return place.relative_to(origin).as_posix()
+    def name(target: Path) -> str:
+        return target.relative_to(origin).as_posix()
 
     main_name = name(lexical(main))
     if main_name != os.fsencode(main_name).decode(errors="ignore"):
@@ -80,6 +80,6 @@ def collect(xml: Path) -> Bundle:
     return Bundle(
         main=main_name,
         origin=origin,
-        contents={name(place): content for place, content in contents.items()},
-        moved={name(place): source for place, source in collector.sources.items() if lexical(source) != place},
+        contents={name(target): content for target, content in contents.items()},
+        moved={name(target): source for target, source in collector.sources.items() if lexical(source) != target},
     )

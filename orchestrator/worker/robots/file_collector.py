@@ -55,24 +55,24 @@ def lexical(path: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
-    """A file or folder of the user's, and its place in the copy."""
+class MappedPath:
+    """A file or folder of the user's, and its path in the copy."""
 
     source: Path
-    place: Path
+    target: Path
 
     @property
-    def folder(self) -> FilePlace:
-        return FilePlace(self.source.parent, self.place.parent)
+    def folder(self) -> MappedPath:
+        return MappedPath(self.source.parent, self.target.parent)
 
-    def at(self, name: str) -> FilePlace:
+    def at(self, name: str) -> MappedPath:
         source = self.source / name
-        return FilePlace(lexical(source) if os.path.lexists(lexical(source)) else source, lexical(self.place / name))
+        return MappedPath(lexical(source) if os.path.lexists(lexical(source)) else source, lexical(self.target / name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Mjcf:
-    spot: FilePlace
+    mapped: MappedPath
     elements: list[Element]
     is_included: bool
 
@@ -85,7 +85,7 @@ class FileCollector:
 
     def __init__(self, main: Path, padding: int) -> None:
         self.sources: dict[Path, Path] = {}
-        """Place in the copy → the file that was read."""
+        """Path in the copy → the file that was read."""
         self.folders: list[Path] = []
         """Absolute folders that were named, in order."""
         self.climbs = 0
@@ -98,41 +98,41 @@ class FileCollector:
             self._elsewhere += "_"
 
     def rewritten(self) -> dict[Path, bytes]:
-        """Place → content, with absolute paths replaced by those of the copy."""
+        """Path in the copy → content, with absolute paths replaced by those of the copy."""
         contents = dict(self._contents)
-        for place, edits in self._edits.items():
+        for target, edits in self._edits.items():
             for (start, end), text in sorted(edits.items(), reverse=True):
-                contents[place] = contents[place][:start] + text + contents[place][end:]
+                contents[target] = contents[target][:start] + text + contents[target][end:]
         return contents
 
-    def read_document(self, main: FilePlace, named: str, including: tuple[Path, ...]) -> None:
+    def read_document(self, main: MappedPath, named: str, including: tuple[Path, ...]) -> None:
         """Read a main MJCF or sub-model, what it includes, and then the assets of all of them."""
-        main = FilePlace(main.source, lexical(main.place))
+        main = MappedPath(main.source, lexical(main.target))
         files: list[_Mjcf] = []
         self._read_mjcf(main, main.folder, named, including, files)
         folders = list(self._directories(main.folder, files))
         for file in files:
             for element in file.elements:
-                here = f"{file.spot.source}, line {element.line}: <{element.tag}>"
+                here = f"{file.mapped.source}, line {element.line}: <{element.tag}>"
                 if element.tag == "model":
                     for attribute in element.files:
-                        found = self._find(attribute, [file.spot.folder], file, here)
+                        sub_model = self._find(attribute, [file.mapped.folder], file, here)
                         chain = (*including, lexical(main.source))
-                        self.read_document(found, f"{here} {attribute.value}", chain)
+                        self.read_document(sub_model, f"{here} {attribute.value}", chain)
                 elif element.tag in ASSET_TAGS:
                     for attribute in element.files:
                         self._take_asset(attribute, element.tag, file, main.folder, folders, here)
 
     def _read_mjcf(
-        self, spot: FilePlace, main_folder: FilePlace, named: str, including: tuple[Path, ...], files: list[_Mjcf]
+        self, mapped: MappedPath, main_folder: MappedPath, named: str, including: tuple[Path, ...], files: list[_Mjcf]
     ) -> None:
-        source = lexical(spot.source)
+        source = lexical(mapped.source)
         if source in including:
             cycle = " → ".join(file.name for file in (*including[including.index(source) :], source))
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
-        if any(file.spot.place == spot.place for file in files):
+        if any(file.mapped.target == mapped.target for file in files):
             return
-        content = read_regular_file(spot.source, named)
+        content = read_regular_file(mapped.source, named)
         if b"\0" in content:
             raise BundleError(f"{named}: is a binary file, expected an MJCF (<mujoco> … </mujoco>)")
         if not content.strip():
@@ -140,16 +140,16 @@ class FileCollector:
         tags = list(elements(content, READ_TAGS))
         if not including and tags and tags[0].tag != "mujoco":
             raise BundleError(f"{named}: the root element is <{tags[0].tag}>, expected <mujoco>")
-        self._put(spot, content, named)
-        file = _Mjcf(spot, tags, is_included=bool(files))
+        self._put(mapped, content, named)
+        file = _Mjcf(mapped, tags, is_included=bool(files))
         files.append(file)
         for element in tags:
             for attribute in element.files if element.tag == "include" else ():
-                here = f"{spot.source}, line {element.line}: <include>"
-                included = self._find(attribute, [main_folder, spot.folder], file, here)
+                here = f"{mapped.source}, line {element.line}: <include>"
+                included = self._find(attribute, [main_folder, mapped.folder], file, here)
                 self._read_mjcf(included, main_folder, f"{here} {attribute.value}", (*including, source), files)
 
-    def _directories(self, main_folder: FilePlace, files: list[_Mjcf]) -> Iterator[FilePlace]:
+    def _directories(self, main_folder: MappedPath, files: list[_Mjcf]) -> Iterator[MappedPath]:
         """Every folder that a <compiler> of the document names."""
         for file in files:
             for element in file.elements:
@@ -158,41 +158,42 @@ class FileCollector:
                         name = self._name(attribute)
                         if Path(name).is_absolute():
                             moved = self._rewrite(file, attribute, lexical(Path(name)))
-                            yield FilePlace(Path(name), main_folder.place / moved)
+                            yield MappedPath(Path(name), main_folder.target / moved)
                         else:
                             yield main_folder.at(name)
 
     def _take_asset(
-        self, attribute: Attribute, tag: str, file: _Mjcf, main_folder: FilePlace, folders: list[FilePlace], here: str
+        self, attribute: Attribute, tag: str, file: _Mjcf, main_folder: MappedPath, folders: list[MappedPath], here: str
     ) -> None:
         name, named = self._name(attribute), f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
         # With strippath MuJoCo uses the last part of an absolute path too.
         names = (_base(name),) if absolute else (name, _base(name))
-        spots = [folder.at(name) for folder in (*folders, main_folder, file.spot.folder) for name in names]
-        existing = [spot for spot in spots if _exists(spot.source)]
+        candidates = [folder.at(name) for folder in (*folders, main_folder, file.mapped.folder) for name in names]
+        existing = [mapped for mapped in candidates if _exists(mapped.source)]
         if absolute and _exists(absolute):
             moved = self._rewrite(file, attribute, absolute.parent, absolute.name)
-            # Assets are read from the compiler's directory, but for some kinds MuJoCo first looks beside the main file.
+            # Read from the compiler's directory, but some kinds of assets are first looked for beside the main file.
             searched_beside = not folders or file.is_included or tag not in ("mesh", "texture")
             below = (*folders, main_folder) if searched_beside else folders
-            existing += [FilePlace(absolute, folder.at(moved).place) for folder in below]
+            existing += [MappedPath(absolute, folder.at(moved).target) for folder in below]
         if not existing:
-            raise _missing(attribute.value, [*spots, FilePlace(absolute, absolute)] if absolute else spots, here)
-        for spot in existing:
-            self._put(spot, read_regular_file(spot.source, named), named)
+            candidates += [MappedPath(absolute, absolute)] if absolute else []
+            raise _missing(attribute.value, candidates, here)
+        for mapped in existing:
+            self._put(mapped, read_regular_file(mapped.source, named), named)
 
-    def _find(self, attribute: Attribute, folders: list[FilePlace], file: _Mjcf, here: str) -> FilePlace:
+    def _find(self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str) -> MappedPath:
         """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
         name = self._name(attribute)
         if Path(name).is_absolute():
             source = lexical(Path(name))
             moved = self._rewrite(file, attribute, source.parent, source.name)
-            return FilePlace(source, lexical(folders[0].place / moved))
-        spots = [folder.at(name) for folder in folders]
-        existing = next((spot for spot in spots if _exists(spot.source)), None)
+            return MappedPath(source, lexical(folders[0].target / moved))
+        candidates = [folder.at(name) for folder in folders]
+        existing = next((mapped for mapped in candidates if _exists(mapped.source)), None)
         if existing is None:
-            raise _missing(attribute.value, spots, here)
+            raise _missing(attribute.value, candidates, here)
         return existing
 
     def _name(self, attribute: Attribute) -> str:
@@ -205,12 +206,12 @@ class FileCollector:
         if folder not in self.folders:
             self.folders.append(folder)
         moved = "/".join([self._elsewhere, str(self.folders.index(folder)), *["_"] * self._padding, *name])
-        self._edits.setdefault(file.spot.place, {})[attribute.start, attribute.end] = escaped(moved)
+        self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(moved)
         return moved
 
-    def _put(self, spot: FilePlace, content: bytes, named: str) -> None:
-        earlier = self.sources.setdefault(spot.place, spot.source)
-        if self._contents.setdefault(spot.place, content) != content:
+    def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
+        earlier = self.sources.setdefault(mapped.target, mapped.source)
+        if self._contents.setdefault(mapped.target, content) != content:
             raise BundleError(f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them")
 
 
@@ -223,15 +224,15 @@ def _base(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _missing(name: str, spots: list[FilePlace], here: str) -> BundleError:
-    """The error that says why none of ``spots`` can be read."""
-    for spot in spots:
+def _missing(name: str, candidates: list[MappedPath], here: str) -> BundleError:
+    """The error that says why none of ``candidates`` can be read."""
+    for mapped in candidates:
         try:
-            spot.source.stat()
+            mapped.source.stat()
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                return BundleError(f"{here} {name}: cannot be read: {error.strerror}: {spot.source}")
+                return BundleError(f"{here} {name}: cannot be read: {error.strerror}: {mapped.source}")
         except ValueError as error:
             return BundleError(f"{here} {name!r}: cannot be read: {error}")
-    where = ", ".join(dict.fromkeys(str(spot.source.parent) for spot in spots))
+    where = ", ".join(dict.fromkeys(str(mapped.source.parent) for mapped in candidates))
     return BundleError(f"{here} names {name!r}: no such file in {where}; correct the name or add the file")

@@ -64,18 +64,18 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 
 
 def _checked_observation(task: Task, states: States) -> NDArray[Any]:
-    found = _call(task, "observe", lambda: task.observe(states))
+    array = _call(task, "observe", lambda: task.observe(states))
     expected = f"a float32 or float64 array of shape ({ROWS}, observation_size), a row for each environment"
-    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != ROWS or not found.shape[1]:
-        raise _wrong(task, "observe", f"returns {_describe(found)} for {ROWS} environments", expected)
-    if found.dtype not in (np.float32, np.float64):
-        raise _wrong(task, "observe", f"returns {_describe(found)}", expected)
-    if not np.isfinite(found).all():
-        column = int((~np.isfinite(found)).any(axis=0).argmax())
-        raise _wrong(task, "observe", f"gives {found[0, column]} in column {column} at the start", "finite numbers")
-    if any(np.shares_memory(found, own) for own in (states.qpos, states.qvel, states.goals, *states.fields.values())):
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != ROWS or not array.shape[1]:
+        raise _wrong(task, "observe", f"returns {_describe(array)} for {ROWS} environments", expected)
+    if array.dtype not in (np.float32, np.float64):
+        raise _wrong(task, "observe", f"returns {_describe(array)}", expected)
+    if not np.isfinite(array).all():
+        column = int((~np.isfinite(array)).any(axis=0).argmax())
+        raise _wrong(task, "observe", f"gives {array[0, column]} in column {column} at the start", "finite numbers")
+    if any(np.shares_memory(array, own) for own in (states.qpos, states.qvel, states.goals, *states.fields.values())):
         raise _wrong(task, "observe", "returns a view of the states", "a new array (.copy() makes one)")
-    return found
+    return array
 
 
 def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
@@ -85,14 +85,14 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
         raise _wrong(task, method, f"raises {exit_record.describe(error)}", None) from error
 
 
-def _checked(task: Task, method: str, name: str, found: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:
+def _checked(task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:
     expected = f"{'booleans' if kind == 'b' else 'finite floating-point numbers'} of shape {shape}"
-    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind != kind:
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind != kind:
         rows = f" for {ROWS} environments" if shape[:1] == (ROWS,) else ""
-        raise _wrong(task, method, f"gives {_describe(found)} as {name}{rows}", expected)
-    if not np.isfinite(found).all():
+        raise _wrong(task, method, f"gives {_describe(value)} as {name}{rows}", expected)
+    if not np.isfinite(value).all():
         raise _wrong(task, method, f"gives {name} that are not finite at the start", expected)
-    return found
+    return value
 
 
 def _describe(value: Any) -> str:
@@ -103,7 +103,7 @@ def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _wrong(task: Task, method: str, found: str, expected: str | None) -> ValueError:
+def _wrong(task: Task, method: str, problem: str, expected: str | None) -> ValueError:
     kind = type(task)
-    where = f"task {kind.__module__}:{kind.__qualname__}: {method} {found}"
+    where = f"task {kind.__module__}:{kind.__qualname__}: {method} {problem}"
     return ValueError(where if expected is None else f"{where}; expected {expected}")

@@ -73,8 +73,8 @@ class Preset(Task):
         return qpos, rng.uniform(-scale, scale, model.nv)
 
 
-def misfit(needed: str, found: str) -> ValueError:
-    return ValueError(f"needs {needed}; this robot has {found}")
+def misfit(needed: str, existing: str) -> ValueError:
+    return ValueError(f"needs {needed}; this robot has {existing}")
 
 
 def within(values: Floats, limits: Range) -> Floats:
