@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator.bench import plan, rank_benchmark, strong_scaling, tune, weak_scaling, workload
 from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.measurement import MeasurementLog
+from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup, set_up
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import DiskFullError, UsageError
@@ -22,23 +23,6 @@ from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine, available_memory_mib
 from orchestrator.supervisor.termination import StopRequests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    run_dir: Path
-    levels: str = "auto"
-    baselines: tuple[str, ...] = tuple(BASELINES)
-    repeats: int = 5
-    seconds: float = 20.0
-    seed: int = 0
-    job: str | None = None
-    retakes: int = 2
-    strong_seconds: float = 120.0
-    """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips it."""
-    tune: bool = False
-    ranks: str | None = None
-    """Numbers of ranks, such as ``1,2,4``: measures one job over several processes instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +65,16 @@ class _Benchmark:
         for remark in remarks:
             self.tell(remark)
         path = self.paths.bench / "plan.json"
-        new = plan.document(
-            self.work,
-            machine,
-            name=self.experiment.name,
-            source=self.experiment.source,
-            baselines={name: BASELINES[name].about for name in options.baselines},
-            levels=levels,
-            repeats=options.repeats,
-            seconds=options.seconds,
-            seed=options.seed,
-            notes=remarks,
-        )
+        about = {name: BASELINES[name].about for name in options.baselines}
+        new = plan.document(self.experiment, self.work, machine, options, about, levels, remarks)
         document = weak_scaling.calibrate(path, plan.begin(path, new), self.work, self.setup, self.tell)
         planned = [
             one for one in plan.measurements_of(document) if not (one.baseline == "pinned" and one.level in unfit)
         ]
         log = MeasurementLog(self.paths.bench / "cells.jsonl")
-        take = weak_scaling.taker(document, self.work, self.setup)
-        weak_scaling.run(document, log, planned, take, retakes=options.retakes, tell=self.tell)
+        weak_scaling.run(
+            document, log, planned, lambda one: (one, self.work), self.setup, retakes=options.retakes, tell=self.tell
+        )
         if options.strong_seconds:
             strong_scaling.run(
                 self.experiment,
@@ -119,16 +94,7 @@ class _Benchmark:
         numbers, remarks = rank_benchmark.fitting(rank_benchmark.numbers(ranks), self.work, machine)
         for remark in remarks:
             self.tell(remark)
-        new = rank_benchmark.plan_of(
-            self.experiment,
-            self.work,
-            machine,
-            numbers,
-            repeats=options.repeats,
-            seconds=options.seconds,
-            seed=options.seed,
-            notes=remarks,
-        )
+        new = rank_benchmark.plan_of(self.experiment, self.work, machine, options, numbers, remarks)
         return rank_benchmark.run(self.paths, new, self.work, self.setup, retakes=options.retakes, tell=self.tell)
 
 

@@ -6,13 +6,16 @@ import json
 import platform
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.measurement import Measurement
 from orchestrator.bench.workload import Work
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.jobfile import Experiment
 from orchestrator.machine import provenance
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine, cpu_model
@@ -25,6 +28,23 @@ MUST_MATCH = (
     "machine",
 )
 """Entries that must be the same when a benchmark is continued: its table compares like with like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    run_dir: Path
+    levels: str = "auto"
+    baselines: tuple[str, ...] = tuple(BASELINES)
+    repeats: int = 5
+    seconds: float = 20.0
+    seed: int = 0
+    job: str | None = None
+    retakes: int = 2
+    strong_seconds: float = 120.0
+    """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips it."""
+    tune: bool = False
+    ranks: str | None = None
+    """Numbers of ranks, such as ``1,2,4``: measures one job over several processes instead."""
 
 
 def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
@@ -99,16 +119,12 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
 
 
 def document(
+    experiment: Experiment,
     work: Work,
     machine: Machine,
-    *,
-    name: str,
-    source: str,
+    options: BenchOptions,
     baselines: Mapping[str, str],
     levels: Sequence[int],
-    repeats: int,
-    seconds: float,
-    seed: int,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """``plan.json`` before anything has been measured.
@@ -116,11 +132,11 @@ def document(
     :param baselines: name → description.
     """
     spec = work.job.spec
-    planned = order([*baselines], levels, repeats, seed)
+    planned = order([*baselines], levels, options.repeats, options.seed)
     return {
         "format": FORMAT,
-        "name": name,
-        "source": source,
+        "name": experiment.name,
+        "source": experiment.source,
         "jobs": [work.job.job_id],
         "fingerprint": spec.fingerprint(),
         "robot_hash": work.robot_hash,
@@ -136,9 +152,9 @@ def document(
         "arms": list(baselines),
         "about_arms": dict(baselines),
         "levels": list(levels),
-        "repeats": repeats,
-        "seconds": seconds,
-        "seed": seed,
+        "repeats": options.repeats,
+        "seconds": options.seconds,
+        "seed": options.seed,
         "order": [[one.baseline, one.level, one.repeat] for one in planned],
         "machine": machine_facts(machine),
         "versions": provenance.versions(),

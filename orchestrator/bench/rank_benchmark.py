@@ -13,7 +13,8 @@ from typing import Any
 
 from orchestrator.bench import plan, weak_scaling
 from orchestrator.bench.measurement import Measurement, MeasurementLog
-from orchestrator.bench.runner import Setup, measure
+from orchestrator.bench.plan import BenchOptions
+from orchestrator.bench.runner import Setup
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
@@ -91,11 +92,8 @@ def plan_of(
     experiment: Experiment,
     work: Work,
     machine: Machine,
+    options: BenchOptions,
     ranks: Sequence[int],
-    *,
-    repeats: int,
-    seconds: float,
-    seed: int,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """``ranks.json`` before anything has been measured.
@@ -107,18 +105,7 @@ def plan_of(
     if processes > plan.max_processes(machine):
         del ways["subproc"]
         notes.append(f"subproc is left out: {processes} processes of {plan.PROCESS_MIB} MiB do not fit into memory.")
-    document = plan.document(
-        work,
-        machine,
-        name=experiment.name,
-        source=experiment.source,
-        baselines=ways,
-        levels=ranks,
-        repeats=repeats,
-        seconds=seconds,
-        seed=seed,
-        notes=notes,
-    )
+    document = plan.document(experiment, work, machine, options, ways, ranks, notes)
     # One rank is the same in every way, except for Stable-Baselines3's own, which uses more cores than one rank has.
     order = [[way, number, repeat] for way, number, repeat in document["order"] if number > 1 or way == ONE]
     return {**document, "order": order}
@@ -137,20 +124,16 @@ def run(
     document = weak_scaling.calibrate(path, plan.begin(path, new), work, setup, tell)
     log = MeasurementLog(paths.bench / "ranks.jsonl")
     planned = plan.measurements_of(document)
-
-    def take(measurement: Measurement) -> dict[str, Any]:
-        started, started_work = started_as(measurement, work)
-        record = measure(
-            started,
-            started_work,
-            setup,
-            seconds=document["seconds"],
-            limit_s=weak_scaling.limit_s(document, started.level) + START_S,
-            reference_s=document["reference_s"],
-        )
-        return {**record, **measurement.key()}
-
-    weak_scaling.run(document, log, planned, take, retakes=retakes, tell=tell)
+    weak_scaling.run(
+        document,
+        log,
+        planned,
+        lambda measurement: started_as(measurement, work),
+        setup,
+        extra_s=START_S,
+        retakes=retakes,
+        tell=tell,
+    )
     return len(log.missing(planned, retakes))
 
 

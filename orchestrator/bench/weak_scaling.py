@@ -21,8 +21,8 @@ CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
 Tell = Callable[[str], None]
-Take = Callable[[Measurement], dict[str, Any]]
-"""Runs a measurement and returns its record, as :func:`orchestrator.bench.runner.measure` does."""
+StartedAs = Callable[[Measurement], tuple[Measurement, Work]]
+"""Planned measurement → the processes and the work that are started for it."""
 
 
 def calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup, tell: Tell) -> dict[str, Any]:
@@ -68,27 +68,21 @@ def limit_s(document: dict[str, Any], level: int) -> float:
     return float(PATIENCE * document["calibration"]["cell_s"] * sharing)
 
 
-def taker(document: dict[str, Any], work: Work, setup: Setup) -> Take:
-    """A function that measures copies of ``work``."""
-    seconds, reference_s = document["seconds"], document["reference_s"]
-
-    def take(measurement: Measurement) -> dict[str, Any]:
-        limit = limit_s(document, measurement.level)
-        return measure(measurement, work, setup, seconds=seconds, limit_s=limit, reference_s=reference_s)
-
-    return take
-
-
 def run(
     document: dict[str, Any],
     log: MeasurementLog,
     planned: Sequence[Measurement],
-    take: Take,
+    started_as: StartedAs,
+    setup: Setup,
     *,
+    extra_s: float = 0.0,
     retakes: int,
     tell: Tell,
 ) -> None:
-    """Take the missing measurements. Disturbed ones are repeated at the end; failed ones wait for the next call."""
+    """Take the missing measurements. Disturbed ones are repeated at the end; failed ones wait for the next call.
+
+    :param extra_s: added to every time limit.
+    """
     queue = deque(log.missing(planned, retakes))
     if len(queue) < len(planned):
         tell(f"{len(planned) - len(queue)} of {len(planned)} measurements are already finished.")
@@ -98,7 +92,16 @@ def run(
     done, begun = 0, time.monotonic()
     while queue:
         measurement = queue.popleft()
-        record = take(measurement)
+        started, work = started_as(measurement)
+        record = measure(
+            started,
+            work,
+            setup,
+            seconds=document["seconds"],
+            limit_s=limit_s(document, started.level) + extra_s,
+            reference_s=document["reference_s"],
+        )
+        record |= measurement.key()
         again = bool(record["disturbance"]) and log.times_disturbed(measurement) < retakes
         record = with_disturbance(record, again=again)
         log.append(record)

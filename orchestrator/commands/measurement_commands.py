@@ -111,13 +111,13 @@ def bench(
     ] = None,
 ) -> None:
     """Measure how training scales with processes, beside other ways of starting them; resumes where it stopped."""
-    from orchestrator.bench import baselines, benchmark
+    from orchestrator.bench import baselines, benchmark, plan
     from orchestrator.jobfile import load
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
     experiment = load(jobs, overrides=overrides(set_, learner))
-    options = benchmark.BenchOptions(
+    options = plan.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
         baselines=baselines.chosen(arms),

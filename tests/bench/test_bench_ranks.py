@@ -17,6 +17,7 @@ from supervisor_helpers import make_spec
 from orchestrator.analysis import contention, job_metrics, samples
 from orchestrator.bench import drift, rank_analysis, rank_benchmark, throughput_ratios, workload
 from orchestrator.bench.measurement import Measurement, MeasurementLog
+from orchestrator.bench.plan import BenchOptions
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths
 from orchestrator.jobfile import load
@@ -126,13 +127,13 @@ def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(st
 
 def test_a_plan_has_every_way_at_every_number_and_one_rank_once(staged: workload.Work, tmp_path: Path) -> None:
     experiment = load(write_experiment(tmp_path, WORK))
-    settings: dict[str, Any] = {"repeats": 2, "seconds": 1.0, "seed": 0, "notes": []}
-    document = rank_benchmark.plan_of(experiment, staged, cores(2), [1, 2], **settings)
+    options = BenchOptions(run_dir=tmp_path, repeats=2, seconds=1.0)
+    document = rank_benchmark.plan_of(experiment, staged, cores(2), options, [1, 2], [])
     wanted = {("allreduce", 1), *((way, 2) for way in rank_benchmark.WAYS)}
     for repeat in range(2):
         assert {(way, number) for way, number, turn in document["order"] if turn == repeat} == wanted
     assert len(document["order"]) == 10
-    small = rank_benchmark.plan_of(experiment, staged, cores(2, memory_mib=1200), [1, 2], **settings)
+    small = rank_benchmark.plan_of(experiment, staged, cores(2, memory_mib=1200), options, [1, 2], [])
     assert not any(way == "subproc" for way, *_ in small["order"])
     assert small["notes"] == ["subproc is left out: 5 processes of 400 MiB do not fit into memory."]
 
