@@ -1,12 +1,12 @@
-"""What uniting gradients costs: collectives of a 64-64 policy between two ranks of one machine, each on its own core.
+"""The cost of averaging gradients: collectives of a 64-64 policy between two ranks of one machine, one core each.
 
     python -m benchmarks.allreduce [--repeats 9] [--json FILE]
 
 Over shared memory, as ranks of one machine exchange, and over gloo, as those of several machines do.
 
-The ranks are processes that meet and exchange as those of a training do
-(:mod:`orchestrator.worker.distributed.ranks`), but have
-nothing else to do: in a training, waiting for a rank that is later comes on top.
+The ranks are processes that connect and exchange as those of a training do
+(:mod:`orchestrator.worker.distributed.ranks`), but do nothing else: in a training, waiting for a slower
+rank comes on top.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALLS = 500
 WARM_UP = 100
 WIDTH = 64
 OBSERVATIONS, ACTIONS = 105, 8
-"""Of Ant-v5."""
+"""Sizes of Ant-v5."""
 MOST_US = 300.0
 
 
@@ -63,14 +63,14 @@ def gloo(repeats: int) -> list[Line]:
 def lines(of: str, found: Mapping[str, Sequence[float]], most_us: float | None) -> list[Line]:
     return [
         at_most(f"one all-reduce {of}", found["allreduce"], most_us),
-        at_most("the mean of them, which a training feels", found["allreduce, mean"], most_us),
+        at_most("the mean, which determines the time of a training", found["allreduce, mean"], most_us),
         at_most(f"reduce and broadcast (parameter server) {of}", found["parameter-server"]),
-        at_most("the mean of them", found["parameter-server, mean"]),
+        at_most("their mean", found["parameter-server, mean"]),
     ]
 
 
 def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
-    """Start the ranks → what the first one tells."""
+    """Start the ranks. Returns the figures of the first one."""
     with tempfile.TemporaryDirectory() as folder:
         cpus = sorted(os.sched_getaffinity(0))
         ranks = []
@@ -84,13 +84,13 @@ def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
             ranks.append(popen)
         answers = [popen.communicate()[0] for popen in ranks]
     if any(popen.returncode for popen in ranks):
-        raise SystemExit("a rank has failed; its message stands above")
+        raise SystemExit("a rank has failed; see its message above")
     found: dict[str, list[float]] = json.loads(answers[0])
     return found
 
 
 def as_rank(folder: Path, repeats: int, backend: Any) -> None:
-    """What a rank does; the first one prints median and mean microseconds of each repeat."""
+    """The procedure of a rank; the first one prints the median and mean microseconds of each repeat."""
     import numpy as np
     import torch
 

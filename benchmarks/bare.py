@@ -1,4 +1,4 @@
-"""The physics of steps that have been taken, and nothing else: the same states, controls and resets in a bare loop."""
+"""Bare physics of a training's steps: the same states, controls and resets in a loop of ``mj_step``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What happened physically while a batch of environments was stepped; states are ``mjSTATE_INTEGRATION``."""
+class Trajectory:
+    """States and controls of a batch of environments over some steps; states are ``mjSTATE_INTEGRATION``."""
 
     before: NDArray[Any]
     """``(n_envs, state)``"""
     controls: NDArray[Any]
     """``(n_steps, n_envs, nu)``"""
     starts: Sequence[Sequence[tuple[int, NDArray[Any]]]]
-    """At each step the environments whose episodes began anew after it, with the states they began in."""
+    """For each step, the environments that were reset after it, with their new states."""
     after: NDArray[Any]
     """``(n_envs, nq)``: the positions at the end."""
 
@@ -39,10 +39,10 @@ class BarePhysics:
         self._model, self._frame_skip = model, frame_skip
         self._datas = [mujoco.MjData(model) for _ in range(n_envs)]
 
-    def seconds(self, course: Course) -> float:
-        """CPU seconds that the course's physics takes.
+    def seconds(self, trajectory: Trajectory) -> float:
+        """CPU seconds that the trajectory's physics takes.
 
-        :raises RuntimeError: the loop ended in other positions; then it was not the same physics.
+        :raises RuntimeError: the loop ended in other positions, so that its physics was not the same.
         """
         import mujoco
         import numpy as np
@@ -51,9 +51,9 @@ class BarePhysics:
         whole, step = mujoco.mjtState.mjSTATE_INTEGRATION, mujoco.mj_step
 
         def walk() -> None:
-            for data, state in zip(datas, course.before, strict=True):
+            for data, state in zip(datas, trajectory.before, strict=True):
                 mujoco.mj_setState(model, data, state, whole)
-            for controls, started in zip(course.controls, course.starts, strict=True):
+            for controls, started in zip(trajectory.controls, trajectory.starts, strict=True):
                 for data, control in zip(datas, controls, strict=True):
                     data.ctrl[:] = control
                     step(model, data, frame_skip)
@@ -62,16 +62,18 @@ class BarePhysics:
                     mujoco.mj_setState(model, datas[env], state, whole)
 
         seconds, _ = cpu_timed(walk)
-        if not np.array_equal(course.after, [data.qpos for data in datas]):
-            raise RuntimeError("the bare loop took another way than the environments: their physics is not comparable")
+        if not np.array_equal(trajectory.after, [data.qpos for data in datas]):
+            raise RuntimeError(
+                "the bare loop ended in other positions than the environments: their physics is not comparable"
+            )
         return seconds
 
 
 class Shadow:
-    """Bare physics of what environments have just been stepped through, episodes' beginnings included.
+    """Bare physics of the steps that environments have just taken, resets included.
 
     :param venv: the learner's: a ``MujocoVecEnv``, or a ``DummyVecEnv`` of gymnasium's own MuJoCo robots.
-    :param twin: another one of its kind, which takes the same steps again.
+    :param twin: an identical environment, which repeats the same steps.
     """
 
     def __init__(self, venv: Any, twin: Any) -> None:
@@ -87,7 +89,7 @@ class Shadow:
         self._bare = BarePhysics(model, venv.num_envs, frame_skip)
 
     def remember(self) -> None:
-        """From here the steps are taken."""
+        """Save the state from which the steps begin."""
         from orchestrator.worker.envs import env_state
 
         self._state = self._venv.get_state() if self._batched else env_state.save(self._venv.envs)
@@ -95,18 +97,18 @@ class Shadow:
     def seconds(self, actions: NDArray[Any]) -> float:
         """CPU seconds of the physics of the steps since :meth:`remember`.
 
-        :param actions: ``(n_steps, n_envs, nu)`` as the environments got them.
+        :param actions: ``(n_steps, n_envs, nu)`` as the environments received them.
         """
         from orchestrator.worker.envs import env_state
 
         if self._batched:
             self._twin.set_state(self._state)
-            return self._bare.seconds(course_of_simulation(self._twin.simulation, actions))
+            return self._bare.seconds(trajectory_of_simulation(self._twin.simulation, actions))
         env_state.restore(self._twin.envs, self._state)
-        return self._bare.seconds(course_of_gymnasium(self._twin, actions))
+        return self._bare.seconds(trajectory_of_gymnasium(self._twin, actions))
 
 
-def course_of_simulation(simulation: Simulation, actions: NDArray[Any]) -> Course:
+def trajectory_of_simulation(simulation: Simulation, actions: NDArray[Any]) -> Trajectory:
     """Step ``simulation`` through ``actions``, ``(n_steps, n_envs, nu)`` within their bounds."""
     import numpy as np
 
@@ -118,10 +120,10 @@ def course_of_simulation(simulation: Simulation, actions: NDArray[Any]) -> Cours
         states = simulation.get_state()["physics"] if len(envs) else before
         starts.append([(int(env), states[env]) for env in envs])
     controls = np.stack([taken.ctrl(taken.taken(action)) for action in actions])
-    return Course(before=before, controls=controls, starts=starts, after=simulation.states.qpos.copy())
+    return Trajectory(before=before, controls=controls, starts=starts, after=simulation.states.qpos.copy())
 
 
-def course_of_gymnasium(venv: DummyVecEnv, actions: NDArray[Any]) -> Course:
+def trajectory_of_gymnasium(venv: DummyVecEnv, actions: NDArray[Any]) -> Trajectory:
     """Step gymnasium's own MuJoCo environments through ``actions``, ``(n_steps, n_envs, nu)`` within their bounds."""
     import mujoco
     import numpy as np
@@ -139,4 +141,4 @@ def course_of_gymnasium(venv: DummyVecEnv, actions: NDArray[Any]) -> Course:
         done = venv.step(action)[2]
         starts.append([(int(env), state(venv.envs[env])) for env in done.nonzero()[0]])
     after = np.stack([env.unwrapped.data.qpos for env in venv.envs])  # type: ignore[attr-defined]
-    return Course(before=before, controls=actions, starts=starts, after=after)
+    return Trajectory(before=before, controls=actions, starts=starts, after=after)

@@ -1,4 +1,4 @@
-"""Learners that train in turns in one process, and the CPU time that each takes for an env_step."""
+"""Learners that train alternately in one process, and the CPU time of each per env_step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.bare import Shadow
 
 LEAST_STEPS = 4096
-"""env_steps of a contender in a repeat: as many iterations as give these, one at least."""
+"""Fewest env_steps of a contender in a repeat; at least one iteration is run."""
 BUFFER = (
     *("observations", "actions", "rewards", "episode_starts"),
     *("values", "log_probs", "advantages", "returns"),
@@ -27,15 +27,15 @@ BUFFER = (
 
 class Contender(Protocol):
     shadow: Shadow | None
-    """Takes the same steps without the learner, for comparison."""
+    """Takes the same steps without the learner; None where that is not compared."""
 
     @property
     def env_steps(self) -> int:
-        """Of an iteration."""
+        """env_steps of an iteration."""
         ...
 
     def iterate(self) -> tuple[float, NDArray[Any]]:
-        """A rollout and an update → CPU seconds, and the actions as the environments got them."""
+        """A rollout and an update. Returns CPU seconds, and the actions as the environments received them."""
         ...
 
 
@@ -57,7 +57,7 @@ class Library:
         return int(self.model.n_steps * self.model.n_envs)
 
     def collect(self) -> float:
-        """A rollout → CPU seconds."""
+        """CPU seconds of a rollout."""
         model = self.model
         return cpu_timed(
             lambda: model.collect_rollouts(model.env, self._callback, model.rollout_buffer, model.n_steps)
@@ -65,7 +65,7 @@ class Library:
 
     def iterate(self) -> tuple[float, NDArray[Any]]:
         rollout_s, space = self.collect(), self.model.action_space
-        # Here, since stock PPO lays the buffer out anew in train().
+        # Before train(), as stock PPO flattens the buffer there.
         actions = np.clip(self.model.rollout_buffer.actions, space.low, space.high)
         return rollout_s + cpu_timed(self.model.train)[0], actions
 
@@ -92,15 +92,15 @@ class OneFile:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds per env_step, one value a repeat."""
+    """Seconds per env_step, one value per repeat."""
 
     learner_s: list[float]
     bare_s: list[float]
-    """Of the same steps' bare physics; zero where nobody shadowed them."""
+    """Bare physics of the same steps; zero without a shadow."""
 
 
 def race(contenders: Mapping[str, Contender], repeats: int) -> dict[str, Pace]:
-    """Iterations of all contenders in turns, after one each that is not counted."""
+    """Alternate iterations of all contenders, after one warm-up iteration of each."""
     for contender in contenders.values():
         contender.iterate()
     paces = {name: Pace([], []) for name in contenders}
@@ -118,14 +118,14 @@ def race(contenders: Mapping[str, Contender], repeats: int) -> dict[str, Pace]:
 
 @dataclass(slots=True)
 class Spent:
-    """By one contender in one repeat."""
+    """Time and env_steps of one contender in one repeat."""
 
     learner_s: float = 0.0
     bare_s: float = 0.0
     env_steps: int = 0
 
     def add(self, contender: Contender) -> None:
-        gc.collect()  # what another has left is none of its business
+        gc.collect()  # garbage of the other contenders must not count
         shadow = contender.shadow
         if shadow is not None:
             shadow.remember()
@@ -137,7 +137,7 @@ class Spent:
 
 
 class Update:
-    """``train()`` of one rollout again and again, from the same parameters."""
+    """Repeated ``train()`` of one rollout, from the same parameters."""
 
     def __init__(self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]) -> None:
         self._model, self._rollout, self._parameters = model, rollout, parameters

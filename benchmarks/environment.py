@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.bare import BarePhysics, course_of_simulation
+from benchmarks.bare import BarePhysics, trajectory_of_simulation
 from benchmarks.harness import ROOT, Line, at_least, both_ways, cpu_timed, keep_to_one_core, print_table, spread
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
     for turn in range(TURNS):
         actions = rng.uniform(bounds.low, bounds.high, (STEPS, N_ENVS, simulation.model.nu)).astype(np.float32)
         before = simulation.get_state()
-        course = course_of_simulation(simulation, actions)
+        trajectory = trajectory_of_simulation(simulation, actions)
         for side in both_ways(turn, 0, 1):
             if side == 0:
                 simulation.set_state(before)
                 seconds[side] += cpu_timed(functools.partial(_walk, venv, actions))[0]
             else:
-                seconds[side] += bare.seconds(course)
+                seconds[side] += bare.seconds(trajectory)
     return seconds[0], seconds[1]
 
 

@@ -1,11 +1,11 @@
-"""What a cluster costs: the same jobs on this machine by the local executor, by Ray's, and by Ray Tune.
+"""Overhead of a cluster: the same jobs on this machine with the local executor, with Ray's, and with Ray Tune.
 
     python -m benchmarks.executors [--repeats 3] [--only makespan,driver]
 
-Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan* is from the moment
-when the first is handed to its executor to the last end; the cluster, of this machine alone, is up before. Tune trains
-the same with PPO in functions of its own, one core and one thread each; its line is left out where ``ray[tune]`` is not
-installed.
+Eight trainings of Ant-v5 of 10,240 env_steps by stock PPO on as many cores as there are. *Makespan* is the time
+from the submission of the first job to the end of the last one; the cluster, of this machine alone, is started before.
+Tune trains the same with PPO in its own functions, with one core and one thread each; its line is left out where
+``ray[tune]`` is not installed.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def job_file(folder: Path, *, jobs: int = JOBS) -> Path:
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Ray on this machine alone; its address."""
+    """Start Ray on this machine alone. Yields its address."""
     from orchestrator.executors.ray.connection import LOCAL, connect
 
     connection = connect(LOCAL, topology.detect())
-    import ray  # not before: it looks at the environment then
+    import ray  # only now: it reads the environment when it is imported
 
     try:
         ray.get(ray.remote(lambda: None).remote())
@@ -78,7 +78,7 @@ def cluster() -> Iterator[str]:
 
 
 def makespan_s(file: Path, *options: str) -> float:
-    """Of ``run FILE`` with ``options``: from the first submission to the last end."""
+    """Makespan of ``run FILE`` with ``options``: from the first submission to the last end."""
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         run_dir = Path(folder, "run")
         command = [*COMMAND, "run", str(file), "--run-dir", str(run_dir), "--json", *options]
@@ -86,14 +86,14 @@ def makespan_s(file: Path, *options: str) -> float:
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        # Right before a submission the folder of the attempt is made. ("launched" is told when it has come to run.)
+        # The folder of an attempt is created right before its submission; "launched" is reported when it runs.
         submitted = [folder.stat().st_mtime for folder in run_dir.glob("jobs/*/attempts")]
         ended = [float(event["time"]) for event in events if event["event"] == "succeeded"]
         return max(ended) - min(submitted)
 
 
 def tune_s(cores: int) -> float | None:
-    """None where Tune is not installed."""
+    """Makespan with Ray Tune; None where it is not installed."""
     text = TUNE.format(steps=STEPS, jobs=JOBS, cores=cores)
     environment = {**os.environ, **worker_thread_settings(1)}
     done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
@@ -132,7 +132,7 @@ def makespan(repeats: int) -> list[Line]:
 
 
 def driver(_: int) -> list[Line]:
-    """Resident memory of the driver, and of the Ray inside of it, with many jobs pending."""
+    """Resident memory of the driver, including Ray, with many jobs pending."""
     most = 0.0
     with cluster() as address, tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         file = job_file(Path(folder), jobs=PENDING)
@@ -144,7 +144,7 @@ def driver(_: int) -> list[Line]:
                 most = max(most, watched.memory_info().rss / MIB)
                 time.sleep(0.5)
             if process.poll() is not None or not list(Path(folder, "run").glob("jobs/*/attempts/0/worker.log")):
-                raise SystemExit(f"{' '.join(command)}: has ended, or launched nothing")
+                raise SystemExit(f"{' '.join(command)}: ended early, or launched nothing")
             process.terminate()
     return [at_most(f"driver resident with {PENDING:,} jobs pending, MiB", [most], MOST_DRIVER_MIB)]
 

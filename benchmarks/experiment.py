@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import csv
 import fcntl
 import json
 import os
@@ -30,6 +29,7 @@ import psutil
 
 import orchestrator
 from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table, spread
+from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Pending, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -69,32 +69,31 @@ def job_file(folder: Path, robot: str, *, timesteps: int, copies: int = 1, learn
     return path
 
 
-def course(run_dir: Path, row: dict[str, Any]) -> tuple[list[float], list[int]]:
-    """A job's iterations without the first two, which warm caches up: when each ended, and env_steps by then."""
-    job_dir = RunPaths(run_dir).job(row["job_id"])
-    with job_dir.timings_csv.open() as file:
-        iterations = list(csv.DictReader(file))
+def time_series(run_dir: Path, row: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """End and total env_steps of each iteration of a job, without the first two, which are the warm-up."""
+    iterations = run_reader.iterations(RunPaths(run_dir).job(row["job_id"]).timings_csv)
     # The first iteration begins with the first environment step, known to some milliseconds.
     now = row["started_at"] + row["first_step_s"]
-    ends, steps = [], []
+    ends: list[float] = []
+    steps: list[float] = []
     for iteration in iterations:
-        now += float(iteration["wall_s"])
+        now += iteration.wall_s
         ends.append(now)
-        steps.append(int(iteration["env_steps"]))
+        steps.append(iteration.env_steps)
     return ends[2:], steps[2:]
 
 
 def rate_together(run_dir: Path) -> float:
     """env_steps/s summed over the jobs of a run, over the time in which all of them were in steady training."""
     rows = json.loads(RunPaths(run_dir).summary_json.read_text())
-    courses = [course(run_dir, row) for row in rows]
-    begin, end = max(ends[0] for ends, _ in courses), min(ends[-1] for ends, _ in courses)
-    assert end - begin > 0.8 * max(ends[-1] - ends[0] for ends, _ in courses), "the jobs hardly overlapped"
-    return sum(steps_at(end, *one) - steps_at(begin, *one) for one in courses) / (end - begin)
+    all_series = [time_series(run_dir, row) for row in rows]
+    begin, end = max(ends[0] for ends, _ in all_series), min(ends[-1] for ends, _ in all_series)
+    assert end - begin > 0.8 * max(ends[-1] - ends[0] for ends, _ in all_series), "the jobs trained at different times"
+    return sum(steps_at(end, *one) - steps_at(begin, *one) for one in all_series) / (end - begin)
 
 
-def steps_at(moment: float, ends: Sequence[float], steps: Sequence[int]) -> float:
-    """env_steps done by then, in a straight line within an iteration."""
+def steps_at(moment: float, ends: Sequence[float], steps: Sequence[float]) -> float:
+    """env_steps done at ``moment``, interpolated linearly within an iteration."""
     after = min(bisect.bisect_left(ends, moment), len(ends) - 1)
     if after == 0:
         return steps[0]
@@ -129,7 +128,7 @@ def scaling(repeats: int) -> list[Line]:
 
 
 def startup(repeats: int) -> list[Line]:
-    """From exec to the first environment step, and what a worker comes to, of either learner."""
+    """Time from exec to the first environment step, and memory of a worker, for both learners."""
     first: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
     imports: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
     resident: dict[str, list[float]] = {learner: [] for learner in START_LIMITS}
@@ -140,8 +139,8 @@ def startup(repeats: int) -> list[Line]:
                 result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
                 assert result.results[0].job_dir is not None
                 record = json.loads((result.results[0].job_dir / "attempts/0/exit.json").read_text())
-                with (result.results[0].job_dir / "timings.csv").open() as file:
-                    resident[learner].append(max(float(iteration["rss_mib"]) for iteration in csv.DictReader(file)))
+                iterations = run_reader.iterations(result.results[0].job_dir / "timings.csv")
+                resident[learner].append(max(iteration.rss_mib or 0.0 for iteration in iterations))
             assert record["learner"] == learner
             first[learner].append(record["first_step_s"])
             imports[learner].append(record["import_s"])
@@ -155,7 +154,7 @@ def startup(repeats: int) -> list[Line]:
 
 
 def answers(repeats: int) -> list[Line]:
-    """How soon commands answer, and how soon ``run`` has launched its first worker."""
+    """Response time of commands, and time until ``run`` has launched its first worker."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         good = job_file(folder, "hopper", timesteps=2048)
@@ -195,7 +194,11 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 
 
 def supervisor_load(_: int) -> list[Line]:
+<<<<<<< HEAD
     """CPU and memory of the supervisor, and of its reaper, while every slot is busy and others wait."""
+=======
+    """CPU and memory of the supervisor and of its orphan reaper, while every slot is busy and other jobs wait."""
+>>>>>>> ceecc65 (Benchmarks in plain English; one set-up of endless jobs on simulated nodes; supervised jobs are requested as they are)
     with tempfile.TemporaryDirectory() as name, terminal() as out:
         path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity)
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
@@ -231,12 +234,12 @@ def supervisor_load(_: int) -> list[Line]:
 
 @contextlib.contextmanager
 def terminal() -> Iterator[int]:
-    """A terminal of 120 × 40 that somebody looks at."""
+    """A terminal of 120 × 40 whose output is read."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
 
     def look() -> None:
-        with contextlib.suppress(OSError):  # closed at the other end
+        with contextlib.suppress(OSError):  # the other end is closed
             while os.read(ours, 65536):
                 pass
 
@@ -256,7 +259,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def instant_jobs(repeats: int) -> list[Line]:
-    """1,000 jobs whose worker is /bin/true: an exec each, through ledger and supervisor."""
+    """1,000 jobs whose worker is /bin/true: the cost of ledger, supervisor and process start."""
     rates = []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -277,7 +280,7 @@ def many_pending(repeats: int) -> list[Line]:
 
 
 def seconds_for_500(count: int) -> float:
-    """CPU seconds of the loop until 500 jobs have ended; taking the jobs up is not counted."""
+    """CPU seconds of the supervisor's loop until 500 jobs have ended, without its start."""
     marks: list[float] = []
 
     def behave(launch: Any) -> Behaviour:
@@ -294,7 +297,7 @@ def seconds_for_500(count: int) -> float:
 
 
 def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None = None) -> None:
-    """Run ``count`` jobs through a supervisor with the executor that ``make`` gives."""
+    """Run ``count`` jobs through a supervisor with the executor that ``make`` returns."""
     with tempfile.TemporaryDirectory() as name:
         paths = RunPaths(Path(name))
         ledger = Ledger.create(paths.ledger)
@@ -343,8 +346,8 @@ def tiny_job(number: int) -> Job:
 
 
 def timings_cost(repeats: int) -> list[Line]:
-    """Throughput with the recording of timings against without."""
-    from orchestrator.worker.training.timings import OFF_VARIABLE  # with all that a worker imports: only here
+    """Throughput with timings divided by that without."""
+    from orchestrator.worker.training.timings import OFF_VARIABLE  # imports what a worker imports
 
     ratios = []
     for number in range(repeats):

@@ -1,4 +1,4 @@
-"""What the benchmarks share: lines and their table, A and B in turns, one core, CPU time."""
+"""Shared by the benchmarks: lines and their table, alternating sides, binding to one core, CPU time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Line:
     what: str
     measured: str
     wanted: str
-    """Empty for a figure that is given for comparison only."""
+    """The target; empty for a figure that is given for comparison only."""
     good: bool
     aim_met: bool | None = None
-    """None where there is no aim beyond what is wanted."""
+    """Whether the stricter aim is met; None where there is none."""
     values: Sequence[float] = ()
-    """One a repeat, where the line is made of such."""
+    """One value per repeat, where there are repeats."""
 
     @property
     def verdict(self) -> str:
@@ -45,7 +45,7 @@ class Line:
 
 
 def at_least(what: str, values: Sequence[float], least: float | None = None, aim: float | None = None) -> Line:
-    """The line of a figure whose median shall not lie below ``least``, and better reaches ``aim``."""
+    """The line of a figure whose median should be at least ``least``, and ideally ``aim``."""
     middle = statistics.median(values)
     wanted = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
     return Line(
@@ -59,7 +59,7 @@ def at_least(what: str, values: Sequence[float], least: float | None = None, aim
 
 
 def at_most(what: str, values: Sequence[float], most: float | None = None) -> Line:
-    """The line of a figure whose median shall not lie above ``most``."""
+    """The line of a figure whose median should be at most ``most``."""
     good = most is None or statistics.median(values) <= most
     return Line(
         what=what, measured=spread(values), wanted="" if most is None else f"≤ {most:g}", good=good, values=values
@@ -75,29 +75,29 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
 
 
 def both_ways(number: int, *sides: Any) -> tuple[Any, ...]:
-    """The last side first in every other repeat: a machine that gets slower with time then favours none."""
+    """``sides``, in reverse order in every second repeat, so that a machine that becomes slower favours none."""
     return sides if number % 2 == 0 else sides[::-1]
 
 
 def cpu_timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """→ CPU seconds of this process, all threads, and what the call gives."""
+    """CPU seconds of this process over all threads, and the result of the call."""
     begun = time.process_time()
     result = call()
     return time.process_time() - begun, result
 
 
 def keep_to_one_core() -> None:
-    """This process and its children: one core, one thread. Only before NumPy and torch are imported."""
+    """Restrict this process and its children to one core and thread, before NumPy and torch are imported."""
     os.environ.update(worker_thread_settings(1))
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def print_table(description: str | None, parts: Mapping[str, Callable[[int], list[Line]]]) -> None:
-    """Measure the parts that the command line asks for."""
+    """Measure the parts that the command line selects, and print their table."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(parts), metavar="A,B", help=f"of the parts {','.join(parts)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--only", default=",".join(parts), metavar="A,B", help=f"parts, of {','.join(parts)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - parts.keys():
@@ -123,5 +123,5 @@ def print_table(description: str | None, parts: Mapping[str, Callable[[int], lis
         for line in lines:
             print(f"| {line.what} | {line.measured} | {line.wanted} | {line.verdict} |", flush=True)
         record["parts"][name] = [asdict(line) for line in lines]
-        if arguments.json is not None:  # after every part: a long measurement that is ended early has its figures
+        if arguments.json is not None:  # after every part, so that an interrupted measurement keeps its figures
             arguments.json.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

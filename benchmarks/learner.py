@@ -1,15 +1,15 @@
-"""How much faster the fast learner is than stock Stable-Baselines3's PPO, and how near to what a core can do at all.
+"""How much faster the fast learner is than stock Stable-Baselines3's PPO, and how close it is to a core's limit.
 
     python -m benchmarks.learner [--repeats 5] [--only Ant-v5,quadruped] [--json FILE]
 
-All on one core with one thread. Learners train in turns within one process, now the one first and now the other, whole
-iterations (a rollout and its update) after one that is not counted. A repeat is the ratio of the CPU times that they
-take for as many env_steps (nothing here waits, so on an idle machine they are the wall's); the table gives the
-repeats' median and range.
+Everything runs on one core with one thread. Learners train alternately within one process, in alternating order, whole
+iterations (a rollout and its update) after one warm-up iteration. A repeat is the ratio of the CPU times for the same
+number of env_steps (nothing waits, so that on an idle machine CPU time is wall time); the table gives the median
+and the range of the repeats.
 
-*Roofline* lines say how near the fast learner comes to the least time: bare ``mj_step`` through the very states and
-controls of its own training, plus the matrix products that PPO cannot do without, each as fast as NumPy's BLAS
-computes it by itself on this core.
+*Roofline* lines compare the fast learner with the least possible time: bare ``mj_step`` through the states and controls
+of its own training, plus the matrix products that PPO needs, each as fast as NumPy's BLAS computes it alone on this
+core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from benchmarks.roofline import Networks
 
 Targets = tuple[float, float] | tuple[()]
-"""At least, and the aim; or nothing."""
+"""The least value and the aim; or no target."""
 FAST, STOCK = "fast", "sb3"
 IN_JOB = "fast, over the environment of a job"
 ONE_FILE = "PPO in one file of plain PyTorch"
@@ -48,12 +48,12 @@ MINIBATCH: Targets = (5.0, 8.0)
 WIDE: Targets = (1.3, 2.0)
 WIDE_NETWORKS: Mapping[str, Any] = {"net_arch": [256, 256], "activation_fn": "relu"}
 TURNS = 2
-"""Updates in a repeat."""
+"""Number of updates in a repeat."""
 STARTING_CORES = os.sched_getaffinity(0)
 
 
 def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
-    """Default hyperparameters, one environment in a DummyVecEnv; other people's learners beside ours."""
+    """Default hyperparameters, one environment in a DummyVecEnv; compared with other implementations."""
     spec = gymnasium_spec(robot)
     contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
     contenders[IN_JOB] = over_environment_of_job(spec)
@@ -65,7 +65,7 @@ def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
 
 
 def robot_of_ours(robot: str, repeats: int) -> list[Line]:
-    """Over the batched environment, as in ``jobs/robots.toml``; with Stable-Baselines3's hyperparameters as well."""
+    """The batched environment of ``jobs/robots.toml``, with its hyperparameters and with the defaults."""
     job = next(job for job in job_files.load(ROOT / "jobs" / "robots.toml").jobs if job.spec.name == robot)
     as_in_jobs = replace(job.spec, xml=str(job.xml_source), normalize=False)
     defaults = replace(as_in_jobs, hyperparameters={}, policy_kwargs={})
@@ -81,12 +81,12 @@ def robot_of_ours(robot: str, repeats: int) -> list[Line]:
 
 
 def one_minibatch(repeats: int) -> list[Line]:
-    """Of 64, on the networks that Ant-v5 gets by default."""
+    """One minibatch of 64 with the default networks of Ant-v5."""
     return minibatches(gymnasium_spec("Ant-v5"), "105-64-64-8", repeats, MINIBATCH)
 
 
 def wide(repeats: int) -> list[Line]:
-    """Larger networks, where more of the time is matrix products."""
+    """Larger networks, where matrix products take more of the time."""
     spec = gymnasium_spec("HalfCheetah-v5", policy_kwargs=WIDE_NETWORKS)
     contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
     what = "HalfCheetah-v5, net_arch [256, 256], ReLU"
@@ -97,7 +97,7 @@ def wide(repeats: int) -> list[Line]:
 
 
 def startup(repeats: int) -> list[Line]:
-    """As ``benchmarks.experiment`` measures it, with the cores that we were given."""
+    """Start-up as in ``benchmarks.experiment``, on all cores that this process was started with."""
     kept = os.sched_getaffinity(0)
     os.sched_setaffinity(0, STARTING_CORES)
     try:
@@ -124,7 +124,7 @@ def gymnasium_spec(robot: str, **changes: Any) -> WorkerSpec:
 
 
 def built(spec: WorkerSpec, learner: Any, venv: VecEnv) -> Any:
-    """The model that ``learner`` makes of ``spec``."""
+    """The model of ``spec`` with ``learner``."""
     from orchestrator.worker.training import learners
 
     made = learners.build(replace(spec, learner=learner), venv)
@@ -133,7 +133,7 @@ def built(spec: WorkerSpec, learner: Any, venv: VecEnv) -> Any:
 
 
 def dummy(robot: str) -> Any:
-    """A ``DummyVecEnv`` of one environment, as Stable-Baselines3's users have it."""
+    """A ``DummyVecEnv`` of one environment, as in Stable-Baselines3's documentation."""
     from stable_baselines3.common.env_util import make_vec_env
 
     return make_vec_env(robot, n_envs=1, seed=0)
@@ -165,7 +165,7 @@ def over_batch(spec: WorkerSpec, learner: str) -> Contender:
 
 
 def others_over_dummy(robot: str) -> dict[str, Contender]:
-    """Other people's ways, with the same default hyperparameters, where they are installed."""
+    """Other implementations with the same default hyperparameters, where they are installed."""
     from benchmarks.contenders import Library, OneFile
 
     others: dict[str, Contender] = {ONE_FILE: OneFile(dummy(robot))}
@@ -182,9 +182,9 @@ def compare(
     over_stock: Targets = (),
     of_physics: Targets | None = None,
 ) -> list[Line]:
-    """Lines of a race in which the fast learner and stock PPO take part.
+    """Lines of a comparison that includes the fast learner and stock PPO.
 
-    :param of_physics: targets of the fast learner's share of bare physics; None: no shares are told.
+    :param of_physics: targets of the fast learner's share of bare physics; None: no shares are printed.
     """
     from benchmarks.contenders import race
 
@@ -214,7 +214,7 @@ def compare(
 
 
 def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> list[Line]:
-    """``train()`` of one and the same rollout by both learners, for each of its minibatches."""
+    """Time per minibatch of ``train()`` of the same rollout by both learners."""
     from benchmarks.contenders import BUFFER, Library, Update
 
     models = {learner: built(spec, learner, dummy(str(spec.env))) for learner in (FAST, STOCK)}
@@ -244,13 +244,13 @@ def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> 
 
 
 def products_of(model: Any) -> roofline.Products:
-    """Of an iteration."""
+    """The matrix products of an iteration."""
     sizes = {name: getattr(model, name) for name in ("n_envs", "n_steps", "batch_size", "n_epochs")}
     return roofline.iteration(networks(model), **sizes)
 
 
 def networks(model: Any) -> Networks:
-    """Of a PPO whose actor and critic have the same hidden layers."""
+    """The networks of a PPO whose actor and critic have the same hidden layers."""
     hidden = model.policy.net_arch
     hidden = hidden["pi"] if isinstance(hidden, dict) else hidden
     observation, actions = math.prod(model.observation_space.shape), math.prod(model.action_space.shape)
@@ -260,10 +260,10 @@ def networks(model: Any) -> Networks:
 def near_the_roof(
     what: str, products: roofline.Products, count: int, unit: str, seconds: list[float], physics_s: list[float]
 ) -> Line:
-    """How much of its time the fast learner could not do without.
+    """The share of the fast learner's time that physics and matrix products need at least.
 
-    :param count: units for which ``products`` are computed.
-    :param seconds: of a unit, one value a repeat; ``physics_s`` likewise.
+    :param count: number of units in ``products``.
+    :param seconds: seconds per unit, one value per repeat; ``physics_s`` is in the same form.
     """
     products_s = roofline.seconds(products) / count
     parts = f"{products_s * 1e6:.3g} µs of matrix products: {roofline.in_words(products, count)}"
@@ -294,7 +294,7 @@ PARTS: dict[str, Callable[[int], list[Line]]] = {
 
 def main() -> None:
     harness.keep_to_one_core()
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # of SBX, where it is installed
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for SBX, where it is installed
     print_table(__doc__, PARTS)
 
 

@@ -1,12 +1,12 @@
-"""Does the fast learner learn like stock Stable-Baselines3? The tables and figures of docs/learning.md.
+"""Does the fast learner learn as well as stock Stable-Baselines3? Tables and figures of docs/learning.md.
 
     python -m orchestrator run benchmarks/learning.toml --learner sb3 --run-dir runs/learning-sb3
     python -m orchestrator run benchmarks/learning.toml --learner fast --run-dir runs/learning-fast
     python -m benchmarks.learning runs/learning-sb3 runs/learning-fast [--output docs/figures]
 
-With ``--published RUN``, a run of ``benchmarks/published.toml``, also against what others report. Prints Markdown,
-writes ``learning-*.png``; reads run directories without changing them. All seeds are fixed: the same runs give the same
-text.
+With ``--published RUN``, a run of ``benchmarks/published.toml``, it also compares with published results. Prints
+Markdown, writes ``learning-*.png``, and does not change the run directories. All seeds are fixed: the same runs give
+the same text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.core.text import listed
 
 
 def mean_std(found: Sequence[float]) -> str:
-    """``1,234 ± 56``: over seeds, with n − 1."""
+    """``1,234 ± 56``: mean and sample standard deviation over seeds."""
     return f"{np.mean(found):,.0f} ± {np.std(found, ddof=1):,.0f}" if len(found) > 1 else f"{found[0]:,.0f}"
 
 
@@ -43,7 +43,7 @@ def probability(p: float) -> str:
 
 
 def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[str]:
-    """The table of one measure: a line a robot, and one over all of them."""
+    """The table of one measure: one line per robot, and one for all of them."""
     found = {robot: (values(a.robots[robot], measure), values(b.robots[robot], measure)) for robot in robots}
     pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in found.items() if x and y}
     if not pairs:
@@ -83,7 +83,7 @@ def _difference(pairs: Sequence[Pair]) -> str:
 
 
 def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
-    """Every final return, and its evaluation in brackets."""
+    """Every final return, with its evaluation in parentheses."""
     lines = ["Seed by seed: final return of training (deterministic evaluation).", ""]
     seeds = sorted({one.seed for side in (a, b) for robot in robots for one in side.robots[robot]})
     lines += [f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |", "|---" * (2 + len(seeds)) + "|"]
@@ -100,9 +100,9 @@ def _bracketed(number: float | None) -> str:
 
 
 def alike_by_seed(a: Side, b: Side, robots: Sequence[str]) -> float:
-    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it cannot be had.
+    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it is undefined.
 
-    Runs of the same seed begin with the same weights: were they alike because of it, the test would be too cautious.
+    Runs of the same seed begin with the same weights: a correlation would make the test too conservative.
     """
     rows = []
     for robot in robots:
@@ -117,11 +117,11 @@ def alike_by_seed(a: Side, b: Side, robots: Sequence[str]) -> float:
 
 
 def power(seeds: int, robots: int) -> list[str]:
-    """What the tests find with so many seeds of each learner and so many robots."""
+    """The power of the tests with ``seeds`` seeds per learner and ``robots`` robots."""
     alone = Design(seeds=seeds)
     lines = [
         f"What the tests find with {seeds} seeds of each learner, by simulation with normal distributions"
-        f" ({alone.experiments:,} experiments a cell):",
+        f" ({alone.experiments:,} experiments per entry):",
         "",
         "| test | false alarms without a difference | found with 80 % probability | found of 1 standard deviation |",
         "|---|---|---|---|",
@@ -143,7 +143,7 @@ def power(seeds: int, robots: int) -> list[str]:
 
 
 def against_published(side: Side, figures: str | None = None) -> list[str]:
-    """Beside what others report, and whether it lies where the same settings have led others.
+    """Comparison with published results, and whether the returns lie in the range of those with the same settings.
 
     :param figures: as in :func:`report`.
     :raises UsageError: a robot of :data:`published.ROBOTS` is missing.
@@ -198,7 +198,7 @@ def _of(side: Side, robot: str) -> Sequence[Trained]:
 
 
 def _mean_interval(found: Sequence[float]) -> str:
-    """Student's."""
+    """The mean with Student's 95 % interval."""
     mean = float(np.mean(found))
     if len(found) < LEAST_SEEDS:
         return f"{mean:,.0f}"
@@ -210,9 +210,9 @@ def _mean_interval(found: Sequence[float]) -> str:
 
 
 def report(a: Side, b: Side, figures: str | None = None) -> str:
-    """Everything about two runs, as Markdown.
+    """The comparison of two runs, as Markdown.
 
-    :param figures: the figures' folder, as links shall say it; None where none are drawn.
+    :param figures: folder of the figures in links; None where none are drawn.
     """
     robots = in_common(a, b)
     seeds = min(len(side.robots[robot]) for side in (a, b) for robot in robots)
@@ -225,7 +225,7 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
     for place, side in enumerate((a, b)):
         if side.unfinished:
             told = listed(list(side.unfinished), 5)
-            lines += [f"**Not all is in**: of {_label(a, b, place)} {told} have not succeeded.", ""]
+            lines += [f"**Incomplete**: of {_label(a, b, place)}, {told} have not succeeded.", ""]
     lines += _image(figures, "learning-curves", "Learning curves: seeds (thin) and their means (thick)")
     for measure in MEASURES:
         lines += comparison(a, b, robots, measure)
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sb3_run", type=Path, help="run directory of benchmarks/learning.toml with --learner sb3")
     parser.add_argument("fast_run", type=Path, help="the same with --learner fast")
     parser.add_argument("--published", type=Path, metavar="RUN", help="run directory of benchmarks/published.toml")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the figures go, as docs/figures")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for the figures, such as docs/figures")
     given = parser.parse_args(arguments)
     try:
         a, b = read(given.sb3_run), read(given.fast_run)

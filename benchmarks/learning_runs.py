@@ -1,4 +1,4 @@
-"""Final returns and learning curves of experiments that differ in their learner alone, for ``benchmarks.learning``."""
+"""Final returns and learning curves of experiments that differ only in their learner, for ``benchmarks.learning``."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one run directory has to say."""
+    """The results of one run directory."""
 
     learner: str
     robots: Mapping[str, Sequence[Trained]]
-    """Robot → its seeds in rising order; names are those of the jobs, with the point of a matrix."""
+    """Robot (name of the job, with its matrix point) → results in ascending order of seeds."""
     work: Mapping[str, Mapping[str, Any]]
-    """job_id → whatever decides the result but for the learner."""
+    """job_id → everything that determines the result except the learner."""
     unfinished: Sequence[str]
-    """Jobs that have not succeeded (yet)."""
+    """Jobs that have not succeeded."""
 
 
 def read(run_dir: Path) -> Side:
@@ -88,9 +88,9 @@ def _work(spec: WorkerSpec) -> dict[str, Any]:
 
 
 def in_common(a: Side, b: Side) -> list[str]:
-    """Robots of which both have at least two seeds.
+    """Robots with at least two seeds on both sides.
 
-    :raises UsageError: there is none, or a job that both have was not the same work.
+    :raises UsageError: there is none, or a common job was not the same work.
     """
     for job_id in a.work.keys() & b.work.keys():
         for key, value in a.work[job_id].items():
@@ -110,6 +110,6 @@ def in_common(a: Side, b: Side) -> list[str]:
 
 
 def values(trained: Sequence[Trained], measure: str) -> list[float]:
-    """One a seed; where a seed has none, none of them."""
+    """One value per seed; empty where a seed has none."""
     found = [getattr(one, measure) for one in trained]
     return [] if None in found else found

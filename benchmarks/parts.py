@@ -1,4 +1,4 @@
-"""Where the time of a program goes: calls are booked on named parts, each without what lies within it."""
+"""A profile of a program by named parts; the time of a part excludes the parts that it calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class Parts:
-    """Seconds of wall time, of CPU time, and calls, by part. One thread."""
+    """Wall time, CPU time and number of calls by part, for one thread."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -22,7 +22,7 @@ class Parts:
         self._since = time.perf_counter(), time.process_time()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all figures."""
         for booked in (self.seconds, self.cpu_s, self.calls):
             booked.clear()
 
@@ -54,7 +54,7 @@ class Parts:
         return wrapped
 
     def stepped(self, part: str, steps: Iterator[Result]) -> Iterator[Result]:
-        """``steps``, each of them timed."""
+        """``steps``, with the time of each recorded."""
         advance = self.timed(part, next)
         nothing = object()
         while (step := advance(steps, nothing)) is not nothing:
@@ -75,5 +75,5 @@ class _Timed:
 
 
 def timed(parts: Parts, part: str, it: Result) -> Result:
-    """Stands in for ``it``: calls of its methods are booked on ``part``."""
+    """A proxy of ``it`` that records calls of its methods under ``part``."""
     return cast("Result", _Timed(parts, part, it))

@@ -1,15 +1,15 @@
-"""Do two learners end alike? Permutation tests for a handful of seeds, and what such tests can find.
+"""Do two learners reach the same returns? Permutation tests for a few seeds, and the power of such tests.
 
-If both learners give the same distribution of final returns, then which of a robot's returns belong to which learner is
-as good as drawn by lot, and every way of dealing them out is equally probable (E. J. G. Pitman, "Significance tests
+If both learners give the same distribution of final returns, then the assignment of a robot's returns to
+learners is random, and every assignment is equally probable (E. J. G. Pitman, "Significance tests
 which may be applied to samples from any populations", Supplement to the J. of the Royal Statistical Society 4, 1937).
-Nothing else is assumed: no normal distribution, no equal spreads. Of one robot all ways are gone through; over several
-robots, each dealt out by itself, so many are drawn (:data:`DRAWS`) that chance moves a p-value of 0.05 by 0.001.
+Nothing else is assumed: no normal distribution, no equal spreads. For one robot all assignments are enumerated; for
+several robots, assigned independently, so many are drawn (:data:`DRAWS`) that a p-value of 0.05 varies by 0.001.
 
 Two statistics. The *difference of means* finds a learner that is better or worse. The *energy distance* (G. J. Székely,
 M. L. Rizzo, "Testing for Equal Distributions in High Dimension", InterStat 5, 2004) also finds one that is more
-erratic. Both are divided by the spread of all of a robot's returns, which dealing out does not change, so that robots
-can be added up.
+erratic. Both are divided by the spread of all of a robot's returns, which the assignment does not change, so that
+robots can be summed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Floats = npt.NDArray[np.float64]
 
 DRAWS = 40_000
 MOST_SPLITS = 200_000
-"""Ways of dealing out one robot's returns; of 10 against 10 there are 184,756."""
+"""Largest number of assignments of one robot's returns; 10 against 10 have 184,756."""
 AT_ONCE = 1 << 22
-"""Numbers held at a time by a simulation."""
+"""Numbers that a simulation holds in memory at once."""
 TIE = 1e-9
-"""Standardised statistics this close are equal: the same sum taken in another order."""
+"""Standardised statistics this close are equal: sums in another order differ by rounding."""
 REACH = 20.0
-"""Shifts are looked for this far from the estimate, in standard deviations."""
+"""Largest distance from the estimate at which shifts are searched, in standard deviations."""
 
 Statistic = Callable[[Floats, int], Floats]
 """Takes ``(…, n)`` returns of one robot, and how many of them, the first ones, are A's; gives ``(…, splits)``."""
@@ -41,41 +41,43 @@ Statistic = Callable[[Floats, int], Floats]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Final returns of one robot, one a seed: at least two by each learner."""
+    """Final returns of one robot, one per seed: at least two by each learner."""
 
     a: Floats
     b: Floats
 
     @property
     def spread(self) -> float:
-        """The learners' standard deviation, pooled: without what lies between them."""
+        """The pooled standard deviation within the learners."""
         squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (self.a, self.b))
         return math.sqrt(squares / (self.a.size + self.b.size - 2))
 
     @property
     def difference(self) -> float:
-        """Of the means, B's less A's, in standard deviations; 0 where all returns are equal."""
+        """B's mean minus A's, in pooled standard deviations; 0 where all returns are equal."""
         raw = float(self.b.mean() - self.a.mean())
         return 0.0 if raw == 0 else raw / self.spread if self.spread > 0 else math.copysign(math.inf, raw)
 
     def without(self, shift: float) -> Pair:
-        """With ``shift`` standard deviations taken off B's returns."""
+        """The pair with ``shift`` standard deviations subtracted from B's returns."""
         return Pair(self.a, self.b - shift * self.spread)
 
     def table(self, statistic: Statistic) -> Floats:
-        """``(splits,)``; the first is what was observed."""
+        """``(splits,)``; the first entry is the observed one."""
         return statistic(np.concatenate([self.a, self.b]), self.a.size)
 
 
 @cache
 def weights(n_a: int, n_b: int) -> Floats:
-    """All ways of dealing out ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a`` and ``1/n_b``.
+    """All assignments of ``n_a + n_b`` values, the given one first: ``(splits, n)`` of ``-1/n_a`` and ``1/n_b``.
 
-    :raises ValueError: where there are too many.
+    :raises ValueError: there are too many.
     """
     amount = math.comb(n_a + n_b, n_a)
     if amount > MOST_SPLITS:
-        raise ValueError(f"{n_a} against {n_b} can be dealt out in {amount:,} ways; at most {MOST_SPLITS:,} are tried")
+        raise ValueError(
+            f"{n_a} against {n_b} values: {amount:,} ways of assigning them; at most {MOST_SPLITS:,} are tried"
+        )
     found = np.full((amount, n_a + n_b), 1 / n_b)
     for row, places in enumerate(itertools.combinations(range(n_a + n_b), n_a)):
         found[row, list(places)] = -1 / n_a
@@ -83,14 +85,14 @@ def weights(n_a: int, n_b: int) -> Floats:
 
 
 def mean_difference(values: Floats, n_a: int) -> Floats:
-    """B's mean less A's, in standard deviations of all values, for every way of dealing them out."""
+    """B's mean minus A's, in standard deviations of all values, for every assignment."""
     return _over(values @ weights(n_a, values.shape[-1] - n_a).T, values.std(axis=-1, ddof=1))
 
 
 def energy_distance(values: Floats, n_a: int) -> Floats:
-    """How far apart the two distributions are, in mean distances between all values; never below 0.
+    """The distance between the two distributions, in mean distances between all values; never below 0.
 
-    Twice the mean distance between values of A and of B, less the mean distances within A and within B.
+    Twice the mean distance between values of A and of B, minus the mean distances within A and within B.
     """
     distances = np.abs(values[..., :, None] - values[..., None, :])
     dealt = weights(n_a, values.shape[-1] - n_a)
@@ -98,18 +100,18 @@ def energy_distance(values: Floats, n_a: int) -> Floats:
 
 
 def _over(statistics: Floats, scale: Floats) -> Floats:
-    """All of them 0 where the values are equal and there is no scale."""
+    """``statistics / scale``; 0 where all values are equal and the scale is 0."""
     return np.divide(statistics, scale[..., None], out=np.zeros_like(statistics), where=scale[..., None] > 0)
 
 
 def p_values(tables: Sequence[Floats], *, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """How probable a sum over robots is that lies as far from 0 as the observed one, or farther; two-sided.
+    """Two-sided p-values of sums over robots: the probability of a sum at least as far from 0 as the observed one.
 
-    One robot's is exact. Of several the observed way counts as one of those drawn, so that no p-value is 0 (B. Phipson,
-    G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical Applications in Genetics and Molecular Biology
-    9, 2010).
+    For one robot it is exact. For several the observed assignment counts as one draw, so that no p-value is 0
+    (B. Phipson, G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical Applications in Genetics and
+    Molecular Biology 9, 2010).
 
-    :param tables: one a robot, ``(…, splits)`` each, as statistics give them; leading axes are several experiments.
+    :param tables: one per robot, ``(…, splits)`` each, as statistics give them; leading axes are several experiments.
     """
     observed = np.abs(np.sum([table[..., 0] for table in tables], axis=0))[..., None] - TIE
     if len(tables) == 1:
@@ -127,7 +129,7 @@ def p_value(pairs: Sequence[Pair], statistic: Statistic = mean_difference) -> fl
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values of several tests, enlarged so that the chance of any false finding stays what it is of one.
+    """p-values of several tests, corrected so that the probability of any false positive is that of one test.
 
     S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979.
     """
@@ -141,7 +143,7 @@ def holm(p: Sequence[float]) -> list[float]:
 def interval(pairs: Sequence[Pair], level: float = 0.95) -> tuple[float, float]:
     """Differences, in each robot's pooled standard deviations, that the test of means would not reject.
 
-    Found by taking a difference off and testing what remains; infinite where there are too few seeds to reject any.
+    Found by subtracting a difference and testing what remains; infinite where there are too few seeds to reject any.
     """
     centre = float(np.mean([pair.difference for pair in pairs]))
 
@@ -165,17 +167,17 @@ def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """An experiment to be imagined: normal distributions, every robot with the same difference between learners."""
+    """A simulated experiment: normal distributions, the same difference between learners for every robot."""
 
     seeds: int
-    """A robot and learner."""
+    """Seeds per robot and learner."""
     robots: int = 1
     level: float = 0.05
-    """A difference is found where the p-value is at most this."""
+    """A difference is found when the p-value is at most this."""
     statistic: Statistic = mean_difference
     experiments: int = 2_000
     draws: int = 2_000
-    """Over several robots, an experiment."""
+    """Draws per experiment with several robots."""
 
     def power(self, shift: float = 0.0, ratio: float = 1.0, seed: int = 1) -> float:
         """The share of experiments in which the difference is found.

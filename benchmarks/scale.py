@@ -1,12 +1,12 @@
-"""What the driver can take: experiments on simulated clusters, streams from many nodes, and jobs that wait.
+"""The capacity of the driver: experiments on simulated clusters, streams from many nodes, and pending jobs.
 
-Supervisor, waiting line, pool, recorder, ledger and run directory are the real ones; nodes, workers and the clock are
-simulated, and only the part ``ray`` needs Ray. Figures are CPU time of one core, except where they say otherwise.
+Supervisor, queue, slots, recorder, ledger and run directory are the real ones; nodes, workers and the clock are
+simulated, and only the part ``ray`` needs Ray. Figures are CPU time of one core unless they say otherwise.
 
     python -m benchmarks.scale                                     # everything: 10 to 10,000 nodes
     python -m benchmarks.scale --only clusters --nodes 1000 --worse 20
 
-Each measurement has a process of its own, so that the memory that it takes is its own.
+Each measurement runs in a process of its own, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ JOBS_A_NODE = 20
 MOST_JOBS = 100_000
 STREAMING_JOBS_A_NODE = 16
 STREAMED_S = 60.0
-"""One checkpoint of each job falls into it."""
+"""Every job writes one checkpoint within this time."""
 PENDING = (1_000, 10_000, 100_000)
 
 
-# -- what is measured, each in a process of its own
+# -- measurements, each in a process of its own
 
 
 def cluster(root: Path, nodes: int, worse: float) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def cluster(root: Path, nodes: int, worse: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[Reporter]:
-    """The live table, as on a terminal that nobody looks at."""
+    """The live table on a terminal that is discarded."""
     from rich.console import Console
 
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
@@ -102,7 +102,7 @@ def in_a_process(what: str, *numbers: float, folder: Path | None) -> dict[str, A
     return found
 
 
-# -- how it is told
+# -- tables
 
 
 def cluster_row(found: Mapping[str, Any]) -> Sequence[str]:
@@ -176,11 +176,11 @@ def print_rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(MEASURED), metavar="A,B", help=f"of {', '.join(MEASURED)}")
+    parser.add_argument("--only", default=",".join(MEASURED), metavar="A,B", help=f"parts, of {', '.join(MEASURED)}")
     parser.add_argument("--nodes", default="10,100,1000,10000", metavar="N,N")
-    parser.add_argument("--worse", type=float, default=1.0, help="so many times the published failure rates")
-    parser.add_argument("--folder", type=Path, help="where run directories are made, and removed again")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--worse", type=float, default=1.0, help="factor on the published failure rates")
+    parser.add_argument("--folder", type=Path, help="folder of the temporary run directories")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

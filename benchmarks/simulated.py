@@ -1,6 +1,6 @@
-"""A cluster that is not there: nodes that are lost and come back, jobs with work to do, and their fates.
+"""A simulated cluster: nodes that fail and are repaired, jobs with work to do, and what happens to them.
 
-All times are simulated seconds. Where a figure comes from stands beside it; docs/scale.md names the sources.
+All times are simulated seconds. The source of each figure stands beside it; docs/scale.md names the sources.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Job, Resources
@@ -30,10 +31,10 @@ MIB_A_CORE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How often what goes wrong."""
+    """Failure rates."""
 
     losses_a_node_day: float = 6.5e-3
-    """Nodes lost, for each node and day: the worse of two clusters in Kokolis et al. 2025. The training of Llama 3
+    """Losses per node and day: the worse of two clusters in Kokolis et al. 2025. The training of Llama 3
     was interrupted 419 times in 54 days on 2,048 nodes: 3.8e-3."""
     weibull_shape: float = 0.75
     """Of the time between losses of a node: below 1, as Schroeder and Gibson 2006 found (decreasing hazard)."""
@@ -41,16 +42,16 @@ class Rates:
     repair_sigma: float = 1.0
     """Of its logarithm: repairs are lognormal, with means from under an hour to over a day (same study)."""
     notice_s: float = 15.0
-    """Until a lost node is known to be lost. What is launched on it meanwhile is lost with it."""
+    """Time until a lost node is detected. Attempts that are launched on it meanwhile are lost with it."""
     killed: float = 5e-3
-    """Share of the jobs that are killed once, say for want of memory. This and the next two are our own guesses."""
+    """Share of the jobs that are killed once, for example out of memory. This and the next two are our own guesses."""
     hung: float = 1e-3
     """Share of the jobs that hang once."""
     faulty: float = 2e-3
-    """Share of the jobs that fail by an error of their own, as they would again."""
+    """Share of the jobs that fail by an error of their own, which would recur."""
 
     def worse(self, times: float) -> Rates:
-        """Everything ``times`` as often; every tenth job at most is struck in each way."""
+        """All rates multiplied by ``times``; at most every tenth job is affected in each way."""
         return Rates(
             losses_a_node_day=self.losses_a_node_day * times,
             killed=min(0.1, self.killed * times),
@@ -60,12 +61,12 @@ class Rates:
 
 
 class Nodes(ClusterSlots):
-    """The room on a simulated cluster whose nodes are lost and, once they are mended, come back."""
+    """Slots of a simulated cluster whose nodes are lost and return after repair."""
 
     def __init__(self, count: int, cores: int, rates: Rates, now: Callable[[], float], chance: random.Random) -> None:
         super().__init__()
         self.losses = 0
-        """Nodes lost so far, as far as it is known."""
+        """Detected losses of nodes so far."""
         self._cores_each, self._rates, self._now, self._chance = cores, rates, now, chance
         for node in range(count):
             self._join(node)
@@ -79,16 +80,17 @@ class Nodes(ClusterSlots):
         self.add(str(node), cores=self._cores_each, gpus=0, memory_mib=MIB_A_CORE * self._cores_each)
 
     def _first_loss(self) -> float:
-        """Of a cluster that has been running for long: what is left of an interval that the start falls into.
+        """The first loss of a node in a cluster that has long been running: the rest of the current interval.
 
-        Long intervals are hit more often: such a one is distributed as ``scale * gamma(1 + 1/shape) ** (1/shape)``.
+        Longer intervals are more likely to contain the start: such an interval is distributed as
+        ``scale * gamma(1 + 1/shape) ** (1/shape)``.
         """
         shape = self._rates.weibull_shape
         interval_s = self._scale_s * math.pow(self._chance.gammavariate(1 + 1 / shape, 1.0), 1 / shape)
         return interval_s * self._chance.random()
 
     def lost_at(self, place: RankSlot) -> float:
-        """When the node of ``place`` is lost, as nobody knows yet."""
+        """When the node of ``place`` will be lost."""
         return self._lost_at[int(place.node)]
 
     def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
@@ -96,7 +98,7 @@ class Nodes(ClusterSlots):
         return super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
 
     def _catch_up(self) -> None:
-        """What has become known of nodes lost and mended since the last look."""
+        """Apply the losses and repairs that have been detected since the last call."""
         while self._agenda[0][0] <= self._now():
             when, node = self._agenda[0]
             if str(node) in self._free:
@@ -117,7 +119,7 @@ HYPERPARAMETERS = {"n_steps": 512, "batch_size": 256, "learning_rate": "linear(3
 
 
 def make_jobs(count: int, chance: random.Random, *, max_retries: int, stall_timeout_s: float) -> Iterator[Job]:
-    """Trainings of 10 to 40 minutes (lognormal, cut off); half of them of one core, others of two or four."""
+    """Trainings of 10 to 40 minutes (truncated lognormal); half of them with one core, the others with two or four."""
     for number in range(count):
         cores = chance.choices((1, 2, 4), (50, 30, 20))[0]
         work_s = min(max(chance.lognormvariate(math.log(1200.0), 0.4), 600.0), 2400.0)
@@ -155,7 +157,7 @@ def make_jobs(count: int, chance: random.Random, *, max_retries: int, stall_time
 
 
 def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
-    """A new ledger in the run directory ``paths``, in which ``jobs`` wait, in this order."""
+    """A new ledger in the run directory ``paths`` with ``jobs`` pending, in this order."""
     ledger = Ledger.create(paths.ledger)
     ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
     ledger.commit()
@@ -165,7 +167,7 @@ def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
 def supervisor_over(
     paths: RunPaths, jobs: Iterable[Job], *, executor: FakeExecutor, pool: ClusterSlots, reporter: Reporter
 ) -> Supervisor:
-    """Of a new experiment, on nodes with as much memory as anybody wants."""
+    """The supervisor of a new experiment, on nodes with unlimited memory."""
     ledger = entered(paths, jobs)
     return Supervisor(
         paths=paths,
@@ -179,15 +181,24 @@ def supervisor_over(
     )
 
 
+def endless_supervisor(root: Path, jobs: Iterable[Job], *, nodes: int, cores: int, reporter: Reporter) -> Supervisor:
+    """The supervisor of jobs that never end, on ``nodes`` nodes with ``cores`` cores each."""
+    fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
+    pool = ClusterSlots()
+    for node in range(nodes):
+        pool.add(str(node), cores=cores, gpus=0, memory_mib=1 << 20)
+    return supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=reporter)
+
+
 PLACING_S = 1.0
-"""Until the node of an attempt has started it."""
+"""Time until the node of an attempt has started it."""
 START_S = 10.0
-"""Until a worker trains: imports, compilation, its checkpoint."""
+"""Time until a worker trains: imports, compilation, loading its checkpoint."""
 CHECKPOINT_EVERY_S = 300.0
 
 
 class Work:
-    """What the jobs have to do and have done. :meth:`behave` is for a :class:`FakeExecutor`."""
+    """The remaining work of each job. :meth:`behave` is for a :class:`FakeExecutor`."""
 
     def __init__(
         self, jobs: Sequence[Job], rates: Rates, nodes: Nodes, now: Callable[[], float], *, progress_every_s: float
@@ -196,7 +207,7 @@ class Work:
         self._left_s = dict(self._whole_s)
         self._rates, self._nodes, self._now, self._progress_every_s = rates, nodes, now, progress_every_s
         self.redone_s = 0.0
-        """Trained in vain: since the last checkpoint before an attempt was lost."""
+        """Training time lost: since the last checkpoint before an attempt was lost."""
 
     def is_faulty(self, job_id: str) -> bool:
         return self._lot(job_id) < self._rates.faulty
@@ -215,7 +226,7 @@ class Work:
         return own
 
     def _own_fate(self, launch: Launch, left_s: float) -> Behaviour:
-        """What becomes of the attempt if its node lives on. Strokes of fate come in the middle."""
+        """The end of the attempt if its node survives. Failures happen in the middle."""
         rates, lot, middle_s = self._rates, self._lot(launch.job_id), START_S + left_s / 2
         if lot < rates.faulty:
             return self._fate(launch.job_id, middle_s, int(ExitCode.ERROR))

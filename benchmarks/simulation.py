@@ -1,6 +1,6 @@
-"""An experiment on a simulated cluster: supervisor, waiting line, pool, recorder, ledger and files are the real ones.
+"""An experiment on a simulated cluster: supervisor, queue, slots, recorder, ledger and files are the real ones.
 
-Its clock is simulated too; what it takes is real time.
+The clock is simulated too; the reported costs are real time.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.supervisor import Supervisor
 
 CORES = 10
-"""Of each node."""
+"""Cores of each node."""
 GATHER_S = 0.25
-"""As executors listen."""
+"""Time for which executors gather events."""
 MAX_RETRIES = 20
 STALL_TIMEOUT_S = 900.0
 MOST_RECORDS = 2e6
-"""Of progress, in one simulation."""
+"""Largest number of progress records in one simulation."""
 MIB = 2**20
-LAST_WORD = ExitRecord(
+EXIT_RECORD = ExitRecord(
     code=0, message="", env_steps=10**6, ep_rew_mean=1.0, ep_rew_mean_first=0.0, eval_mean=1.0, cpu_s=1.0
 ).to_json()
 
 
 class FilesOfEnds(FakeExecutor):
-    """Whoever ends well leaves an ``exit.json``, as workers do."""
+    """A fake executor whose succeeding attempts leave an ``exit.json``, as workers do."""
 
     def __init__(self, paths: RunPaths) -> None:
         super().__init__(launches=deque(maxlen=0), gather_s=GATHER_S)
         self.heard: Counter[str] = Counter()
-        """Events told, by kind."""
+        """Number of events by kind."""
         self.busiest: tuple[int, float] = 0, 0.0
-        """Most events told at once, and when."""
+        """Largest number of events at once, and when."""
         self._paths = paths
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
@@ -63,17 +63,17 @@ class FilesOfEnds(FakeExecutor):
         for event in events:
             self.heard[type(event).__name__] += 1
             if isinstance(event, Exited) and event.returncode == ExitCode.SUCCEEDED:
-                self._leave_word(event.handle)
+                self._write_exit_record(event.handle)
         self.busiest = max(self.busiest, (len(events), self.time_s))
         return events
 
-    def _leave_word(self, handle: Handle) -> None:
-        self._paths.job(handle.job_id).attempt(handle.number).exit.write_text(LAST_WORD)
+    def _write_exit_record(self, handle: Handle) -> None:
+        self._paths.job(handle.job_id).attempt(handle.number).exit.write_text(EXIT_RECORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an experiment on a simulated cluster."""
+    """The result of an experiment on a simulated cluster."""
 
     nodes: int
     jobs: int
@@ -83,10 +83,10 @@ class Outcome:
     attempts: int
     node_losses: int
     redone_share: float
-    """Of the work: what was trained in vain, since the last checkpoint before a loss."""
+    """Share of the work that was repeated because an attempt was lost after its last checkpoint."""
     simulated_s: float
     ideal_s: float
-    """No schedule ends sooner, even where nothing fails: all cores busy, or the longest job."""
+    """Lower bound of any schedule without failures: all cores busy, or the longest job."""
     events: Mapping[str, int]
     busiest: tuple[int, float]
     wall_s: float
@@ -97,11 +97,11 @@ class Outcome:
     calls: Mapping[str, int]
     peak_mib: float
     pending_mib: float
-    """Of the driver, with all jobs pending."""
+    """Memory of the driver with all jobs pending."""
 
     @property
     def driver_s(self) -> float:
-        """CPU time of all that is the driver's, without nodes and workers."""
+        """CPU time of the driver, without simulated nodes and workers."""
         return sum(self.cpu_s.values()) - self.cpu_s["simulation"]
 
     def of_driver(self, part: str) -> float:

@@ -129,7 +129,7 @@ def _launch(measurement: Measurement, work: Work, setup: Setup, folder: Path, to
     run_dir: Path | None = None
     if baseline.how == "supervised":
         run_dir = folder / "run"
-        request = folder / "request.json"
+        request = folder / "request"
         commands = [write_request(request, jobs, run_dir=run_dir, max_parallel=measurement.level, grace_s=GRACE_S)]
         paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
     else:

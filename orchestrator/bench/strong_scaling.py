@@ -121,7 +121,7 @@ def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     folder = setup.scratch / f"strong-{level}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    request, run_paths = folder / "request.json", RunPaths(folder / "run")
+    request, run_paths = folder / "request", RunPaths(folder / "run")
     command = write_request(request, jobs, run_dir=run_paths.root, max_parallel=level, grace_s=GRACE_S)
     token = f"{setup.token}/strong-{level}"
     popen = start(command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token))

@@ -79,7 +79,7 @@ def test_the_other_arms_train_with_one_rank(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
     done = commands.give("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "balancer-s0 is measured with one rank, instead of resources.ranks = 2" in done.stderr
+    assert "balancer-s0 is measured with one rank instead of resources.ranks = 2" in done.stderr
     (one,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
     assert one["throughput"] > 0
     assert one["processes"][0]["allreduce_s"] == 0

@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import contenders, harness, roofline
-from benchmarks.bare import BarePhysics, Course, Shadow, course_of_simulation
+from benchmarks.bare import BarePhysics, Shadow, Trajectory, trajectory_of_simulation
 from benchmarks.harness import Line, at_least, at_most, both_ways
 from benchmarks.learner import networks
 from benchmarks.plain_torch_ppo import PlainPPO
@@ -181,11 +181,13 @@ def test_bare_physics_goes_through_the_states_of_the_training_and_its_resets(
 def test_physics_of_other_controls_is_refused() -> None:
     simulation = batched().simulation
     simulation.reset()
-    course = course_of_simulation(simulation, np.full((20, 2, 3), 0.5, np.float32))
+    trajectory = trajectory_of_simulation(simulation, np.full((20, 2, 3), 0.5, np.float32))
     bare = BarePhysics(simulation.model, 2, simulation.task.frame_skip)
-    assert bare.seconds(course) > 0
-    other = Course(before=course.before, controls=course.controls * 0.5, starts=course.starts, after=course.after)
-    with pytest.raises(RuntimeError, match="another way"):
+    assert bare.seconds(trajectory) > 0
+    other = Trajectory(
+        before=trajectory.before, controls=trajectory.controls * 0.5, starts=trajectory.starts, after=trajectory.after
+    )
+    with pytest.raises(RuntimeError, match="not comparable"):
         bare.seconds(other)
 
 

@@ -20,13 +20,11 @@ from rich.console import Console
 from rich.text import Text
 from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from benchmarks.simulated import Rates, entered, supervisor_over
+from benchmarks.simulated import Rates, endless_supervisor, entered
 from benchmarks.simulation import Outcome, simulate
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
@@ -102,15 +100,11 @@ class Turns(Told):
 def calls_of_turns(root: Path, running: int, waiting: int, turns: int = 40) -> int:
     root.mkdir()
     jobs = [make_job(f"j{number:05}", stall_timeout_s=3600.0, timeout_s=1e5) for number in range(running + waiting)]
-    pool = ClusterSlots()
-    for node in range(running // 10):
-        pool.add(str(node), cores=10, gpus=0, memory_mib=1 << 20)
-    fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
-    told = Turns(running, turns)
-    told.supervisor = supervisor_over(RunPaths(root), jobs, executor=fake, pool=pool, reporter=told)
-    told.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
-    told.supervisor.run()
-    return told.calls
+    reporter = Turns(running, turns)
+    reporter.supervisor = endless_supervisor(root, jobs, nodes=running // 10, cores=10, reporter=reporter)
+    reporter.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
+    reporter.supervisor.run()
+    return reporter.calls
 
 
 def test_a_turn_costs_the_same_however_many_jobs_run_and_wait(tmp_path: Path) -> None:

@@ -1,14 +1,11 @@
-"""``python -m orchestrator.worker.baselines.bench_child HOW THREADS JOB_DIR...``: the trainings of a benchmark,
-without a supervisor.
+"""``python -m orchestrator.worker.baselines.bench_child HOW THREADS JOB_DIR...``: trainings of a benchmark.
 
-HOW is ``alone`` (one training, in this process), ``subproc`` (likewise, by stock Stable-Baselines3 with a process for
-every environment), ``fork`` or ``spawn`` (``multiprocessing.Pool`` with as many processes as there are job directories,
-one training each). THREADS is the thread budget, or ``default``: then
-nothing is said about threads, and libraries start as many as they like.
+HOW is ``alone`` (one training, in this process), ``subproc`` (one training by stock Stable-Baselines3 with a process
+per environment), ``fork`` or ``spawn`` (one training per job directory in a ``multiprocessing.Pool``). THREADS is the
+thread budget, or ``default`` for the libraries' own number.
 
-It is the training of :mod:`orchestrator.worker`, with the same timings, but started the way people start
-theirs. Nothing else differs, so that a difference between figures has one cause. The trainings go on until they are
-killed.
+The training is that of :mod:`orchestrator.worker`, with the same timings. Only its start differs, so that a difference
+between figures has one cause. The trainings continue until they are killed.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subpro
 
 
 class Begun(ProgressReporter):
-    """Writes ``begun.json`` after the first environment step; later steps cost a look at an attribute."""
+    """Writes ``begun.json`` after the first environment step; later steps cost one attribute access."""
 
     def __init__(self, path: Path, facts: exit_record.AttemptFacts) -> None:
         super().__init__(None)
@@ -53,9 +50,9 @@ class Begun(ProgressReporter):
 
 
 def train(job_dir: str, threads: int | None, *, over_processes: bool = False) -> None:
-    """The training in ``job_dir``, in this process. An error is left in ``exit.json``, as a worker does.
+    """Run the training in ``job_dir`` in this process. An error is written to ``exit.json``, as by a worker.
 
-    :param over_processes: its environments in processes of their own.
+    :param over_processes: whether each environment has a process of its own.
     """
     paths = JobPaths(Path(job_dir))
     facts = exit_record.AttemptFacts(started=lifeline.process_start())
@@ -102,7 +99,7 @@ def main(arguments: list[str]) -> None:
     if how in ("alone", "subproc"):
         work(job_dirs[0], over_processes=how == "subproc")
         return
-    _import()  # as the top of people's scripts does: forked processes have it all, spawned ones begin anew
+    _import()  # as at the top of a user's script: forked processes inherit the modules, spawned ones import them again
     with multiprocessing.get_context(how).Pool(len(job_dirs)) as pool:
         pool.map(work, job_dirs, chunksize=1)
 

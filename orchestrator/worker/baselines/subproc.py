@@ -1,7 +1,7 @@
-"""Stock PPO over ``SubprocVecEnv``: how Stable-Baselines3 itself uses more cores, a process for every environment.
+"""Stock PPO over ``SubprocVecEnv``: Stable-Baselines3's own way to use several cores, one process per environment.
 
-For `bench --ranks`, which puts it beside ranks: the same task, hyperparameters, seeds, loop and timings, without our
-learner, our batched environment and our normalisation.
+``bench --ranks`` compares it with ranks: the same task, hyperparameters, seeds, loop and timings, without the
+fast learner, the batched environment and normalisation.
 """
 
 from __future__ import annotations
@@ -28,27 +28,24 @@ from orchestrator.worker.training.train import Training
 
 
 class Single(gymnasium.Env[NDArray[Any], NDArray[Any]]):
-    """Environment ``number`` of a built-in task by itself, as gymnasium has environments.
-
-    :param spec: of a job with a robot and a task.
-    """
+    """Environment ``number`` of a job with a built-in task, as a gymnasium environment."""
 
     def __init__(self, spec: WorkerSpec, job_dir: Path, number: int) -> None:
         alone = env_factory.make(spec, job_dir, n_envs=1, seed=spec.seed, first_env=number)
-        assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has an environment of its own"
+        assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has no built-in task"
         self._batch, self._number = alone, number
-        self._begun: NDArray[Any] | None = None
-        """The first observation of the episode that the batch has begun by itself."""
+        self._next_observation: NDArray[Any] | None = None
+        """First observation of the next episode, which the batched environment begins by itself."""
         self.observation_space, self.action_space = alone.observation_space, alone.action_space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """:param seed: as ``VecEnv.seed`` gives it to this environment: the job's, and ``number``."""
+        """:param seed: the seed that ``VecEnv.seed`` gives to this environment: the job's seed plus ``number``."""
         if seed is not None:
             self._batch.seed(seed - self._number)
-            self._begun = None
-        observation, self._begun = self._begun, None
+            self._next_observation = None
+        observation, self._next_observation = self._next_observation, None
         return self._batch.reset()[0] if observation is None else observation, {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
@@ -57,13 +54,13 @@ class Single(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         observations, rewards, dones, (info,) = self._batch.step_wait()
         if not dones[0]:
             return observations[0], float(rewards[0]), False, False, info
-        self._begun = observations[0]
+        self._next_observation = observations[0]
         truncated = bool(info["TimeLimit.truncated"])
         return info["terminal_observation"], float(rewards[0]), not truncated, truncated, info
 
 
 def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
-    """All environments of the job, each in a process of its own, with the seeds that they have in one process."""
+    """All environments of the job, each in its own process, with the same seeds as within one process."""
     if spec.env is None and spec.entry_point is None:
         makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
             partial(Single, spec, job_dir, number) for number in range(spec.n_envs)
@@ -75,7 +72,7 @@ def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
 
 
 def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: ProgressReporter) -> None:
-    """Train on and on, with rows in ``timings.csv``, until it is ended from outside."""
+    """Train until the process is killed, with rows in ``timings.csv``."""
     spec = dataclasses.replace(spec, learner="sb3", ranks=1)
     venv = make(spec, paths.root)
     try:
