@@ -1,4 +1,4 @@
-"""Machines for tests of clusters: each with a home and a temporary directory of its own, perhaps an address too."""
+"""Machines for tests of clusters, each with its own home, temporary directory and perhaps address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = ".config/orchestrator/cluster-token"
 
 
 class Machine:
-    """A user's home on a machine, and what is needed to give commands there."""
+    """A user's home on a machine, and methods to run commands there."""
 
     def __init__(self, temporary: Path, within: Sequence[str] = ()) -> None:
         """:param within: put before every command."""
@@ -36,7 +36,7 @@ class Machine:
 
     @property
     def record(self) -> Path | None:
-        """What the machine remembers of its node."""
+        """The machine's record of its node."""
         return next(iter(self.home.glob(".local/state/orchestrator/cluster-*.json")), None)
 
     def environment(self, **added: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ class Machine:
         return [*self._within, sys.executable, *arguments]
 
     def run(self, command: Sequence[str], cwd: Path | None = None, **added: str) -> subprocess.CompletedProcess[str]:
-        """Give any command there and wait for its end."""
+        """Run any command there and wait for its end."""
         return subprocess.run(
             [*self._within, *command],
             cwd=cwd or self.home,
@@ -64,7 +64,7 @@ class Machine:
 
     @contextmanager
     def running(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-        """A ``run --json`` there, its events to be read; killed with the block where it has not ended."""
+        """A ``run --json`` there, whose events can be read; killed after the block if it still runs."""
         process = subprocess.Popen(
             self.command("-m", "orchestrator", "run", *map(str, arguments), "--json"),
             cwd=self.home,
@@ -80,19 +80,19 @@ class Machine:
                 process.kill()
 
     def cluster(self, *arguments: str, **added: str) -> subprocess.CompletedProcess[str]:
-        """Give a ``cluster`` command. Whatever happens: never a traceback."""
+        """Run a ``cluster`` command, which must not print a traceback."""
         done = self.run([sys.executable, "-m", "orchestrator", "cluster", *arguments], **added)
         assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done
 
     def done(self, *arguments: str, **added: str) -> str:
-        """Give a ``cluster`` command that succeeds; what it says."""
+        """Run a ``cluster`` command that succeeds; returns its output."""
         done = self.cluster(*arguments, **added)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def refused(self, *arguments: str, **added: str) -> str:
-        """Give a ``cluster`` command that cannot be done; the one message."""
+        """Run a ``cluster`` command that is refused; returns its error message."""
         done = self.cluster(*arguments, **added)
         assert done.returncode == 2, done.stdout + done.stderr
         assert done.stdout == ""
@@ -107,9 +107,9 @@ class Machine:
 
 @contextmanager
 def machines(*within: Sequence[str]) -> Iterator[list[Machine]]:
-    """One for each of ``within``. What they have started is ended with the block.
+    """One for each of ``within``; their nodes are ended after the block.
 
-    Their directories have short names: the path of a socket holds 107 characters.
+    Their directories have short names, because the path of a socket has at most 107 characters.
     """
     with ExitStack() as stack:
         made = []
@@ -121,7 +121,7 @@ def machines(*within: Sequence[str]) -> Iterator[list[Machine]]:
 
 
 def free_port() -> int:
-    """Above what Ray gives to its workers, below what the kernel gives to everyone."""
+    """A port above those of Ray's workers and below the kernel's ephemeral ones."""
     for port in range(20100, 32000):
         try:
             check_own("127.0.0.1", port)
@@ -131,14 +131,14 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
-def environments(mark: str) -> Mapping[int, str]:
-    """Processes that carry ``mark`` in their environment, with their names."""
-    found = {}
+def processes_with(mark: str) -> Mapping[int, str]:
+    """Pid → name of the processes that have ``mark`` in their environment."""
+    names = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if mark.encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "comm").read_text().strip()
-            except OSError:  # gone meanwhile
+                    names[int(entry.name)] = (entry / "comm").read_text().strip()
+            except OSError:  # it has ended
                 continue
-    return found
+    return names

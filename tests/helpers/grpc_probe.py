@@ -1,7 +1,7 @@
-"""Calls to gRPC servers without gRPC: one request over HTTP/2, with a token or none. And a scan for open ports.
+"""Calls to gRPC servers without gRPC: one request over HTTP/2, with or without a token. And a scan for open ports.
 
-``python grpc_probe.py HOST…`` prints, in JSON, the open TCP ports of each, and what a caller without a token is
-answered there: by every method of Ray's, or to an HTTP request.
+``python grpc_probe.py HOST…`` prints, as JSON, the open TCP ports of each host, and the answers to a caller without a
+token: of every method of Ray, or to an HTTP request.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, SETTINGS, END_OF_HEADERS, END_OF_STREAM = 1, 4, 4, 1
 UNIMPLEMENTED, UNAUTHENTICATED = "12", "16"
 STATUS = b"grpc-status"
-AT_ONCE = 400
+PORTS_AT_ONCE = 400
 
 
 def call(host: str, port: int, method: str, *metadata: tuple[str, str], timeout_s: float = 5.0) -> str | None:
-    """The ``grpc-status`` that an empty message to ``/service/method`` has as its answer; None without an answer.
+    """The ``grpc-status`` of the answer to an empty message to ``/service/method``; None without an answer.
 
     :raises OSError: there is no connection.
     """
@@ -41,77 +41,77 @@ def call(host: str, port: int, method: str, *metadata: tuple[str, str], timeout_
     ]
     fields = b"".join(map(_literal, headers))
     message = struct.pack(">BI", 0, 0)
-    heard = b""
+    received = b""
     with socket.create_connection((host, port), timeout=timeout_s) as stream:
         stream.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_OF_HEADERS, 1, fields))
         stream.sendall(_frame(0, END_OF_STREAM, 1, message))
         with contextlib.suppress(TimeoutError, ConnectionError):
-            while STATUS not in heard and (chunk := stream.recv(1 << 16)):
-                heard += chunk
-    _, found, rest = heard.partition(STATUS)  # C's gRPC writes it uncompressed: name, length, value
-    return rest[1 : 1 + rest[0]].decode() if found else None
+            while STATUS not in received and (chunk := stream.recv(1 << 16)):
+                received += chunk
+    _, separator, rest = received.partition(STATUS)  # C's gRPC writes it uncompressed: name, length, value
+    return rest[1 : 1 + rest[0]].decode() if separator else None
 
 
 def http(host: str, port: int, path: str, timeout_s: float = 5.0) -> int | None:
-    """The status that a bare POST has as its answer; None where that is no HTTP/1.1."""
+    """The status of the answer to an empty POST; None if it is not HTTP/1.1."""
     request = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with socket.create_connection((host, port), timeout=timeout_s) as stream:
         stream.sendall(request.encode())
         with contextlib.suppress(TimeoutError, ConnectionError):
             line = stream.recv(4096).split(b"\r\n")[0]
-            if (found := re.match(rb"HTTP/1\.[01] (\d{3})", line)) is not None:
-                return int(found[1])
+            if (match := re.match(rb"HTTP/1\.[01] (\d{3})", line)) is not None:
+                return int(match[1])
     return None
 
 
 @functools.cache
 def ray_methods() -> list[str]:
-    """Every ``/service/method`` of Ray's own that the installed Ray's programs know."""
+    """Every ``/service/method`` that the programs of the installed Ray contain."""
     import ray
 
     root = Path(ray.__file__).parent
     programs = [root / "core/src/ray/gcs/gcs_server", root / "core/src/ray/raylet/raylet", root / "_raylet.so"]
     pattern = re.compile(rb"/ray\.rpc\.[A-Za-z0-9_.]+/[A-Za-z0-9]+")
-    return sorted({found.decode() for program in programs for found in pattern.findall(program.read_bytes())})
+    return sorted({listening.decode() for program in programs for listening in pattern.findall(program.read_bytes())})
 
 
 def open_ports(host: str, ports: Iterable[int] = range(1, 65536), timeout_s: float = 5.0) -> list[int]:
-    """Where something listens at ``host``, IPv4."""
-    found: list[int] = []
-    waiting = list(ports)
-    while waiting:
-        batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-        found += _open_of(host, batch, timeout_s)
-    return found
+    """The IPv4 ports of ``host`` where something listens."""
+    listening: list[int] = []
+    remaining = list(ports)
+    while remaining:
+        batch, remaining = remaining[:PORTS_AT_ONCE], remaining[PORTS_AT_ONCE:]
+        listening += _open_of(host, batch, timeout_s)
+    return listening
 
 
 def _open_of(host: str, ports: Sequence[int], timeout_s: float) -> list[int]:
-    found = []
+    listening = []
     poll = select.poll()
     sockets: dict[int, tuple[socket.socket, int]] = {}
     try:
         for port in ports:
-            one = socket.socket()
-            one.setblocking(False)
-            one.connect_ex((host, port))
-            sockets[one.fileno()] = one, port
-            poll.register(one, select.POLLOUT)
-        left = set(sockets)
-        while left and (ready := poll.poll(timeout_s * 1000)):
+            connection = socket.socket()
+            connection.setblocking(False)
+            connection.connect_ex((host, port))
+            sockets[connection.fileno()] = connection, port
+            poll.register(connection, select.POLLOUT)
+        pending = set(sockets)
+        while pending and (ready := poll.poll(timeout_s * 1000)):
             for descriptor, _ in ready:
-                one, port = sockets[descriptor]
-                if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    found.append(port)
+                connection, port = sockets[descriptor]
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    listening.append(port)
                 poll.unregister(descriptor)
-                left.discard(descriptor)
+                pending.discard(descriptor)
     finally:
-        for one, _ in sockets.values():
-            one.close()
-    return found
+        for connection, _ in sockets.values():
+            connection.close()
+    return listening
 
 
 def _literal(field: tuple[str, str]) -> bytes:
-    """A header as HPACK has it without any table or compression."""
+    """A header in HPACK, without table or compression."""
     return b"\0" + b"".join(_integer(len(text)) + text.encode() for text in field)
 
 
@@ -130,11 +130,11 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def answers(host: str, port: int) -> dict[str, Any]:
-    """What a caller without a token is answered at an open port."""
+    """The answers of an open port to a caller without a token."""
     if (status := http(host, port, "/get_or_create_runtime_env")) is not None:
         return {"http": status, "grpc": {}}
-    # Without a node's name in it a call to its syncer makes Ray's server fall over: a way to end a cluster, not a way
-    # into it. With one it gets as far as the question for the token.
+    # A call to the syncer without a node id crashes Ray's server, which ends a cluster but gives no access to it. With
+    # an id the call gets as far as the check of the token.
     node = ("node_id", "ab" * 28)
     return {"http": None, "grpc": {method: call(host, port, method, node) for method in ray_methods()}}
 

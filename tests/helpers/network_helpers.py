@@ -1,4 +1,4 @@
-"""Machines that are none: network namespaces with an address and a host name each, on one switch."""
+"""Simulated machines: network namespaces, each with an address and a host name, on one switch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 
 class Network:
-    """A switch, and a namespace for each of ``addresses`` with a cable to it; the way to everywhere else leads nowhere.
+    """A switch, and a namespace for each of ``addresses`` connected to it; packets to other addresses are lost.
 
-    :raises OSError: they cannot be made here.
+    :raises OSError: no permission to create namespaces.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -48,25 +48,25 @@ class Network:
             raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
     def within(self, number: int, host: str) -> list[str]:
-        """What to put before a command that is to run on that machine."""
+        """Prefix of a command that is to run on that machine."""
         # Not `ip netns exec`, which hides the control groups.
         enter = ["nsenter", f"--net=/run/netns/{self.names[number]}", "unshare", "--uts"]
         return [*enter, "sh", "-c", f'hostname {host} && exec "$@"', "sh"]
 
     def received_bytes(self, number: int) -> int:
-        """By that machine, over its cable."""
+        """Bytes received by that machine."""
         file = f"/sys/class/net/{self.devices[number]}/statistics/rx_bytes"
         command = ["ip", "netns", "exec", self.names[number], "cat", file]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def stall(self, number: int, *, up: bool) -> None:
-        """Pull that machine's cable, or put it back; nobody is told."""
+        """Disconnect that machine, or connect it again, unnoticed by its own interface."""
         state = "up" if up else "down"
         self._ip("-n", self._switch, "link", "set", f"{self._stem}s{number}", state)
 
     @contextmanager
     def stalled(self, number: int) -> Iterator[None]:
-        """As long as the block lasts, nothing comes from that machine and nothing gets there."""
+        """Disconnect that machine during the block."""
         self.stall(number, up=False)
         try:
             yield
@@ -80,14 +80,14 @@ class Network:
 
 @contextmanager
 def network(*addresses: str) -> Iterator[Network]:
-    """The machines, as long as the block lasts; skips the test where they cannot be had."""
+    """The machines during the block; skips the test if they cannot be created."""
     for program in ("ip", "nsenter", "unshare"):
         if shutil.which(program) is None:
-            pytest.skip(f"there is no `{program}` here (packages iproute2 and util-linux)")
+            pytest.skip(f"`{program}` is not installed (packages iproute2 and util-linux)")
     try:
         made = Network(addresses)
     except OSError as error:
-        pytest.skip(f"no right to make network namespaces here: {error}")
+        pytest.skip(f"no permission to create network namespaces: {error}")
     try:
         yield made
     finally:

@@ -1,8 +1,8 @@
-"""Somebody who reaches the ports of ranks, but is none: what they can do there without the ranks' secret.
+"""An attacker who reaches the ports of ranks: what is possible there without the ranks' secret.
 
-``python ranks_intruder.py ADDRESS PORT FILE HOST…`` writes pickles that make FILE when they are read to the store at
-ADDRESS:PORT, under all names that ranks use there, and then to every port of HOST… that is not Ray's. Prints, in JSON,
-which of the names were known, and these ports.
+``python ranks_intruder.py ADDRESS PORT FILE HOST…`` sends pickles that create FILE when they are loaded: to the store
+at ADDRESS:PORT, under all keys that ranks use there, and to every port of HOST… that is not Ray's. Prints, as JSON, which
+of the keys existed, and these ports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = [f"{call}/{rank}" for call in range(3) for rank in range(2)]
 
 
 class Code:
-    """Makes ``file`` as soon as somebody reads its pickle."""
+    """Creates ``file`` when its pickle is loaded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

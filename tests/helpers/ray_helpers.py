@@ -37,10 +37,10 @@ QUICK_HEALTH = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "6",
 }
-"""A node that does not answer is given up after seconds: here the network never stalls."""
+"""A node that does not answer is declared dead after seconds: here the network never stalls."""
 
 TOKEN = secrets.token_hex(32)
-"""Of all clusters of this process: Ray reads it once. It must not have been imported before the first one."""
+"""The token of all clusters of this process: Ray reads it once, and must not be imported before the first cluster."""
 
 
 class Cluster:
@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Of Ray's own files; short, as sockets have paths of at most 107 characters."""
+        """For Ray's files; its path is short, because those of sockets have at most 107 characters."""
         token = folder / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
@@ -58,7 +58,7 @@ class Cluster:
             RAY_TMPDIR=str(folder),
         )
         os.environ.update(package_path())
-        (folder / "ray").mkdir()  # a file with the latest cluster's address goes there
+        (folder / "ray").mkdir()  # Ray writes the address of the latest cluster there
         from ray.cluster_utils import Cluster as RayCluster
 
         self._cluster = RayCluster(shutdown_at_exit=False)
@@ -74,18 +74,18 @@ class Cluster:
         return str(self._cluster.address)
 
     def add(self, *, temporary: Path | None = None, **changes: Any) -> Any:
-        """A further node; the first one is the head.
+        """Add a node; the first one is the head.
 
-        :param temporary: its temporary directory, in the place of a new one.
+        :param temporary: its temporary directory; None: a new one.
         """
         with pytest.MonkeyPatch.context() as patch:
-            # Of its own, as machines have: there supervisors keep out of each other's way.
+            # As on separate machines: supervisors coordinate through files in this directory.
             patch.setenv("TMPDIR", str(temporary or tempfile.mkdtemp(dir=self.folder)))
             return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
 
     @contextlib.contextmanager
     def further(self, *, temporary: Path | None = None, **changes: Any) -> Iterator[Any]:
-        """A node that leaves with the block, if nobody has killed it before."""
+        """A further node, which is killed after the block if it still runs."""
         node = self.add(temporary=temporary, **changes)
         try:
             yield node
@@ -94,20 +94,20 @@ class Cluster:
                 self.kill(node)
 
     def name(self, node: Any) -> str:
-        """As users see it: all nodes are on one host."""
+        """The name shown to users; all nodes are on one host."""
         return f"{socket.gethostname()}/{node.node_id[:6]}"
 
     def kill(self, node: Any) -> None:
-        """As if its machine lost power."""
+        """Kill a node as if its machine lost power."""
         self._cluster.remove_node(node, allow_graceful=False)
 
     def kill_raylet(self, node: Any) -> None:
-        """That process alone; what ran below it is left to itself."""
+        """Kill the raylet, but not its child processes."""
         (raylet,) = node.all_processes["raylet"]
         raylet.process.kill()
 
     def kill_head(self) -> None:
-        """Its control service alone: a raylet that is left would end by itself in time."""
+        """Kill the head's control service only: the raylets then end by themselves."""
         (head,) = self._cluster.head_node.all_processes["gcs_server"]
         head.process.kill()
 
@@ -121,11 +121,11 @@ class Cluster:
 
 SHORT = {"name": "short", "xml": commands.BALANCER, "task": "balance"}
 LONG = {"name": "long", "xml": commands.BALANCER, "task": "balance", "total_timesteps": 10_000_000}
-"""Until it is stopped."""
+"""Runs until it is stopped."""
 
 
 def options(cluster: Cluster, run_dir: str, storage: str | None = None) -> tuple[str, ...]:
-    """For ``run`` on ``cluster``. Without ``storage`` the run directory is called like it: ``shared`` or ``stream``."""
+    """Options of ``run`` for ``cluster``; ``storage`` None: the name of the run directory is also the storage."""
     where = ("--executor", "ray", "--ray-address", cluster.address)
     return ("--run-dir", run_dir, "--storage", storage or run_dir, *where)
 
@@ -135,7 +135,7 @@ def weights(run_dir: Path) -> dict[str, str]:
 
 
 def has_progressed(run_dir: Path, since: dict[str, int]) -> bool:
-    """Whether every job has more env_steps than that; no, where there is no summary yet."""
+    """Whether every job has more env_steps than in ``since``; False without a summary."""
     if not (run_dir / "summary.json").exists():
         return False
     return all(row["env_steps"] > since[job_id] for job_id, row in summary(run_dir).items())
@@ -145,11 +145,10 @@ SPARE_MIB, TOO_MUCH_MIB = 2048, 3072
 
 
 @contextlib.contextmanager
-def watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
-    """A node whose memory monitor has nothing against ``SPARE_MIB`` more than is in use now, but against
-    ``TOO_MUCH_MIB``.
+def memory_watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
+    """A node whose memory monitor tolerates ``SPARE_MIB`` more than is in use now, but not ``TOO_MUCH_MIB``.
 
-    It is Ray's own measure: other processes of the machine count as well.
+    It counts the memory of all processes of the machine.
     """
     from ray._private import utils
 
@@ -169,14 +168,14 @@ def watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Cluster]:
-    """Three nodes. Its processes are children of this one; who wants to be its driver connects by himself."""
+    """Three nodes. A test that is to be their driver connects itself."""
     with cluster() as shared:
         yield shared
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
-    if importlib.util.find_spec("ray") is None:  # not imported yet: it looks at the environment then
+    if importlib.util.find_spec("ray") is None:  # not imported: Ray reads the environment then
         pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     before = dict(os.environ)
     made = Cluster(Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
@@ -204,24 +203,24 @@ def compatible_nodes(cluster: Cluster, root: Path, mode: TransferMode | None = N
         connected.close()
 
 
-def until_known(nodes: CompatibleNodes, node_id: str) -> None:
-    def is_known() -> bool:
+def until_used(nodes: CompatibleNodes, node_id: str) -> None:
+    def is_used() -> bool:
         nodes.update()
         return nodes.get(node_id) is not None
 
-    wait_until(is_known, f"{node_id} in use")
+    wait_until(is_used, f"{node_id} in use")
 
 
-def until_gone(nodes: CompatibleNodes, node_id: str) -> None:
-    def is_gone() -> bool:
+def until_unused(nodes: CompatibleNodes, node_id: str) -> None:
+    def is_unused() -> bool:
         nodes.update()
         return nodes.get(node_id) is None
 
-    wait_until(is_gone, f"{node_id} not in use")
+    wait_until(is_unused, f"{node_id} not in use")
 
 
 @pytest.fixture(scope="module")
 def ray_nodes(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatibleNodes]:
-    """As long as a file's tests run: others are not to have Ray's threads in their process."""
+    """For the tests of one file, so that those of others do not have Ray's threads in their process."""
     with compatible_nodes(ray_cluster, tmp_path_factory.mktemp("run"), "shared") as nodes:
         yield nodes

@@ -62,7 +62,7 @@ def both() -> Iterator[tuple[Machine, Machine, str]]:
 def listening(machine: Machine) -> set[str]:
     """Addresses at which the machine's processes of Ray listen."""
     assert machine.record is not None
-    pids = helpers.environments(json.loads(machine.record.read_text())["mark"])
+    pids = helpers.processes_with(json.loads(machine.record.read_text())["mark"])
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -221,10 +221,10 @@ def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) 
             third.done("join", address)
             assert third.record is not None
             mark = json.loads(third.record.read_text())["mark"]
-            assert "raylet" in helpers.environments(mark).values()
+            assert "raylet" in helpers.processes_with(mark).values()
             said = third.done("down")
             assert said.startswith(f"ended 127.0.0.1, a node of the cluster at {address}: raylet")
-            assert not helpers.environments(mark)
+            assert not helpers.processes_with(mark)
             assert third.record is None
             assert not list(third.temporary.glob("orchestrator-*/ray-*"))
         assert bystander.poll() is None
@@ -242,10 +242,10 @@ def test_what_is_left_of_a_broken_node_is_ended() -> None:
         facts = json.loads(machine.record.read_text())
         (gcs,) = [process["pid"] for process in facts["processes"] if process["name"] == "gcs_server"]
         os.kill(gcs, signal.SIGKILL)
-        wait_until(lambda: gcs not in helpers.environments(facts["mark"]), "its end")
+        wait_until(lambda: gcs not in helpers.processes_with(facts["mark"]), "its end")
         assert "what is left of the head at " in machine.refused("up")
         assert machine.done("down").startswith("ended the head at ")
-        assert not helpers.environments(facts["mark"])
+        assert not helpers.processes_with(facts["mark"])
 
 
 @pytest.mark.slow

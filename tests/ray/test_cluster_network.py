@@ -203,7 +203,7 @@ def until_ranks_exchange(job: str) -> list[int]:
 
     def found() -> list[int]:
         try:
-            return [pid for pid in helpers.environments(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
+            return [pid for pid in helpers.processes_with(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
         except OSError:  # a process or thread that is over by now
             return []
 

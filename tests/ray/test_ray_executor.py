@@ -28,7 +28,7 @@ from executor_helpers import (
     until_exit,
     until_heard,
 )
-from ray_helpers import TOO_MUCH_MIB, Cluster, until_gone, until_known, watched_node
+from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.procfs import process_stat
@@ -99,7 +99,7 @@ def test_neighbours_on_a_node_have_gpus_of_their_own(
     """Which Ray hands out by number; that there are none here is nothing to it."""
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
-        until_known(executor.nodes, late.node_id)
+        until_used(executor.nodes, late.node_id)
         place = RankSlot(node=late.node_id, gpus=1)
         launches = [dataclasses.replace(on_node(tmp_path, "", name, look), rank_slots=(place,)) for name in ("a", "b")]
         taken = [placed(executor, launch).gpus for launch in launches]
@@ -107,7 +107,7 @@ def test_neighbours_on_a_node_have_gpus_of_their_own(
         assert sorted(taken) == [("0",), ("1",)]
         assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
         executor.close()
-    until_gone(executor.nodes, late.node_id)
+    until_unused(executor.nodes, late.node_id)
 
 
 def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
@@ -118,7 +118,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
     until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
     nodes = executor.nodes
     with ray_cluster.further(num_cpus=2) as late:
-        until_known(nodes, late.node_id)
+        until_used(nodes, late.node_id)
         first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
         known = nodes.get(late.node_id)
         assert known is not None
@@ -140,7 +140,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
             (tmp_path / name / "go").touch()
         ends = until_exit(executor, first.handle, second.handle)
         assert [end.returncode for end in ends.values()] == [0, 0]
-    until_gone(nodes, late.node_id)
+    until_unused(nodes, late.node_id)
 
 
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
@@ -159,7 +159,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     late = ray_cluster.add(num_cpus=3)
-    until_known(executor.nodes, late.node_id)
+    until_used(executor.nodes, late.node_id)
     cores = executor.nodes.slots.lanes
     launch = on_node(tmp_path, late.node_id, "a", family(0))
     event = placed(executor, launch)
@@ -170,7 +170,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     assert end.returncode is None
     assert executor.nodes.name(late.node_id) in (end.lost or "")
     await_gone(pids)
-    until_gone(executor.nodes, late.node_id)
+    until_unused(executor.nodes, late.node_id)
     assert executor.nodes.slots.lanes == cores - 3
 
 
@@ -178,7 +178,7 @@ def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     with ray_cluster.further(num_cpus=3) as late:
-        until_known(executor.nodes, late.node_id)
+        until_used(executor.nodes, late.node_id)
         event = placed(executor, on_node(tmp_path, late.node_id, "a", ASLEEP))
         (raylet,) = late.all_processes["raylet"]
         machine = psutil.Process(raylet.process.pid)
@@ -198,15 +198,15 @@ def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
 def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
-    with watched_node(ray_cluster, num_cpus=3) as late:
-        until_known(executor.nodes, late.node_id)
+    with memory_watched_node(ray_cluster, num_cpus=3) as late:
+        until_used(executor.nodes, late.node_id)
         greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *ASLEEP]
         event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
         end = until_exit(executor, event.handle)[event.handle]
         assert (end.returncode, end.oom_killed) == (-9, True)
         assert event.pid is not None
         await_gone([event.pid])
-    until_gone(executor.nodes, late.node_id)
+    until_unused(executor.nodes, late.node_id)
 
 
 def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
@@ -271,7 +271,7 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
 ) -> None:
     driver_node = executor.nodes.driver_node
     with ray_cluster.further(num_cpus=3) as late:
-        until_known(executor.nodes, late.node_id)
+        until_used(executor.nodes, late.node_id)
         nodes = [driver_node, late.node_id]
         launch = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
         handle = placed(executor, launch).handle
@@ -282,7 +282,7 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
     assert end.returncode is None
     assert executor.nodes.name(late.node_id) in (end.lost or "")
     await_gone(pids)
-    until_gone(executor.nodes, late.node_id)
+    until_unused(executor.nodes, late.node_id)
 
 
 def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:

@@ -11,7 +11,7 @@ import pytest
 import ray_helpers
 from command_helpers import Run, carriers, give, summary, token_of, wait_until, write_experiment
 from executor_helpers import await_gone
-from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, options, watched_node, weights
+from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, memory_watched_node, options, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -209,7 +209,7 @@ def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Pa
     jobs = write_experiment(tmp_path, {**job, "total_timesteps": 1024, "resources": {"memory": "8 GiB"}})
     (tmp_path / "greedy.py").write_text(GREEDY)
     with (
-        watched_node(ray_cluster, num_cpus=8) as watched,
+        memory_watched_node(ray_cluster, num_cpus=8) as watched,
         Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
     ):
         first = run.until("launched")

@@ -194,7 +194,7 @@ def test_nodes_with_other_code_get_the_drivers_and_give_it_back(tmp_path: Path, 
         assert {of_job.folder for of_job in code.values()} == {str(project)}
         executor = RayExecutor(nodes=nodes, worker_command=PUPPET, code=code)
         with ray_cluster.further() as late:
-            ray_helpers.until_known(nodes, late.node_id)
+            ray_helpers.until_used(nodes, late.node_id)
             node_ids = {"here": nodes.driver_node, "late": late.node_id}
             for job_id in ("same-s0", "other-s0", "of no code"):
                 if job_id == "other-s0":
