@@ -37,7 +37,7 @@ from orchestrator.executors.fake import Behaviour, FakeExecutor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
@@ -194,11 +194,7 @@ def first_launch_s(path: Path, run_dir: Path) -> float:
 
 
 def supervisor_load(_: int) -> list[Line]:
-<<<<<<< HEAD
-    """CPU and memory of the supervisor, and of its reaper, while every slot is busy and others wait."""
-=======
     """CPU and memory of the supervisor and of its orphan reaper, while every slot is busy and other jobs wait."""
->>>>>>> ceecc65 (Benchmarks in plain English; one set-up of endless jobs on simulated nodes; supervised jobs are requested as they are)
     with tempfile.TemporaryDirectory() as name, terminal() as out:
         path = job_file(Path(name), "runner", timesteps=10_000_000, copies=10 + topology.detect().capacity)
         command = [*COMMAND, "run", str(path), "--run-dir", str(Path(name) / "run"), "--grace", "5"]
@@ -310,7 +306,7 @@ def supervise(count: int, make: Callable[[], Any], made: list[Supervisor] | None
             for job in jobs
         ]
         here = topology.detect()
-        slots = SlotPool(here, claims=CpuClaims(shared_directory(), (cpu.index for cpu in here.cpus)))
+        slots = SlotPool(here, locks=CpuLocks(shared_directory(), (cpu.index for cpu in here.cpus)))
         supervisor = Supervisor(
             paths=paths,
             rows=rows,

@@ -15,8 +15,7 @@ from typing import Literal
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
-from orchestrator.core.text import count
-from orchestrator.machine.doctor_checks import cpu_text
+from orchestrator.core.text import count, cpu_text
 
 WAITING = 0.15
 """Share of its wall time that a job waits for a CPU when another program uses it; alone on a core it is below 0.01."""

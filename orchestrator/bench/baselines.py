@@ -10,10 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from orchestrator.core.environment import TOKEN_VARIABLE, worker_thread_settings
+from orchestrator.core.environment import BINDING_VARIABLES, TOKEN_VARIABLE, worker_thread_settings
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.process import package_path
-from orchestrator.machine.doctor_checks import BINDING_VARIABLES
 
 How = Literal["supervised", "alone", "fork", "spawn", "subproc"]
 

@@ -38,6 +38,9 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables by which a library binds its threads to CPUs of its own choice, whatever CPUs the job has."""
+
 
 def worker_thread_settings(threads: int) -> dict[str, str]:
     """Environment variables that give a process ``threads`` threads, which wait without spinning."""

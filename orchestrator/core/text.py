@@ -40,3 +40,15 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def cpu_text(cpus: Iterable[int]) -> str:
+    """``[0, 1]`` → ``CPUs 0 and 1``, ``[0, 1, 2, 3, 8]`` → ``CPUs 0-3 and 8``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    parts = [text for run in runs for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    return f"CPU{'' if len(parts) == 1 and parts[0].isdecimal() else 's'} {joined(parts)}"

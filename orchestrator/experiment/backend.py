@@ -12,7 +12,7 @@ from orchestrator.core.text import count
 from orchestrator.executors.base import Executor
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuClaims
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Machine, available_memory_mib
 
@@ -57,10 +57,10 @@ class Backend(Protocol):
 class LocalBackend:
     """Attempts run on this machine."""
 
-    def __init__(self, machine: Machine, max_parallel: int | None, claims_directory: Path | None) -> None:
+    def __init__(self, machine: Machine, max_parallel: int | None, locks_directory: Path | None) -> None:
         self._machine = machine
-        claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
-        self.slots = self.here = SlotPool(machine, max_parallel, claims)
+        locks = CpuLocks(locks_directory, (cpu.index for cpu in machine.cpus))
+        self.slots = self.here = SlotPool(machine, max_parallel, locks)
         self.executor = LocalExecutor()
 
     def ready(self) -> list[str]:
@@ -105,8 +105,8 @@ class BackendSettings(TypedDict):
 
     machine: Machine
     max_parallel: int | None
-    claims_directory: Path | None
-    """Where CPUs are claimed before other supervisors; None for no claims."""
+    locks_directory: Path | None
+    """Directory of the CPU locks; None for no locks."""
     run_dir: Path
     """Exists."""
     jobs: Sequence[Job]
@@ -118,7 +118,7 @@ class BackendSettings(TypedDict):
 
 
 def _local(settings: BackendSettings) -> Backend:
-    return LocalBackend(settings["machine"], settings["max_parallel"], settings["claims_directory"])
+    return LocalBackend(settings["machine"], settings["max_parallel"], settings["locks_directory"])
 
 
 def _ray(settings: BackendSettings) -> Backend:
@@ -127,7 +127,7 @@ def _ray(settings: BackendSettings) -> Backend:
     return RayBackend(
         settings["machine"],
         settings["max_parallel"],
-        settings["claims_directory"],
+        settings["locks_directory"],
         run_dir=settings["run_dir"].absolute(),
         jobs=settings["jobs"],
         address=settings["address"],

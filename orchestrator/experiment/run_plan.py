@@ -67,12 +67,12 @@ def plan(
     *,
     stops: StopRequests,
     warm: preflight.Child | None = None,
-    claims_directory: Path | None = None,
+    locks_directory: Path | None = None,
 ) -> Plan:
     """Examine machines and robots without launching anything.
 
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
-    :param claims_directory: where CPUs are claimed before other supervisors; None for no claims.
+    :param locks_directory: directory of the CPU locks; None for no locks.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
@@ -83,7 +83,7 @@ def plan(
             options.executor,
             machine=machine,
             max_parallel=options.max_parallel or experiment.max_parallel,
-            claims_directory=claims_directory,
+            locks_directory=locks_directory,
             run_dir=options.run_dir if options.run_dir in staging.parents else staging,
             jobs=experiment.jobs,
             address=options.ray_address,

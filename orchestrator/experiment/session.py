@@ -135,7 +135,7 @@ def _staged_plan(
     shutil.rmtree(paths.staging, ignore_errors=True)
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-    staged = plan(experiment, options, paths.staging, stops=stops, warm=warm, claims_directory=shared_directory())
+    staged = plan(experiment, options, paths.staging, stops=stops, warm=warm, locks_directory=shared_directory())
     stack.callback(staged.backend.close)
     return staged
 

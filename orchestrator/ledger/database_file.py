@@ -101,18 +101,17 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
 def _examine(connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool) -> None:
     if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
-    found: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    if found != APPLICATION_ID:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise LedgerError(f"{path}: the database of another program, or a damaged ledger; {ADVICE}")
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if written < version:
         raise LedgerError(
-            f"{path}: the ledger has version {written}, but this newer program reads and writes version {version}; {ADVICE}"
+            f"{path}: the ledger has version {written}, but this newer program needs version {version}; {ADVICE}"
         )
     if written > version:
         raise LedgerError(
-            f"{path}: the ledger has version {written}, but this older program reads and writes version {version}; it"
-            " was left as it is. Use the program that made it, or another --run-dir"
+            f"{path}: the ledger has version {written}, but this older program needs version {version}; it was left as"
+            " it is. Use the program that made it, or another --run-dir"
         )
     damage: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]

@@ -1,8 +1,8 @@
-"""CPUs that this user's supervisors on this machine have given to jobs, so that they keep out of each other's way.
+"""Locks by which this user's supervisors on one machine choose different CPUs.
 
-Two experiments at once would otherwise both begin with CPU 0, and leave other cores idle. A claim is a lock on
-``<temporary directory>/orchestrator-<uid>/cpu-<n>``: the kernel gives it back when its holder ends, in whatever
-way. Claims are advice: where they cannot be had everyone goes on without.
+Without them two experiments at once would both start with CPU 0 and leave other cores idle. A lock is one on the file
+``<temporary directory>/orchestrator-<uid>/cpu-<n>``, which the kernel releases when its holder ends in any way. Locks
+are advisory: where they are not possible, supervisors work without them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 TURN_S = 0.1
-"""Longest wait for others that choose; it takes them less than a millisecond."""
+"""Longest wait for another supervisor that chooses CPUs, which takes less than a millisecond."""
 
 
 def shared_directory() -> Path | None:
-    """The directory of claims, made where it is missing; None where it cannot be trusted or made."""
+    """The directory of the locks, created when it is missing; None when it cannot be trusted or created."""
     path = Path(tempfile.gettempdir()) / f"orchestrator-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    # In a directory that everyone may write to, the name may have been taken by someone else.
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    # Everybody may write to the temporary directory, so that the name may belong to another user.
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
     return path if ours else None
 
 
-class CpuClaims:
-    """One supervisor's claims.
+class CpuLocks:
+    """The locks of one supervisor.
 
-    :param directory: where all supervisors lock; None for no claims at all.
-    :param cpus: the CPUs that are looked at.
+    :param directory: the directory that all supervisors use; None for no locks.
+    :param cpus: the CPUs to choose from.
     """
 
     def __init__(self, directory: Path | None, cpus: Iterable[int] = ()) -> None:
@@ -52,9 +52,9 @@ class CpuClaims:
 
     @contextlib.contextmanager
     def choosing(self) -> Iterator[frozenset[int]]:
-        """The CPUs that others hold; nobody else chooses as long as the block lasts.
+        """The CPUs that other supervisors hold; no other supervisor chooses during the block.
 
-        Whoever was stopped while choosing is not waited for.
+        A supervisor that was stopped while it chose is waited for no longer than ``TURN_S``.
         """
         turn = None
         deadline = time.monotonic() + TURN_S
@@ -67,7 +67,7 @@ class CpuClaims:
                 os.close(turn)
 
     def take(self, cpus: Iterable[int]) -> None:
-        """Claim what is still free of ``cpus``; what others hold is shared with them."""
+        """Lock those of ``cpus`` that are free; the others are shared with the supervisors that hold them."""
         for cpu in cpus:
             if cpu not in self._held and (descriptor := self._lock(f"cpu-{cpu}")) is not None:
                 self._held[cpu] = descriptor
@@ -87,7 +87,7 @@ class CpuClaims:
         return False
 
     def _lock(self, name: str) -> int | None:
-        """An open, locked file; None when another holds it, or where there are no claims."""
+        """Descriptor of an open, locked file; None when another supervisor holds it, or without locks."""
         if self._directory is None:
             return None
         try:

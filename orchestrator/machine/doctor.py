@@ -1,6 +1,6 @@
-"""What this machine offers, what will be used of it, and what would make jobs slow each other down.
+"""What this machine offers, what an experiment will use of it, and what would slow jobs down.
 
-:func:`examine` looks and returns findings; :func:`render` shows them to people, :func:`to_json` to programs.
+:func:`examine` returns findings; :func:`render` prints them for people, :func:`to_json` formats them for programs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def examine(
     root: Path = ROOT,
     machine: Machine | None = None,
 ) -> tuple[Finding, ...]:
-    """Look at everything that decides how well jobs run side by side; about two seconds, 0.5 s unless ``deep``.
+    """Run every check; takes about two seconds, or 0.5 s when not ``deep``.
 
     :param max_parallel: as in the job file; None is ``"auto"``.
-    :param threads: thread budget of a worker, for the count that ``deep`` makes in a child process.
-    :param directory: where run directories will lie.
-    :param machine: examined in place of this one.
+    :param threads: threads of a worker, for the check in a child process that ``deep`` adds.
+    :param directory: folder of the run directories.
+    :param machine: examined instead of this one.
     """
     machine = machine or detect(root, with_gpus=True)
     return tuple(
@@ -65,23 +65,18 @@ def examine(
 
 
 def render(findings: Sequence[Finding], console: Console | None = None) -> None:
-    """Print for people; colours only in a terminal."""
+    """Print a table; with colours only in a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    marks: dict[Level, tuple[str, str]] = {
-        "ok": ("ok", "green"),
-        "note": ("note", "cyan"),
-        "warning": ("warning", "yellow"),
-    }
+    styles: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow"}
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:
-        word, style = marks[finding.level]
         body = Text(finding.detail)
         if finding.cure:
             body.append(f"\n→ {finding.cure}", style="bold")
-        table.add_row(Text(word, style=style), Text(finding.title, style="bold"), body)
+        table.add_row(Text(finding.level, style=styles[finding.level]), Text(finding.title, style="bold"), body)
     (console or Console()).print(table)
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, asked of nvidia-smi; none where there is no such program."""
+"""NVIDIA GPUs, as nvidia-smi lists them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     index: str
-    """What to write into ``CUDA_VISIBLE_DEVICES``: a UUID, or the name the surroundings gave it."""
+    """Entry for ``CUDA_VISIBLE_DEVICES``: a UUID, or the name in the variable that this process was given."""
     name: str
     memory_mib: int | None
-    """None where nvidia-smi does not list it under that name (a MIG instance)."""
+    """None when nvidia-smi does not list it under that name (a MIG instance)."""
 
 
 GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 
 
 def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs, as far as an outer ``CUDA_VISIBLE_DEVICES`` leaves them to us; none without nvidia-smi.
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` of this process allows; none without nvidia-smi.
 
-    GPUs are handed out by UUID, which means the same whatever ``CUDA_DEVICE_ORDER`` says; names that
-    the outer variable uses are passed on as they are.
+    Names in that variable are kept; otherwise GPUs are named by UUID, which does not depend on ``CUDA_DEVICE_ORDER``.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
@@ -50,7 +49,7 @@ def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float
 
 
 def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
-    """CUDA's rule for the variable: the first entry that names no device hides itself and all that follow."""
+    """By CUDA's rule, the first entry that names no device hides itself and all entries after it."""
     found: list[Gpu] = []
     for token in (part.strip() for part in visible.split(",")):
         matches = [row for row in rows if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))]

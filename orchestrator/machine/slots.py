@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.machine.cpu_locks import CpuClaims
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.topology import Cpu, Machine
 
 
@@ -75,12 +75,12 @@ class SlotPool:
 
     grows = False
 
-    def __init__(self, machine: Machine, max_parallel: int | None = None, claims: CpuClaims | None = None) -> None:
+    def __init__(self, machine: Machine, max_parallel: int | None = None, locks: CpuLocks | None = None) -> None:
         """:param max_parallel: jobs at once; None for the machine's own capacity.
-        :param claims: what other supervisors on this machine hold, to keep out of their way; None for a pool alone.
+        :param locks: what other supervisors on this machine hold, to keep out of their way; None for a pool alone.
         """
         self._machine = machine
-        self._claims = claims or CpuClaims(directory=None)
+        self._locks = locks or CpuLocks(directory=None)
         self._asked = max_parallel
         wanted = machine.capacity if max_parallel is None else max(1, max_parallel)
         self.lanes = min(wanted, machine.quota_cores or wanted)
@@ -99,11 +99,11 @@ class SlotPool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())
         if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
             return None
-        with self._claims.choosing() as elsewhere:
+        with self._locks.choosing() as elsewhere:
             slot = self._slot(cores, gpus, elsewhere)
             if slot is not None:
                 self._held[slot.index] = slot
-                self._claims.take(slot.cpus)
+                self._locks.take(slot.cpus)
         return slot
 
     def _slot(self, cores: int, gpus: int, elsewhere: frozenset[int]) -> Slot | None:
@@ -119,7 +119,7 @@ class SlotPool:
         """A slot with just these CPUs, for one that has them already from a pool before this one."""
         slot = Slot(index=next(index for index in itertools.count() if index not in self._held), cpus=cpus)
         self._held[slot.index] = slot
-        self._claims.take(cpus)
+        self._locks.take(cpus)
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -130,11 +130,11 @@ class SlotPool:
         if self._held.get(slot.index) != slot:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
-        self._claims.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
+        self._locks.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
 
     def close(self) -> None:
         """Give every CPU back to other supervisors."""
-        self._claims.give_back(set(self._claims.held))
+        self._locks.give_back(set(self._locks.held))
 
     def _choose(self, cores: int, elsewhere: frozenset[int]) -> tuple[int, ...] | None:
         users = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
@@ -191,7 +191,7 @@ class SlotPool:
                 f"max_parallel = {asked}, but the {cpus} usable CPUs are {physical} physical cores: jobs on SMT"
                 f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
             )
-        with self._claims.choosing() as elsewhere:
+        with self._locks.choosing() as elsewhere:
             left = cpus - len(elsewhere)
         if left < self.lanes <= cpus:
             texts.append(

@@ -1,7 +1,7 @@
-"""How many threads a worker has and where they come from: counted in a child process, never assumed.
+"""How many threads a worker has and which library starts them, counted in a child process.
 
-The child gets the thread settings of a worker, imports what a worker imports and makes one training step;
-after each step it counts its threads in ``/proc``. Nothing heavy is imported in this process.
+The child gets the thread settings of a worker, imports its libraries and makes one training step; after each of these
+stages it counts its threads in ``/proc``. This process imports none of the libraries.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.environment import worker_thread_settings
+from orchestrator.core.text import last_line
 
 _CHILD = """
 import json, os, sys, time
@@ -45,26 +46,26 @@ print(json.dumps(stages))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The child after it did ``name``."""
+    """State of the child process after the stage ``name``."""
 
     name: str
     n_threads: int
     elapsed_s: float
-    """Since the interpreter began to run our code."""
+    """Since the first line of the child's code."""
 
 
 class CensusError(Exception):
-    """The threads could not be counted; ``str()`` says why in one line."""
+    """The threads could not be counted; the message says why in one line."""
 
 
 def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:
-    """Count the threads of a process with a worker's imports and a budget of ``threads``; about 1.5 s.
+    """Count the threads of a process that is set up like a worker with ``threads`` threads; takes about 1.5 s.
 
     :raises CensusError: when the imports fail, take longer than ``timeout_s``, or the system has no ``/proc``.
     """
     if not Path("/proc/self/task").is_dir():
         raise CensusError("threads can only be counted on Linux")
-    command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: no module of the current folder gets in
+    command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: do not import from the current folder
     settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
@@ -79,6 +80,6 @@ def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout
     except subprocess.TimeoutExpired:
         raise CensusError(f"the imports of a worker took longer than {timeout_s:g} s") from None
     if done.returncode != 0:
-        raise CensusError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+        raise CensusError(last_line(done.stderr, f"exit code {done.returncode}"))
     rows = json.loads(done.stdout.splitlines()[-1])
     return tuple(Stage(name=name, n_threads=count, elapsed_s=elapsed) for name, count, elapsed in rows)

@@ -10,10 +10,9 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core.job import Job
-from orchestrator.core.text import count
+from orchestrator.core.text import count, cpu_text
 from orchestrator.experiment.run_plan import Plan
 from orchestrator.jobfile import Experiment
-from orchestrator.machine.doctor_checks import cpu_text
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 from orchestrator.terminal.tables import NONE, Column, number_column, table

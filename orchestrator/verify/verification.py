@@ -27,7 +27,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
-from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.termination import StopRequests
@@ -109,7 +109,7 @@ class _Verification:
     stops: StopRequests
     tell: Callable[[str], None]
     machine: Machine = field(init=False)
-    claims: CpuClaims = field(init=False)
+    locks: CpuLocks = field(init=False)
     lanes: int = field(init=False)
     warnings: dict[str, None] = field(default_factory=dict, init=False)
     alone: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
@@ -119,7 +119,7 @@ class _Verification:
     def __post_init__(self) -> None:
         jobs = [case.job for case in self.selection.cases]
         self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
-        self.claims = CpuClaims(shared_directory(), (cpu.index for cpu in self.machine.cpus))
+        self.locks = CpuLocks(shared_directory(), (cpu.index for cpu in self.machine.cpus))
         self.lanes = max(2, self.machine.capacity)
         if self.machine.capacity < 2:
             # There must be a neighbour: two trainings share the one core.
@@ -231,13 +231,13 @@ class _Verification:
 
     def _slots(self, lanes: int) -> SlotPool:
         cpus = len(self.machine.cpus)
-        with self.claims.choosing() as elsewhere:
+        with self.locks.choosing() as elsewhere:
             if elsewhere:
                 text = "slow-downs are unreliable, weights must nevertheless be equal"
                 self._warn(f"other experiments of this user hold {len(elsewhere)} of {cpus} CPUs: {text}")
         if lanes > cpus:
             self._warn(f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down")
-        return SlotPool(self.machine, lanes, self.claims)
+        return SlotPool(self.machine, lanes, self.locks)
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -14,12 +14,12 @@ from command_helpers import HOPPER, REPOSITORY, Run, write_experiment
 from supervisor_helpers import make_machine
 
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import SlotPool
 
 
 def pool(directory: Path | None, cpus: int = 4, max_parallel: int | None = None) -> SlotPool:
-    return SlotPool(make_machine(cpus), max_parallel, CpuClaims(directory, range(cpus)))
+    return SlotPool(make_machine(cpus), max_parallel, CpuLocks(directory, range(cpus)))
 
 
 def test_a_second_pool_takes_what_the_first_left(tmp_path: Path) -> None:
@@ -61,24 +61,24 @@ def test_a_shared_cpu_is_held_until_its_last_job_is_over(tmp_path: Path) -> None
 HOLDER = """
 import sys, time
 from pathlib import Path
-from orchestrator.machine.cpu_locks import CpuClaims
-claims = CpuClaims(Path(sys.argv[1]), range(4))
-claims.take([0, 1])
+from orchestrator.machine.cpu_locks import CpuLocks
+locks = CpuLocks(Path(sys.argv[1]), range(4))
+locks.take([0, 1])
 print("held", flush=True)
 time.sleep(600)
 """
 
 
-def test_the_claims_of_a_killed_process_are_void(tmp_path: Path) -> None:
+def test_the_locks_of_a_killed_process_are_released(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with CpuClaims(tmp_path, range(4)).choosing() as elsewhere:
+        with CpuLocks(tmp_path, range(4)).choosing() as elsewhere:
             assert elsewhere == {0, 1}
         holder.kill()
-    with CpuClaims(tmp_path, range(4)).choosing() as elsewhere:
+    with CpuLocks(tmp_path, range(4)).choosing() as elsewhere:
         assert elsewhere == frozenset()
 
 

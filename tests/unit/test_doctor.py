@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.core.text import cpu_text
 from orchestrator.machine import doctor, doctor_checks, thread_census
 from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
@@ -46,7 +47,7 @@ def levels(findings: Iterable[Finding]) -> list[str]:
     ],
 )
 def test_cpus_read_like_a_sentence(cpus: list[int], text: str) -> None:
-    assert doctor_checks.cpu_text(cpus) == text
+    assert cpu_text(cpus) == text
 
 
 def test_what_will_be_used_is_said_first() -> None:
@@ -70,7 +71,7 @@ def test_affinity_mask_is_noted() -> None:
     assert levels(doctor_checks.affinity(made(), [0, 1])) == ["ok"]
     (finding,) = doctor_checks.affinity(made(), [0, 1, 2, 3])
     assert finding.level == "note"
-    assert "only CPUs 0 and 1 of 4 online" in finding.detail
+    assert "only CPUs 0 and 1 of the 4 online" in finding.detail
 
 
 @pytest.mark.parametrize(

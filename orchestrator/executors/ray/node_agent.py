@@ -22,7 +22,7 @@ from orchestrator.executors.ray.node_versions import Versions, installed_version
 from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_locks import CpuClaims, shared_directory
+from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"
@@ -90,8 +90,8 @@ class NodeAgent:
         self._driver_directory = driver_directory
         self._machine = topology.detect()
         # Ray decides how many attempts run at once; the agent decides on which CPUs.
-        claims = CpuClaims(shared_directory(), (cpu.index for cpu in self._machine.cpus))
-        self._slots = SlotPool(replace(self._machine, quota=None), cpus, claims)
+        locks = CpuLocks(shared_directory(), (cpu.index for cpu in self._machine.cpus))
+        self._slots = SlotPool(replace(self._machine, quota=None), cpus, locks)
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
         self._storage_problem = transport.problem()

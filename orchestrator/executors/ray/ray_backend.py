@@ -18,7 +18,7 @@ from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.node_registry import NodeRegistry
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.transport import Transport
-from orchestrator.machine.cpu_locks import CpuClaims
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
@@ -35,7 +35,7 @@ class RayBackend:
         self,
         machine: Machine,
         max_parallel: int | None,
-        claims_directory: Path | None,
+        locks_directory: Path | None,
         *,
         run_dir: Path,
         jobs: Sequence[Job],
@@ -53,8 +53,8 @@ class RayBackend:
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(contextlib.closing(CompatibleNodes(registry, self.slots, transport)))
             self.executor = RayExecutor(nodes=self.nodes, expected=len(jobs), code=code)
-            claims = CpuClaims(claims_directory, (cpu.index for cpu in machine.cpus))
-            self.here = SlotPool(machine, None, claims)
+            locks = CpuLocks(locks_directory, (cpu.index for cpu in machine.cpus))
+            self.here = SlotPool(machine, None, locks)
             stack.callback(self.here.close)
             self._stack = stack.pop_all()
         self._address = address
