@@ -72,7 +72,7 @@ def ray_methods() -> list[str]:
     root = Path(ray.__file__).parent
     programs = [root / "core/src/ray/gcs/gcs_server", root / "core/src/ray/raylet/raylet", root / "_raylet.so"]
     pattern = re.compile(rb"/ray\.rpc\.[A-Za-z0-9_.]+/[A-Za-z0-9]+")
-    return sorted({listening.decode() for program in programs for listening in pattern.findall(program.read_bytes())})
+    return sorted({name.decode() for program in programs for name in pattern.findall(program.read_bytes())})
 
 
 def open_ports(host: str, ports: Iterable[int] = range(1, 65536), timeout_s: float = 5.0) -> list[int]:

@@ -1,8 +1,8 @@
 """An attacker who reaches the ports of ranks: what is possible there without the ranks' secret.
 
 ``python ranks_intruder.py ADDRESS PORT FILE HOST…`` sends pickles that create FILE when they are loaded: to the store
-at ADDRESS:PORT, under all keys that ranks use there, and to every port of HOST… that is not Ray's. Prints, as JSON, which
-of the keys existed, and these ports.
+at ADDRESS:PORT, under all keys that ranks use there, and to every port of HOST… that is not Ray's. Prints as JSON
+which of the keys existed, and these ports.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ TOKEN = secrets.token_hex(32)
 
 
 class Cluster:
-    """NodeRegistry that were started for tests, on the loopback interface, with a token of their own."""
+    """A cluster for tests, on the loopback interface, with a token of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
