@@ -188,7 +188,7 @@ def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         assert run.end() == 1
-        assert run.said == ""
+        assert run.stderr == ""
     assert run.kinds("good-s0") == ["launched", "succeeded"]
     assert run.kinds("bad-s0") == ["launched", "failed"]
     assert all(event.keys() >= {"time", "event", "message"} for event in run.events)

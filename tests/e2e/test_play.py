@@ -317,7 +317,7 @@ def filmed(tmp_path_factory: pytest.TempPathFactory, opengl: None) -> tuple[Expe
         odd("blind", "nothing", video=True),
     )
     with commands.Run(jobs, "--run-dir", "run", cwd=cwd) as run:
-        assert run.end() == 0, run.said
+        assert run.end() == 0, run.stderr
     return Experiment(cwd, jobs, cwd / "run"), run.events
 
 
@@ -357,7 +357,7 @@ def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilm
     hopper.preview.unlink()
     before = own.video.stat().st_mtime_ns
     with commands.Run(refilmed.jobs, "--run-dir", "run", cwd=refilmed.cwd) as run:
-        assert run.end() == 0, run.said
+        assert run.end() == 0, run.stderr
     assert [event["job_id"] for event in run.events if event["event"] == "pictured"] == ["hopper-s0"]
     assert "launched" not in [event["event"] for event in run.events]
     assert hopper.preview.exists()

@@ -1,9 +1,10 @@
-"""The command as a user gives it: real processes, tiny experiments, and what they leave behind."""
+"""Runs commands as a user does, in processes of their own or in this one, on tiny experiments."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import signal
@@ -14,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from orchestrator import cli
 
 REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -143,12 +147,12 @@ class Experiment:
 
 
 def odd(name: str, deed: str, **more: Any) -> dict[str, Any]:
-    """A job whose environment does ``deed`` early in its training."""
+    """A job whose environment does ``deed`` early in its training (see ``DEEDS`` in ``CODE``)."""
     return {"name": name, "entry_point": "odd:make", "env_kwargs": {"deed": deed}, **more}
 
 
 def write_experiment(directory: Path, *jobs: Mapping[str, Any], head: str = "", defaults: str = TINY) -> Path:
-    """A job file with ``jobs``, and beside it the module ``odd``."""
+    """Write a job file with ``jobs``, and the module ``odd`` in the same directory."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "odd.py").write_text(CODE)
     tables = "\n".join("[[jobs]]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in job.items()) for job in jobs)
@@ -175,7 +179,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def bow_to_permissions() -> None:
-    """Before an exec: root, too, may then read only what permissions allow (capabilities(7))."""
+    """Drop root's permission to read every file, before an exec (capabilities(7))."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
         if os.geteuid() == 0 and libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
@@ -189,9 +193,9 @@ def give(
     patience_s: float = PATIENCE_S * 2,
     **added: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Give a command and wait for its end. Whatever the user did: never a traceback.
+    """Run a command in a process of its own and wait for its end; it must not show a traceback.
 
-    ``before`` is called in the new process before the command takes its place.
+    ``before`` is called in the new process before the command replaces it.
     """
     done = subprocess.run(
         command(*arguments),
@@ -208,14 +212,34 @@ def give(
     return done
 
 
+def invoke(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, like :func:`give` but without the start-up of a process."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    command_line = ["orchestrator", *map(str, arguments)]
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", command_line),
+    ):
+        umask = os.umask(0o022)
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            os.umask(umask)
+    return subprocess.CompletedProcess(command_line, code, out.getvalue(), err.getvalue())
+
+
 class Run:
-    """A ``run --json`` under way."""
+    """A ``run --json`` in a process of its own."""
 
     def __init__(self, *arguments: str | Path, cwd: Path, **added: str) -> None:
         self.cwd = cwd
         self.events: list[dict[str, Any]] = []
-        self.said = ""
-        """Standard error, once it has ended."""
+        self.stderr = ""
+        """Standard error, after its end."""
         self.popen = subprocess.Popen(
             command("run", *arguments, "--json"),
             cwd=cwd,
@@ -239,15 +263,15 @@ class Run:
                 pipe.close()
 
     def until(self, kind: str, job_id: str | None = None) -> dict[str, Any]:
-        """The next event of that kind (and job)."""
+        """Read events up to the next one of that kind, and of that job if one is given."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             self.events.append(json.loads(line))
             if self.events[-1]["event"] == kind and job_id in (None, self.events[-1].get("job_id")):
                 return self.events[-1]
-        raise AssertionError(f"no event {kind}; exit code {self.popen.wait()}: {self.stderr()}\n{self.events}")
+        raise AssertionError(f"no event {kind}; exit code {self.popen.wait()}: {self._read_stderr()}\n{self.events}")
 
-    def stderr(self) -> str:
+    def _read_stderr(self) -> str:
         assert self.popen.stderr is not None
         return self.popen.stderr.read()
 
@@ -255,11 +279,11 @@ class Run:
         self.popen.send_signal(number)
 
     def end(self) -> int:
-        """Its exit code, all events read."""
+        """Read all events; returns the exit code."""
         assert self.popen.stdout is not None
         self.events += map(json.loads, self.popen.stdout)
-        self.said = self.stderr()
-        assert "Traceback" not in self.said, self.said
+        self.stderr = self._read_stderr()
+        assert "Traceback" not in self.stderr, self.stderr
         return self.popen.wait(PATIENCE_S)
 
     def kinds(self, job_id: str) -> list[str]:
@@ -267,12 +291,12 @@ class Run:
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """For what no event tells: a file that appears, a process that is gone."""
+    """Wait for something without an event, such as a file that appears; returns what ``condition`` returned."""
     deadline = time.monotonic() + patience_s
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain: {what}"
         time.sleep(0.01)
-    return found
+    return result
 
 
 def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
@@ -280,7 +304,7 @@ def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def token_of(pid: int) -> bytes:
-    """What marks every process below the supervisor that started ``pid``."""
+    """The environment variable that marks every process started by the supervisor of ``pid``."""
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     token = next(variable for variable in variables if variable.startswith(b"ORCHESTRATOR_TOKEN="))
     return token.split(b"/")[0]
@@ -288,13 +312,13 @@ def token_of(pid: int) -> bytes:
 
 def carriers(token: bytes) -> list[int]:
     """Pids of the processes with that token."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if token in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -49,8 +49,8 @@ def test_an_experiment_over_three_nodes_gives_the_weights_of_one_machine(
         nodes = {run.until("launched")["node"] for _ in near[1]}
         if way == "file":
             wait_until(lambda: list(between.iterdir()), "a file on its way")
-        assert run.end() == 0, run.said
-    assert run.said == "", "nothing of Ray's own"
+        assert run.end() == 0, run.stderr
+    assert run.stderr == "", "nothing of Ray's own"
     assert len(nodes) == 3
     assert weights(tmp_path / "far") == near[1]
     assert not list(between.glob("*")), "nothing stays there"
@@ -126,7 +126,7 @@ def test_what_a_node_tells_comes_home_meanwhile_and_the_other_commands_see_it(
         assert run.until("launched", "long-s0")["number"] == 1
         assert give("stop", "stream", cwd=tmp_path).returncode == 0
         assert run.end() == 130
-    assert run.said == ""
+    assert run.stderr == ""
     done = give("report", "stream", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "long-s1" in (tmp_path / "stream/report/index.html").read_text()

@@ -125,7 +125,7 @@ def test_a_head_that_dies_ends_the_driver_with_a_clear_message_and_a_new_cluster
         wait_until(lambda: all(checkpoints(run_dir, name) for name in names), "a checkpoint of each to be received")
         own.kill_head()
         assert run.end() == 1
-        assert "the head of the Ray cluster has not answered" in run.said
+        assert "the head of the Ray cluster has not answered" in run.stderr
         await_gone(event["pid"] for event in launched)
         assert "INTERRUPTED" in give("status", "stream", cwd=tmp_path).stdout
     saved = {name: max(checkpoints(run_dir, name)) for name in names}
@@ -164,7 +164,7 @@ def test_nodes_that_differ_get_what_they_have_room_for(tmp_path: Path, ray_clust
         ray_cluster.further(num_cpus=1, memory=64 << 30) as thin,
         Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
     ):
-        assert run.end() == 0, run.said
+        assert run.end() == 0, run.stderr
     nodes: dict[str, list[str]] = {}
     for row in summary(tmp_path / "stream").values():
         nodes.setdefault(row["job_id"].partition("-")[0], []).append(row["node"])
@@ -216,7 +216,7 @@ def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Pa
         assert first["node"] == ray_cluster.name(watched)
         why = run.until("retrying")
         ray_cluster.kill(watched)  # others are not so strict, whatever else needs memory meanwhile
-        assert run.end() == 0, run.said
+        assert run.end() == 0, run.stderr
     assert why["cause"] == "out-of-memory"
     assert "greedy-s0 killed by SIGKILL: the machine ran out of memory; retry 1 of 2" in why["message"]
     await_gone([first["pid"]])
@@ -231,7 +231,7 @@ def test_a_job_that_fills_the_disk_of_its_node_goes_on_elsewhere(
         ray_cluster.further(num_cpus=8, temporary=small_disk) as full,
         Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run,
     ):
-        assert run.end() == 0, run.said
+        assert run.end() == 0, run.stderr
         name = ray_cluster.name(full)
     nodes = [event["node"] for event in run.events if event["event"] == "launched"]
     assert nodes[0] == name
