@@ -33,22 +33,22 @@ class Result:
     ok: bool
     error: str | None
     """Why there is no trained policy; None if there is one."""
-    job_id: str | None
+    job_id: str | None = None
     """None for a robot whose file cannot be read."""
     xml: str | None
     seed: int
     state: str
-    ep_rew_mean: float | None
+    ep_rew_mean: float | None = None
     """Mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``)."""
-    eval_mean: float | None
+    eval_mean: float | None = None
     """Mean deterministic return over ``eval_episodes`` episodes after training."""
-    env_steps: int
-    wall_s: float | None
-    model: Path | None
+    env_steps: int = 0
+    wall_s: float | None = None
+    model: Path | None = None
     """``model.zip``, for ``stable_baselines3.PPO.load``."""
-    vecnormalize: Path | None
+    vecnormalize: Path | None = None
     """Normalisation statistics, for ``VecNormalize.load``; None if normalisation was off."""
-    job_dir: Path | None
+    job_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,18 +240,4 @@ def _error(row: Mapping[str, Any]) -> str:
 
 
 def _unusable(file: Path, seed: int, error: str) -> Result:
-    return Result(
-        ok=False,
-        error=error,
-        job_id=None,
-        xml=str(file),
-        seed=seed,
-        state="FAILED",
-        ep_rew_mean=None,
-        eval_mean=None,
-        env_steps=0,
-        wall_s=None,
-        model=None,
-        vecnormalize=None,
-        job_dir=None,
-    )
+    return Result(ok=False, error=error, xml=str(file), seed=seed, state="FAILED")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, print_json
 
@@ -16,7 +17,7 @@ app = typer.Typer(
 
 Host = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--address",
         metavar="HOST",
         help="Address under which other machines reach this one.",
@@ -25,14 +26,14 @@ Host = Annotated[
 ]
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it."),
+    Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it."),
 ]
 
 
 @app.command()
 def up(
     host: Host = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the head node listens.")] = 6379,
+    port: Annotated[int, Option(min=1, max=65535, help="Port on which the head node listens.")] = 6379,
     insecure: Insecure = False,
 ) -> None:
     """Start a cluster with this machine as its head node."""
@@ -43,7 +44,7 @@ def up(
 
 @app.command()
 def join(
-    head: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the cluster's head node.")],
+    head: Annotated[str, Argument(metavar="HOST:PORT", help="Address of the cluster's head node.")],
     host: Host = None,
     insecure: Insecure = False,
 ) -> None:
@@ -57,7 +58,7 @@ def join(
 def status(
     address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--address",
             metavar="HOST:PORT",
             help="Address of the cluster's head node.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, JobName, RunDir, stoppable
 
@@ -24,9 +25,7 @@ app = typer.Typer()
 @app.command()
 def status(
     run_dir: RunDir,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every second, until all jobs have ended.")
-    ] = False,
+    watch: Annotated[bool, Option("--watch", help="Show it again every second, until all jobs have ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of every job of a run directory."""
@@ -58,13 +57,13 @@ def logs(
     run_dir: RunDir,
     job: JobName,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
+        bool, Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
     ] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Number of last lines to show; 0: all.")] = 200,
+    lines: Annotated[int, Option("-n", "--lines", min=0, help="Number of last lines to show; 0: all.")] = 200,
     attempt: Annotated[
-        int | None, typer.Option(min=0, help="Number of the attempt, from 0.", show_default="the last")
+        int | None, Option(min=0, help="Number of the attempt, from 0.", show_default="the last")
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
+    rank: Annotated[int, Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
 ) -> None:
     """Show the output of a job's worker."""
     from orchestrator.experiment import control
@@ -79,7 +78,7 @@ def stop(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Jobs to cancel; if none are named, the whole experiment stops."),
+        Argument(metavar="[JOB]...", help="Jobs to cancel; if none are named, the whole experiment stops."),
     ] = None,
 ) -> None:
     """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs."""
@@ -93,7 +92,7 @@ def retry(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Jobs to retry; if none are named, all failed and cancelled jobs."),
+        Argument(metavar="[JOB]...", help="Jobs to retry; if none are named, all failed and cancelled jobs."),
     ] = None,
 ) -> None:
     """Put failed and cancelled jobs back in the queue; they resume from their last checkpoint."""
@@ -108,28 +107,28 @@ def play(
     job: JobName,
     checkpoint: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="N|latest|PATH",
             help="Checkpoint to show: its env_steps, the latest, or a file.",
             show_default="the trained policy",
         ),
     ] = None,
     video: Annotated[
-        bool, typer.Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
+        bool, Option("--video", help="Write video.mp4 and preview.png, even where a window could be opened.")
     ] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.01, help="Simulated time to show, in seconds.", show_default="10; in a window, until it is closed"
         ),
     ] = None,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Number of episodes to show, instead of a time.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the evaluation episodes.")] = 0,
+    episodes: Annotated[int | None, Option(min=1, help="Number of episodes to show, instead of a time.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the evaluation episodes.")] = 0,
     stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
+        bool, Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Directory for the video and the preview.", show_default="the job's directory")
+        Path | None, Option(help="Directory for the video and the preview.", show_default="the job's directory")
     ] = None,
 ) -> None:
     """Show a trained policy: in a window where there is a display, otherwise as video and preview image."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, print_json, stoppable
 
@@ -17,9 +18,9 @@ app = typer.Typer()
 def check(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders of MJCF files."),
+        Argument(metavar="JOBS.toml|FILE.xml|FOLDER...", help="Job files, MJCF files, folders of MJCF files."),
     ],
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Time limit for each robot, in seconds.")] = 30.0,
+    time_limit: Annotated[float, Option(min=0.1, help="Time limit for each robot, in seconds.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""

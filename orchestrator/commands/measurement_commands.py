@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from orchestrator.commands.shared_options import (
     AsJson,
@@ -25,22 +26,22 @@ app = typer.Typer()
 
 @app.command()
 def verify(
-    source: Annotated[Path, typer.Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")],
+    source: Annotated[Path, Argument(metavar="RUN_DIR|JOBS.toml", help="A run directory, or a job file.")],
     jobs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="A job, the beginning of its name, or a pattern; '*': all jobs. May be repeated.",
             show_default="the first job of every robot and task, as many as a few minutes allow",
         ),
     ] = None,
-    iterations: Annotated[int, typer.Option(min=3, help="Number of iterations of each training.")] = 6,
+    iterations: Annotated[int, Option(min=3, help="Number of iterations of each training.")] = 6,
     repeats: Annotated[
         int,
-        typer.Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down."),
+        Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down."),
     ] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"),
+        Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,50 +62,42 @@ def verify(
 
 @app.command()
 def bench(
-    jobs: Annotated[Path, typer.Argument(metavar="JOBS.toml", help="A job file.")],
+    jobs: Annotated[Path, Argument(metavar="JOBS.toml", help="A job file.")],
     levels: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Numbers of processes that train at once, such as 1,2,4. auto: up to the number of cores, then twice "
             "that."
         ),
     ] = "auto",
     arms: Annotated[
         str | None,
-        typer.Option(
-            help="Ways of starting the processes, separated by commas.", show_default="all; see docs/bench.md"
-        ),
+        Option(help="Ways of starting the processes, separated by commas.", show_default="all; see docs/bench.md"),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats of each measurement.")] = 5,
+    repeats: Annotated[int, Option(min=1, help="Repeats of each measurement.")] = 5,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for which all processes of a measurement train at once.")
+        float, Option(min=0.1, help="Seconds for which all processes of a measurement train at once.")
     ] = 20.0,
     learner: Learner = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Directory for all results.", show_default="runs/<name>-bench")
-    ] = None,
-    job: Annotated[
-        str | None, typer.Option(help="The job that every process trains.", show_default="the first job")
-    ] = None,
+    run_dir: Annotated[Path | None, Option(help="Directory for all results.", show_default="runs/<name>-bench")] = None,
+    job: Annotated[str | None, Option(help="The job that every process trains.", show_default="the first job")] = None,
     set_: Settings = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the measurements.")] = 0,
-    retakes: Annotated[
-        int, typer.Option(min=0, help="Largest number of repeats of a measurement that was disturbed.")
-    ] = 2,
-    strong: Annotated[bool, typer.Option(help="Also measure the makespan of the whole job file.")] = True,
+    seed: Annotated[int, Option(min=0, help="Seed of the order of the measurements.")] = 0,
+    retakes: Annotated[int, Option(min=0, help="Largest number of repeats of a measurement that was disturbed.")] = 2,
+    strong: Annotated[bool, Option(help="Also measure the makespan of the whole job file.")] = True,
     strong_seconds: Annotated[
         float,
-        typer.Option(
+        Option(
             min=1.0, help="Work of the job file on one core, in seconds, to which it is scaled down for the makespan."
         ),
     ] = 120.0,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Search for the best number of processes, threads and environments instead."),
+        Option("--tune", help="Search for the best number of processes, threads and environments instead."),
     ] = False,
     ranks: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="N,N",
             help="Compare one job over these numbers of ranks, such as 1,2,4, with as many separate jobs instead.",
         ),
@@ -159,7 +152,7 @@ def report(
     run_dir: RunDir,
     format_: Annotated[
         ReportFormat,
-        typer.Option("--format", help="html: print the path of the page. md: print its content as Markdown."),
+        Option("--format", help="html: print the path of the page. md: print its content as Markdown."),
     ] = ReportFormat.html,
 ) -> None:
     """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""
@@ -171,8 +164,8 @@ def report(
 
 @app.command()
 def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Run directory of an experiment or a benchmark.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one of the same kind.")],
+    run_a: Annotated[Path, Argument(metavar="RUN_A", help="Run directory of an experiment or a benchmark.")],
+    run_b: Annotated[Path, Argument(metavar="RUN_B", help="Another one of the same kind.")],
     as_json: AsJson = False,
 ) -> None:
     """Compare two experiments or two benchmarks, such as of two machines or versions: ratios with intervals."""

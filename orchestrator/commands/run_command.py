@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, Learner, Settings, overrides, print_json, stoppable
 from orchestrator.core.errors import UsageError
@@ -31,22 +32,20 @@ class OnChangeChoice(StrEnum):
 def run(
     jobs: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="JOBS.toml|RUN_DIR", help="A job file; or a run directory, whose experiment is resumed as it is."
         ),
     ],
-    run_dir: Annotated[Path | None, typer.Option(help="Directory for all results.", show_default="runs/<name>")] = None,
+    run_dir: Annotated[Path | None, Option(help="Directory for all results.", show_default="runs/<name>")] = None,
     max_parallel: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Largest number of jobs that run at once.", show_default="max_parallel in the job file"
-        ),
+        Option(min=1, help="Largest number of jobs that run at once.", show_default="max_parallel in the job file"),
     ] = None,
     learner: Learner = None,
-    executor: Annotated[str, typer.Option(help="What launches the jobs: local or ray.")] = "local",
+    executor: Annotated[str, Option(help="What launches the jobs: local or ray.")] = "local",
     ray_address: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="local|auto|HOST:PORT",
             help="Ray cluster to use; this machine must be one of its nodes. auto: the cluster that this machine "
             "belongs to. local: start Ray on this machine alone.",
@@ -54,7 +53,7 @@ def run(
     ] = "local",
     storage: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="auto|shared|stream|URI",
             help="How other machines access the run directory. shared: over a shared file system. stream: files are "
             "sent over the network and results are sent back. URI (s3://bucket/folder): like stream, with large files "
@@ -62,23 +61,21 @@ def run(
         ),
     ] = "auto",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; an existing run directory is renamed and kept.")
+        bool, Option("--fresh", help="Start over; an existing run directory is renamed and kept.")
     ] = False,
     on_change: Annotated[
         OnChangeChoice,
-        typer.Option(help="What to do with jobs that have run and whose declaration in the job file has changed."),
+        Option(help="What to do with jobs that have run and whose declaration in the job file has changed."),
     ] = OnChangeChoice.refuse,
     set_: Settings = None,
     rebuild_ledger: Annotated[
         bool,
-        typer.Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories."),
+        Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories."),
     ] = False,
     grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
+        float, Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
     ] = 30.0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again."""

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job, or the beginning of its name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
+JobName = Annotated[str, Argument(metavar="JOB", help="A job, or the beginning of its name.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set", metavar="KEY=VALUE", help="Set a default of the job file, such as ppo.n_steps=512. May be repeated."
     ),
 ]
 Learner = Annotated[
     str | None,
-    typer.Option(
-        help="Learner of all jobs that name none: auto, fast or sb3.", show_default="the learner in the job file"
-    ),
+    Option(help="Learner of all jobs that name none: auto, fast or sb3.", show_default="the learner in the job file"),
 ]
 
 

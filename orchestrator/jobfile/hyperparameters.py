@@ -27,14 +27,7 @@ _GAE_LAMBDA = "Trade-off of bias and variance in generalised advantage estimatio
 _WINDOW = "Number of episodes over which logged returns and lengths are averaged."
 _USE_SDE = "State-dependent exploration (gSDE) instead of independent noise."
 _SDE_FREQ = "Steps between samples of gSDE noise; -1: sample only at the start of a rollout."
-_BUFFER_SIZE = "Capacity of the replay buffer in transitions, over all environments; the oldest are overwritten."
-_LEARNING_STARTS = "env_steps with random actions before the first update."
-_BATCH_SIZE = "Transitions sampled from the replay buffer for each gradient step."
-_TAU = "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1."
-_TRAIN_FREQ = 'Steps of each environment between updates, or [count, "episode"] with one environment.'
-_GRADIENT_STEPS = "Gradient steps per update; -1: as many as env_steps since the last update."
 _ACTION_NOISE = "Standard deviation of normal noise added to actions, which are scaled to -1 … 1; unset: no noise."
-_MULTI_STEP = "Number of steps of n-step returns."
 
 _AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
@@ -103,73 +96,77 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class Ppo(Table):
+class OnPolicy(Table):
+    """Keyword arguments that PPO and A2C share."""
+
+    gamma: Fraction = key(0.99, _GAMMA)
+    ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
+    vf_coef: float = key(0.5, "Weight of the value function in the loss.")
+    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.")
+    use_sde: bool = key(False, _USE_SDE, True)
+    sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
+    stats_window_size: Count = key(100, _WINDOW)
+
+
+class Ppo(OnPolicy):
     """Keyword arguments of stable_baselines3.PPO, under its own names and with its own defaults."""
 
-    learning_rate: Schedule = key(3e-4, _LEARNING_RATE, 3e-4)
+    learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
     n_steps: Count = key(2048, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256)
-    batch_size: Count = key(64, "Minibatch size; must divide n_steps × n_envs.", 64)
-    n_epochs: Count = key(10, "Epochs over the rollout per update.", 10)
-    gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    gae_lambda: Fraction = key(0.95, _GAE_LAMBDA, 0.95)
-    clip_range: Schedule = key(0.2, "Clipping of the probability ratio: a number or a schedule.", 0.2)
+    batch_size: Count = key(64, "Minibatch size; must divide n_steps × n_envs.")
+    n_epochs: Count = key(10, "Epochs over the rollout per update.")
+    gae_lambda: Fraction = key(0.95, _GAE_LAMBDA)
+    clip_range: Schedule = key(0.2, "Clipping of the probability ratio: a number or a schedule.")
     clip_range_vf: OptionalSchedule = key(
         None, "Clipping of the value function: a number or a schedule; unset: no clipping.", 0.2
     )
-    normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.", True)
-    ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
-    vf_coef: float = key(0.5, "Weight of the value function in the loss.", 0.5)
-    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.", 0.5)
-    use_sde: bool = key(False, _USE_SDE, True)
-    sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
+    normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.")
     target_kl: Annotated[float | None, Field(gt=0)] = key(
         None, "An update ends early when the KL divergence exceeds 1.5 × this; unset: no limit.", 0.02
     )
-    stats_window_size: Count = key(100, _WINDOW, 100)
 
 
-class A2c(Table):
+class A2c(OnPolicy):
     """Keyword arguments of stable_baselines3.A2C, under its own names and with its own defaults."""
 
-    learning_rate: Schedule = key(7e-4, _LEARNING_RATE, 7e-4)
-    n_steps: Count = key(5, "Steps of each environment per update.", 5)
-    gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    gae_lambda: Fraction = key(1.0, _GAE_LAMBDA, 1.0)
-    ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
-    vf_coef: float = key(0.5, "Weight of the value function in the loss.", 0.5)
-    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.", 0.5)
-    rms_prop_eps: Positive = key(1e-5, "Constant that keeps RMSprop from dividing by zero.", 1e-5)
-    use_rms_prop: bool = key(True, "Use RMSprop as the optimiser; false: Adam.", True)
-    use_sde: bool = key(False, _USE_SDE, True)
-    sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
+    learning_rate: Schedule = key(7e-4, _LEARNING_RATE)
+    n_steps: Count = key(5, "Steps of each environment per update.")
+    gae_lambda: Fraction = key(1.0, _GAE_LAMBDA)
+    rms_prop_eps: Positive = key(1e-5, "Constant that keeps RMSprop from dividing by zero.")
+    use_rms_prop: bool = key(True, "Use RMSprop as the optimiser; false: Adam.")
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
-    stats_window_size: Count = key(100, _WINDOW, 100)
 
 
 class OffPolicy(Table):
     """Keyword arguments that SAC and TD3 share."""
 
-    learning_rate: Schedule = key(3e-4, _LEARNING_RATE, 3e-4)
-    buffer_size: Count = key(1_000_000, _BUFFER_SIZE, 300_000)
-    learning_starts: CountFromZero = key(100, _LEARNING_STARTS, 1000)
-    batch_size: Count = key(256, _BATCH_SIZE, 256)
-    tau: Fraction = key(0.005, _TAU, 0.005)
-    gamma: Fraction = key(0.99, _GAMMA, 0.99)
-    train_freq: TrainFreq = key(1, _TRAIN_FREQ, 1)
-    gradient_steps: GradientSteps = key(1, _GRADIENT_STEPS, -1)
+    learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
+    buffer_size: Count = key(
+        1_000_000,
+        "Capacity of the replay buffer in transitions, over all environments; the oldest are overwritten.",
+        300_000,
+    )
+    learning_starts: CountFromZero = key(100, "env_steps with random actions before the first update.", 1000)
+    batch_size: Count = key(256, "Transitions sampled from the replay buffer for each gradient step.")
+    tau: Fraction = key(0.005, "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1.")
+    gamma: Fraction = key(0.99, _GAMMA)
+    train_freq: TrainFreq = key(
+        1, 'Steps of each environment between updates, or [count, "episode"] with one environment.'
+    )
+    gradient_steps: GradientSteps = key(
+        1, "Gradient steps per update; -1: as many as env_steps since the last update.", -1
+    )
     action_noise: NoiseStd = key(None, _ACTION_NOISE, 0.1)
-    n_steps: Count = key(1, _MULTI_STEP, 3)
-    stats_window_size: Count = key(100, _WINDOW, 100)
+    n_steps: Count = key(1, "Number of steps of n-step returns.", 3)
+    stats_window_size: Count = key(100, _WINDOW)
 
 
 class Sac(OffPolicy):
     """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
 
-    ent_coef: EntCoef = key("auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.', "auto")
-    target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.", 1)
-    target_entropy: TargetEntropy = key(
-        "auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.', "auto"
-    )
+    ent_coef: EntCoef = key("auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.')
+    target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.")
+    target_entropy: TargetEntropy = key("auto", 'Target of a learnt ent_coef; "auto": minus the number of actions.')
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     use_sde_at_warmup: bool = key(False, "Use gSDE instead of random actions before learning_starts.", True)
@@ -178,11 +175,11 @@ class Sac(OffPolicy):
 class Td3(OffPolicy):
     """Keyword arguments of stable_baselines3.TD3, under its own names and with its own defaults."""
 
-    learning_rate: Schedule = key(1e-3, _LEARNING_RATE, 1e-3)
+    learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
     action_noise: NoiseStd = key(None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1)
-    policy_delay: Count = key(2, "Updates of the critics per update of the policy and the target networks.", 2)
-    target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.", 0.2)
-    target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.", 0.5)
+    policy_delay: Count = key(2, "Updates of the critics per update of the policy and the target networks.")
+    target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.")
+    target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.")
 
 
 class PolicyKwargs(Table):
@@ -197,21 +194,19 @@ class PolicyKwargs(Table):
     activation_fn: Activation | None = key(
         None, "Activation function between layers; unset: tanh for PPO and A2C, relu for SAC and TD3.", "tanh"
     )
-    ortho_init: bool = key(True, "PPO, A2C: initialise weights orthogonally.", True)
+    ortho_init: bool = key(True, "PPO, A2C: initialise weights orthogonally.")
     log_std_init: float | None = key(
         None, "Initial logarithm of the actions' standard deviation (SAC: only with gSDE); unset: 0, for SAC -3.", -1.0
     )
-    full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions; false: features only.", True)
-    use_expln: bool = key(False, "gSDE: use expln() instead of exp() for the standard deviation.", False)
-    squash_output: bool = key(False, "PPO, A2C: squash actions by tanh; needs use_sde = true.", False)
-    clip_mean: NotNegative = key(2.0, "SAC with gSDE: limit of the mean action before tanh; 0: no limit.", 2.0)
-    n_critics: Count = key(2, "SAC, TD3: number of critics; the smallest of their values is used.", 2)
+    full_std: bool = key(True, "PPO, A2C with gSDE: parameters for features × actions; false: features only.")
+    use_expln: bool = key(False, "gSDE: use expln() instead of exp() for the standard deviation.")
+    squash_output: bool = key(False, "PPO, A2C: squash actions by tanh; needs use_sde = true.")
+    clip_mean: NotNegative = key(2.0, "SAC with gSDE: limit of the mean action before tanh; 0: no limit.")
+    n_critics: Count = key(2, "SAC, TD3: number of critics; the smallest of their values is used.")
     share_features_extractor: bool | None = key(
-        None,
-        "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.",
-        True,
+        None, "Policy and value function share a feature extractor; unset: true for PPO and A2C, else false.", True
     )
-    normalize_images: bool = key(True, "Divide images by 255.", True)
+    normalize_images: bool = key(True, "Divide images by 255.")
 
 
 _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_images"}

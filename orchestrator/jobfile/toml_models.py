@@ -36,15 +36,15 @@ class ResourcesTable(Table):
     """Resources of a job; of each rank, where a job has several."""
 
     ranks: Count = key(1, "Processes that train one policy together and share n_envs and batch_size.", 4)
-    cores: Count = key(1, "Number of CPU cores to which the job is pinned.", 1)
+    cores: Count = key(1, "Number of CPU cores to which the job is pinned.")
     threads: Annotated[int | None, Field(ge=1, le=MOST)] = key(
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )
-    memory: Size = key(2048, "Memory that the job needs and must not exceed.", "2 GiB", shown="2 GiB")
+    memory: Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")
     gpus: CountFromZero = key(0, "Number of GPUs; with any, PyTorch uses CUDA.", 1)
-    timeout: Duration = key(7200.0, "Wall-clock time limit of an attempt.", "2h", shown="2h")
+    timeout: Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
     stall_timeout: StallTimeout = key(
-        600.0, "Time without progress after which an attempt is ended and retried.", "10min", shown="10min"
+        600.0, "Time without progress after which an attempt is ended and retried.", shown="10min"
     )
 
 
@@ -67,13 +67,13 @@ class Distributed(Table):
 class Retry(Table):
     """Retries of an attempt that was killed, ran out of memory or hung."""
 
-    max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.", 2)
+    max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.")
 
 
 class Settings(Table):
     """The keys of [defaults]; every job can override any of them, tables key by key."""
 
-    algo: Algorithm = key("ppo", "Learning algorithm.", "ppo")
+    algo: Algorithm = key("ppo", "Learning algorithm.")
     task: Task = key(
         "auto",
         "What the robot must do: a built-in task, a Gymnasium preset, or a class of yours; auto: the robot decides.",
@@ -86,29 +86,28 @@ class Settings(Table):
         "my_robots.envs:make_env",
     )
     env_kwargs: Options = key({}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5})
-    task_options: Options = key({}, "Options of the built-in task.", {})
+    task_options: Options = key({}, "Options of the built-in task.")
     model: ModelEdits = key(
         {},
         'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
         {"geom.thigh.size": "*1.2"},
     )
-    total_timesteps: Count = key(200_000, "Number of env_steps to train for.", 200_000)
-    n_envs: Count = key(8, "Number of environments that are stepped together.", 8)
+    total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
+    n_envs: Count = key(8, "Number of environments that are stepped together.")
     seeds: Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
-    normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).", True)
-    checkpoint_every: Count = key(50_000, "Number of env_steps between checkpoints.", 50_000)
+    normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).")
+    checkpoint_every: Count = key(50_000, "Number of env_steps between checkpoints.")
     eval_episodes: CountFromZero = key(
-        10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation.", 10
+        10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
     )
     video: bool = key(False, "Make video.mp4 and preview.png of every trained policy after all training.", True)
     learner: LearnerChoice = key(
         "auto",
         "Implementation of PPO: fast (the same PPO with less overhead; CPU, MlpPolicy, vectors as observations and "
         "actions), sb3 (Stable-Baselines3), or auto: fast where it can be used.",
-        "auto",
     )
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
-        "MlpPolicy", "Policy class of Stable-Baselines3.", "MlpPolicy"
+        "MlpPolicy", "Policy class of Stable-Baselines3."
     )
     ppo: Ppo = key(Ppo(), "Hyperparameters of PPO.", shown={})
     sac: Sac = key(Sac(), "Hyperparameters of SAC.", shown={})
@@ -139,10 +138,8 @@ class Document(Table):
 
     name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])
     max_parallel: MaxParallel = key(
-        None, 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.', "auto", shown="auto"
+        None, 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.', shown="auto"
     )
-    order: Literal["longest-first", "as-listed"] = key(
-        "longest-first", "Order in which jobs are launched.", "longest-first"
-    )
+    order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(description="Jobs, each a [[jobs]] table.")

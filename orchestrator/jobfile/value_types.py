@@ -20,7 +20,13 @@ SHORTEST_STALL_S = 3
 
 
 def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
-    """A key of a table. ``shown`` is the default as a user would write it, if that differs from ``default``."""
+    """A key of a table.
+
+    :param example: a value as a user would write it; by default the default, except for tables.
+    :param shown: the default as a user would write it, if that differs from ``default``.
+    """
+    if example is None and not isinstance(default, BaseModel):
+        example = default if shown is None else shown
     return Field(
         default=default,
         description=description,

@@ -17,7 +17,7 @@ from typing import Any
 import command_helpers as commands
 import psutil
 import pytest
-from command_helpers import BALANCER, HOPPER, Experiment, odd, write_experiment
+from command_helpers import BALANCER, HOPPER, odd, write_experiment
 
 import orchestrator
 from orchestrator.executors.local import LocalExecutor
@@ -112,23 +112,6 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
     ledger.abandon()
 
 
-def test_from_a_thread() -> None:
-    found: list[orchestrator.Result] = []
-    thread = threading.Thread(target=lambda: found.extend(orchestrator.train([HOPPER], **SHORT)))
-    thread.start()
-    thread.join()
-    assert [one.ok for one in found] == [True]
-
-
-def test_inside_a_running_event_loop() -> None:
-    async def search() -> list[bool]:
-        here = orchestrator.train([HOPPER], **SHORT)
-        there = await asyncio.to_thread(orchestrator.train, [HOPPER], **SHORT)
-        return [one.ok for one in here + there]
-
-    assert asyncio.run(search()) == [True, True]
-
-
 INSTANT = """
 import json, pathlib, sys
 job, number = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -142,6 +125,7 @@ def leftovers() -> tuple[int, int, int]:
     return len(psutil.Process().children(recursive=True)), len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
+@pytest.mark.slow
 def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     program = tmp_path / "instant.py"
@@ -173,12 +157,16 @@ def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
     return {job.job_id: JobVerdict(problem=None) for job in jobs}
 
 
-def test_real_calls_leak_nothing() -> None:
-    orchestrator.train([HOPPER], **SHORT)
-    before = leftovers()
-    for _ in range(2):
-        assert orchestrator.train([HOPPER], **SHORT)[0].ok
-    assert leftovers() == before
+def test_calls_in_a_running_event_loop_and_in_a_thread_work_and_leak_nothing() -> None:
+    async def search() -> list[bool]:
+        here = orchestrator.train([HOPPER], **SHORT)
+        before = leftovers()
+        again = orchestrator.train([HOPPER], **SHORT)
+        assert leftovers() == before
+        there = await asyncio.to_thread(orchestrator.train, [HOPPER], **SHORT)
+        return [result.ok for result in here + again + there]
+
+    assert asyncio.run(search()) == [True, True, True]
 
 
 SCRIPT = """
@@ -240,17 +228,30 @@ observation, _ = env.reset(seed=0)
 for _ in range(20):
     action, _ = model.predict(statistics.normalize_obs(observation), deterministic=True)
     observation, *_ = env.step(action)
+assert PPO.load(sys.argv[3]).observation_space.shape[0] > 2
 assert not any(name.split(".")[0] == "orchestrator" for name in sys.modules), "it needs this package"
 print(action.shape)
 """
 
 
-def test_a_model_acts_where_this_package_is_not_installed(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "pendulum", "env": "Pendulum-v1"})
-    assert orchestrator.run(jobs, run_dir="run").ok
-    job = tmp_path / "run/jobs/pendulum-s0"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run directory of a robot on a built-in task and of an environment of Gymnasium's, trained for 8 iterations."""
+    folder = tmp_path_factory.mktemp("trained")
+    jobs = write_experiment(
+        folder,
+        {"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "ppo": {"n_steps": 256, "n_epochs": 4}},
+        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 4096, "ppo": {"n_steps": 256}},
+    )
+    assert orchestrator.run(jobs, run_dir=folder / "run").ok
+    return folder / "run"
+
+
+def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
+    jobs = trained / "jobs"
+    files = [jobs / "pendulum-s0/model.zip", jobs / "pendulum-s0/vecnormalize.pkl", jobs / "hopper-s0/model.zip"]
     done = subprocess.run(
-        [sys.executable, "-I", "-c", ACT, job / "model.zip", job / "vecnormalize.pkl"],
+        [sys.executable, "-I", "-c", ACT, *files],
         check=False,
         cwd="/",
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
@@ -260,24 +261,9 @@ def test_a_model_acts_where_this_package_is_not_installed(tmp_path: Path) -> Non
     assert done.stdout == "(1,)\n", done.stderr
 
 
-def test_a_model_of_a_built_in_task_loads_without_this_package(finished_once: Experiment) -> None:
-    code = "import sys; from stable_baselines3 import PPO; print(PPO.load(sys.argv[1]).observation_space.shape[0] > 2)"
-    model = finished_once.run_dir / "jobs/hopper-s0/model.zip"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, model], check=False, cwd="/", capture_output=True, text=True
-    )
-    assert done.stdout == "True\n", done.stderr
-
-
-def test_progress_and_timings_have_a_full_row_an_iteration(tmp_path: Path) -> None:
-    jobs = write_experiment(
-        tmp_path,
-        {"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "ppo": {"n_steps": 256, "n_epochs": 4}},
-        {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 4096, "ppo": {"n_steps": 256}},
-    )
-    assert orchestrator.run(jobs, run_dir="run").ok
+def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> None:
     for name in ("hopper-s0", "pendulum-s0"):
-        job = tmp_path / "run/jobs" / name
+        job = trained / "jobs" / name
         progress, timings = (read_rows(job / f"{table}.csv") for table in ("progress", "timings"))
         assert len(progress) == len(timings) == 4096 // (256 * 2)
         assert [int(row["iteration"]) for row in timings] == list(range(1, len(timings) + 1))
@@ -292,7 +278,7 @@ def test_progress_and_timings_have_a_full_row_an_iteration(tmp_path: Path) -> No
         assert total["env_s"] + total["policy_s"] <= total["rollout_s"]
         assert total["backward_s"] + total["optimizer_s"] <= total["train_s"]
         assert 0 < total["cpu_s"] <= total["wall_s"] * 1.5
-    row = json.loads((tmp_path / "run/summary.json").read_text())[0]
+    row = json.loads((trained / "summary.json").read_text())[0]
     for figure in ("queue_s", "import_s", "first_step_s", "checkpoint_s", "wall_s", "cpu_s", "env_steps_per_s"):
         assert row[figure] is not None, figure
 

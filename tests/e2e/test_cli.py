@@ -17,7 +17,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, Experiment, Run, give, odd, wait_until, write_experiment
+from command_helpers import HOPPER, Experiment, Run, give, invoke, odd, wait_until, write_experiment
 from supervisor_helpers import make_job
 
 from orchestrator.core.environment import THREAD_VARIABLES
@@ -60,7 +60,7 @@ HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
 
 @pytest.mark.parametrize("path", HELP, ids=lambda path: " ".join(path) or "orchestrator")
 def test_help_names_every_option(path: tuple[str, ...], tmp_path: Path) -> None:
-    done = give(*path, "--help", cwd=tmp_path)
+    done = invoke(*path, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == ""
     for name in HELP[path]:
@@ -74,7 +74,7 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
 
 
 def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
-    assert {"--install-completion", "--show-completion"} <= set(give("--help", cwd=tmp_path).stdout.split())
+    assert {"--install-completion", "--show-completion"} <= set(invoke("--help", cwd=tmp_path).stdout.split())
     for words, expected in (("orchestrator st", ["status", "stop"]), ("orchestrator status --w", ["--watch"])):
         completing = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
         done = give(cwd=tmp_path, COMP_CWORD=str(words.count(" ")), **completing)
@@ -101,7 +101,7 @@ def test_help_imports_neither_the_format_of_job_files_nor_the_supervisor(tmp_pat
 
 
 def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
-    done = give("schema", cwd=tmp_path)
+    done = invoke("schema", cwd=tmp_path)
     assert json.loads(done.stdout) == json_schema()
 
 
@@ -125,12 +125,12 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_told_on_standard_error_and_ends_with_2(
+def test_wrong_usage_is_explained_on_standard_error_and_ends_with_2(
     arguments: tuple[str, ...], fragment: str, tmp_path: Path
 ) -> None:
     write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
     before = sorted(tmp_path.rglob("*"))
-    done = give(*arguments, cwd=tmp_path)
+    done = invoke(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert fragment in " ".join(done.stderr.replace("│", " ").split())
@@ -138,7 +138,7 @@ def test_wrong_usage_is_told_on_standard_error_and_ends_with_2(
 
 
 def test_run_ends_with_0_and_a_table_from_first_to_last_return(finished: Experiment) -> None:
-    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert done.returncode == 0
     assert done.stderr == ""
     assert "2 jobs were finished before" in done.stdout
@@ -173,22 +173,33 @@ def test_everything_named_in_the_design_lies_in_the_run_directory(finished: Expe
 
 
 def test_status_json_is_the_rows_of_summary_json(finished: Experiment) -> None:
-    done = give("status", "run", "--json", cwd=finished.cwd)
+    done = invoke("status", "run", "--json", cwd=finished.cwd)
     assert done.returncode == 0
     assert json.loads(done.stdout) == json.loads((finished.run_dir / "summary.json").read_text())
 
 
 def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
-    done = give("status", "run", "--watch", cwd=finished.cwd)
+    done = invoke("status", "run", "--watch", cwd=finished.cwd)
     assert done.returncode == 0
     assert "2 succeeded. No supervisor is running." in done.stdout
 
 
-def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "fail"))
-    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+SECRET = "swordfish-4711"
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
+    """One job that succeeded and one that failed, with the events of their run; not to be changed."""
+    cwd = tmp_path_factory.mktemp("mixed")
+    jobs = write_experiment(cwd, odd("good", "nothing"), odd("bad", "fail"))
+    with Run(jobs, "--run-dir", "run", cwd=cwd, WANDB_API_KEY=SECRET, OMP_NUM_THREADS="7") as run:
         assert run.end() == 1
-        assert run.stderr == ""
+    return Experiment(cwd, jobs, cwd / "run"), run
+
+
+def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run]) -> None:
+    _, run = mixed
+    assert run.stderr == ""
     assert run.kinds("good-s0") == ["launched", "succeeded"]
     assert run.kinds("bad-s0") == ["launched", "failed"]
     assert all(event.keys() >= {"time", "event", "message"} for event in run.events)
@@ -197,29 +208,38 @@ def test_json_is_one_object_a_line_and_nothing_else(tmp_path: Path) -> None:
     assert (failed["state"], failed["cause"], failed["number"]) == ("FAILED", "error", 0)
 
 
-def test_failed_jobs_are_explained_and_end_with_1(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("bad", "fail"), head="")
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "bad-s0  ValueError: the knee fell off" in done.stdout
-    assert "odd.py:" in done.stdout
-    assert "bad-s0  ValueError: the knee fell off" in give("status", "run", cwd=tmp_path).stdout
-    again = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+def test_provenance_has_versions_and_machine_but_no_secrets(mixed: tuple[Experiment, Run]) -> None:
+    run_dir = mixed[0].run_dir
+    (session,) = json.loads((run_dir / "provenance.json").read_text())
+    assert session["versions"]["stable-baselines3"]
+    assert session["thread_variables"]["OMP_NUM_THREADS"] == "7"
+    assert session["online_cpus"] >= len(session["cpus"]) > 0
+    for path in run_dir.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_failed_jobs_are_explained_and_run_again_only_after_retry(
+    mixed: tuple[Experiment, Run], tmp_path: Path
+) -> None:
+    cwd = tmp_path / "mixed"
+    shutil.copytree(mixed[0].cwd, cwd)
+    assert "bad-s0  ValueError: the knee fell off" in invoke("status", "run", cwd=cwd).stdout
+    again = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)
     assert again.returncode == 1
-    assert "not run again until `retry` puts them back: bad-s0" in again.stdout
+    assert "bad-s0  ValueError: the knee fell off" in again.stdout
+    assert "odd.py:" in again.stdout
+    assert re.search("`retry`.*: bad-s0", again.stdout)
 
-
-def test_retry_puts_failed_jobs_back(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("bad", "fail"))
-    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 1
-    assert "nothing to stop" in give("stop", "run", cwd=tmp_path).stdout
-    assert "1 job (bad-s0): put back" in give("retry", "run", cwd=tmp_path).stdout
-    rows = commands.summary(tmp_path / "run")
+    assert "nothing to stop" in invoke("stop", "run", cwd=cwd).stdout
+    assert "1 job (bad-s0)" in invoke("retry", "run", cwd=cwd).stdout
+    rows = commands.summary(cwd / "run")
     assert rows["bad-s0"]["state"] == "PENDING"
-    assert json.loads(give("status", "run", "--json", cwd=tmp_path).stdout) == list(rows.values())
-    (tmp_path / "odd.py").write_text((tmp_path / "odd.py").read_text().replace('"fail": fail', '"fail": lambda o: o'))
-    assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
-    refused = give("retry", "run", "bad-s0", cwd=tmp_path)
+    assert json.loads(invoke("status", "run", "--json", cwd=cwd).stdout) == list(rows.values())
+
+    (cwd / "odd.py").write_text((cwd / "odd.py").read_text().replace('"fail": fail', '"fail": lambda o: o'))
+    assert give("run", "jobs.toml", "--run-dir", "run", cwd=cwd).returncode == 0
+    refused = invoke("retry", "run", "bad-s0", cwd=cwd)
     assert refused.returncode == 2
     assert "bad-s0 is SUCCEEDED" in refused.stderr
 
@@ -259,7 +279,7 @@ def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
         "--learner",
         "sb3",
     )
-    plan = json.loads(give("run", jobs, *arguments, cwd=tmp_path).stdout)
+    plan = json.loads(invoke("run", jobs, *arguments, cwd=tmp_path).stdout)
     assert plan["jobs_at_once"] == 1
     assert plan["jobs"][0]["total_timesteps"] == 256
     assert plan["jobs"][0]["ppo"]["n_epochs"] == 3
@@ -270,9 +290,9 @@ def test_overrides_reach_the_jobs(tmp_path: Path) -> None:
 def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment) -> None:
     log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
     log.write_text("".join(f"line {number} é\n" for number in range(100_000)))
-    assert give("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout == "line 99998 é\nline 99999 é\n"
-    assert give("logs", "run", "hopper-s0", "-n", "0", cwd=finished.cwd).stdout == log.read_text()
-    assert give("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
+    assert invoke("logs", "run", "hop", "-n", "2", cwd=finished.cwd).stdout == "line 99998 é\nline 99999 é\n"
+    assert invoke("logs", "run", "hopper-s0", "-n", "0", cwd=finished.cwd).stdout == log.read_text()
+    assert invoke("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
 
 
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
@@ -315,7 +335,7 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
 def test_a_job_that_is_not_there_or_not_fit_is_named(
     arguments: tuple[str, ...], fragment: str, finished_once: Experiment
 ) -> None:
-    done = give(*arguments, cwd=finished_once.cwd)
+    done = invoke(*arguments, cwd=finished_once.cwd)
     assert (done.returncode, done.stdout) == (2, "")
     assert fragment in done.stderr
 
@@ -363,7 +383,7 @@ def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
 def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> None:
     text = finished.jobs.read_text()
     finished.jobs.write_text(text.replace("n_epochs = 1", "n_epochs = 2\nlearning_rate = 1e-3"))
-    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert (done.returncode, done.stdout) == (2, "")
     assert "2 jobs that have run here are declared differently now" in done.stderr
     assert "  hopper-s0, balancer-s0\n" in done.stderr
@@ -371,12 +391,12 @@ def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> N
     assert "ppo.learning_rate: not set → 0.001" in done.stderr
     assert "--on-change=restart" in done.stderr
 
-    kept = give("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
+    kept = invoke("run", finished.jobs, "--run-dir", "run", "--on-change", "keep", cwd=finished.cwd)
     assert kept.returncode == 0
     assert "kept as before: hopper-s0, balancer-s0" in kept.stdout
     assert "launched" not in kept.stdout
 
-    restarted = give("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
+    restarted = invoke("run", finished.jobs, "--run-dir", "run", "--on-change=restart", cwd=finished.cwd)
     assert restarted.returncode == 0
     assert restarted.stdout.count(" launched on CPU ") == 2
     aside = sorted(path.name.split(".")[0] for path in (finished.run_dir / "replaced").iterdir())
@@ -387,7 +407,7 @@ def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
     robot = finished.cwd / "robot.xml"
     robot.write_text(commands.HOPPER.read_text().replace("</mujoco>", "<!-- new --></mujoco>"))
     finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "robot.xml"))
-    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert done.returncode == 2
     assert f"robot: the contents of {robot} changed" in done.stderr
     assert "balancer-s0" not in done.stderr
@@ -395,13 +415,13 @@ def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
 
 def test_limits_may_change_without_a_question(finished: Experiment) -> None:
     finished.jobs.write_text(finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"'))
-    done = give("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert done.returncode == 0, done.stderr
     assert "launched" not in done.stdout
 
 
 def test_fresh_starts_over_and_keeps_what_was(finished: Experiment) -> None:
-    done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.returncode == 0
     assert done.stdout.count(" launched on CPU ") == 2
     (aside,) = finished.cwd.glob("run.*")
@@ -413,7 +433,7 @@ def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experim
     finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "gone.xml"))
     (finished.cwd / "gone.xml").write_text("<mujoco/>")
     before = sorted(finished.cwd.rglob("*"))
-    done = give("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
+    done = invoke("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.returncode == 2
     assert "nothing was launched" in done.stderr
     assert sorted(finished.cwd.rglob("*")) == before
@@ -440,22 +460,6 @@ def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
     assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "file").write_text("two")
     assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
-
-
-def test_provenance_tells_versions_and_machine_but_no_secrets(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("job", "nothing"))
-    secret = "swordfish-4711"
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path, WANDB_API_KEY=secret, OMP_NUM_THREADS="7")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "run/provenance.json").read_text()
-    (session,) = json.loads(text)
-    assert secret not in text
-    assert session["versions"]["stable-baselines3"]
-    assert session["thread_variables"]["OMP_NUM_THREADS"] == "7"
-    assert session["online_cpus"] >= len(session["cpus"]) > 0
-    for path in (tmp_path / "run").rglob("*"):
-        if path.is_file():
-            assert secret.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize(("umask", "never"), [("077", 0o077), ("000", 0o002)])
@@ -614,9 +618,9 @@ def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
 
 
 def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"))
+    jobs = write_experiment(tmp_path, odd("one", "nothing"))
     process = subprocess.Popen(
-        commands.command("run", jobs, "--run-dir", "run", "--max-parallel", "1"),
+        commands.command("run", jobs, "--run-dir", "run"),
         cwd=tmp_path,
         env=commands.environment(),
         stdout=subprocess.PIPE,
