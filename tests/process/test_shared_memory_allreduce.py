@@ -144,7 +144,7 @@ def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Pope
 
 def test_who_waits_in_vain_gives_up() -> None:
     first, _ = boards(2, timeout_s=0.05)
-    with pytest.raises(RankUnreachableError, match="rank 1 did not come"):
+    with pytest.raises(RankUnreachableError, match="rank 1 did not answer"):
         first.all_reduce(np.zeros(3))
 
 
@@ -175,7 +175,7 @@ def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
 
 def shared(size: int) -> list[SharedMemoryAllreduce | None]:
     def share(rank: Any) -> SharedMemoryAllreduce | None:
-        return shared_memory_allreduce.share(rank.rank, size, rank.all_gather_object, PATIENCE_S)
+        return shared_memory_allreduce.connect(rank.rank, size, rank.all_gather_object, PATIENCE_S)
 
     return helpers.in_threads(size, share)
 
@@ -186,7 +186,7 @@ def test_ranks_of_one_machine_share() -> None:
 
 def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
-    monkeypatch.setattr(shared_memory_allreduce, "_place", lambda: next(places))
+    monkeypatch.setattr(shared_memory_allreduce, "_host", lambda: next(places))
     assert shared(3) == [None] * 3
 
 

@@ -322,5 +322,5 @@ def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:
             ranks.require_equal(rank, "odd" if rank.rank == 2 else "even", "parameters")
         return str(error.value)
 
-    told = "parameters of rank 2 differ from those of rank 0: the ranks have drifted apart"
+    told = "parameters of rank 2 differ from those of rank 0: the ranks are no longer in sync"
     assert helpers.in_threads(3, compared) == [told] * 3

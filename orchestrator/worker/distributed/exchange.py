@@ -1,8 +1,8 @@
-"""How ranks meet, and exchange what they have over the network; those of one machine have :mod:`.board` besides.
+"""How ranks meet, and their collectives over the network (:mod:`.shared_memory_allreduce` is for one machine).
 
-Whoever reaches the ports of torch's store and of gloo can write there, and what ranks tell each other as pickles would
-run code when it is read. So each of these messages is signed, and none is read before its signature has been found to
-be right (:class:`MessageSigner`). What is not signed are arrays: numbers, whoever they come from.
+Anyone who can reach the ports of torch's store and of gloo can write to them, and a pickle runs code when it is loaded.
+So every pickle is signed, and none is loaded before its signature has been verified (:class:`MessageSigner`). Arrays
+are not signed: they are only numbers.
 """
 
 from __future__ import annotations
@@ -26,60 +26,60 @@ from orchestrator.core.environment import RANKS_SECRET_VARIABLE
 from orchestrator.worker.runtime.exit_record import RankLostError
 
 RENDEZVOUS_TIMEOUT_S = 300.0
-"""For the others to start."""
+"""Time for the other ranks to start."""
 SHORTEST_SECRET = 32
-"""Characters."""
+"""In characters."""
 GLOO_LOOP = "gloo_tcp_loop"
-"""Name of the threads by which gloo reads and writes."""
+"""Name of gloo's network threads."""
 
 
 class Exchange(Protocol):
-    """Collectives, which all ranks call in the same order. Arrays lie in one piece and are changed in place.
+    """Collectives, which all ranks call in the same order. Arrays are contiguous and changed in place.
 
     :raises RuntimeError: the others do not answer.
     """
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        """The sum over all ranks."""
+        """Replace ``array`` by the sum over all ranks."""
 
     def reduce(self, array: NDArray[Any]) -> None:
-        """The sum over all ranks, on rank 0; what the others are left with means nothing."""
+        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined afterwards."""
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        """Rank 0's values, on every rank."""
+        """Replace ``array`` by rank 0's."""
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        """``(ranks, …)``: every rank's array, which have the same shape; a new one."""
+        """A new array ``(ranks, …)`` of every rank's ``array``, which all have the same shape."""
 
-    def all_gather_object(self, one: Any) -> list[Any]:
-        """What each rank gives, in order of rank. Pickled: for small things."""
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Every rank's ``value`` in order of rank. They are pickled: for small objects."""
 
 
 class MessageSigner:
-    """Objects as signed bytes, and back: HMAC (RFC 2104) with SHA-256.
+    """Turns objects into signed bytes and back: HMAC (RFC 2104) with SHA-256.
 
-    With the content a signature covers who speaks and in which exchange it is: what was overheard cannot be said again.
-    Every rank makes one, and uses it for the same exchanges in the same order.
+    A signature covers the content, the sender and the number of the exchange, so that no message can be replayed. Every
+    rank has one signer, used for the same exchanges in the same order.
 
-    :param secret: of the attempt.
+    :param secret: the same for all ranks of the attempt.
     """
 
     BYTES = 32
-    """Of a signature."""
+    """Length of a signature."""
 
     def __init__(self, secret: str, rank: int) -> None:
         self._secret, self._rank = secret.encode(), rank
         self._calls = itertools.count()
 
-    def all_gather_object(self, one: Any, exchanged: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
-        """What each rank gives, in order of rank.
+    def all_gather_object(self, value: Any, all_gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+        """Every rank's ``value`` in order of rank.
 
-        :param exchanged: tells the others a message → the messages of all, ours included.
-        :raises RankLostError: one was not written by its rank; it has not been read.
+        :param all_gather: sends a message to the other ranks and returns the messages of all, its own included.
+        :raises RankLostError: a signature is wrong; that message was not loaded.
         """
         call = next(self._calls)
-        content = pickle.dumps(one)
-        messages = exchanged(self._signature(call, self._rank, content) + content)
+        content = pickle.dumps(value)
+        messages = all_gather(self._signature(call, self._rank, content) + content)
         contents = [self._verified(call, rank, message) for rank, message in enumerate(messages)]
         return [pickle.loads(content) for content in contents]
 
@@ -87,9 +87,9 @@ class MessageSigner:
         content = message[self.BYTES :]
         if not hmac.compare_digest(message[: self.BYTES], self._signature(call, rank, content)):
             raise RankLostError(
-                f"what rank {self._rank} got as a message of rank {rank} is not signed with the secret of this attempt:"
-                " somebody else writes to the ports where the ranks meet, or they were started with different"
-                f" {RANKS_SECRET_VARIABLE}. It was not read"
+                f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
+                " attempt: another program writes to the ports of the ranks, or they were started with different"
+                f" values of {RANKS_SECRET_VARIABLE}. The message was not loaded"
             )
         return content
 
@@ -98,7 +98,7 @@ class MessageSigner:
 
 
 def all_gather_bytes(all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes) -> list[bytes]:
-    """What each rank gives, of whatever length. :param all_gather_array: as of :class:`Exchange`."""
+    """Every rank's ``content``, of any length. :param all_gather_array: as in :class:`Exchange`."""
     lengths = all_gather_array(np.array([len(content)]))[:, 0]
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
@@ -106,78 +106,78 @@ def all_gather_bytes(all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], c
 
 
 class NetworkExchange:
-    """Over a process group of ``torch.distributed``.
+    """Collectives over a process group of ``torch.distributed``.
 
-    :param device: over which arrays travel; None: as they lie in main memory.
+    :param device: where arrays are copied for the exchange; None: they stay in main memory.
     """
 
-    def __init__(self, group: Any, size: int, seal: MessageSigner, device: torch.device | None = None) -> None:
+    def __init__(self, group: Any, size: int, signer: MessageSigner, device: torch.device | None = None) -> None:
         import torch.distributed as dist
 
-        self._dist, self.group, self._size, self._seal, self._device = dist, group, size, seal, device
+        self._dist, self.group, self._size, self._signer, self._device = dist, group, size, signer, device
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        self._there_and_back(array, self.all_reduce_tensor)
+        self._on_device(array, self.all_reduce_tensor)
 
     def all_reduce_tensor(self, tensor: torch.Tensor) -> None:
         self._dist.all_reduce(tensor, group=self.group)
 
     def reduce(self, array: NDArray[Any]) -> None:
-        self._there_and_back(array, lambda tensor: self._dist.reduce(tensor, 0, group=self.group))
+        self._on_device(array, lambda tensor: self._dist.reduce(tensor, 0, group=self.group))
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        self._there_and_back(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self.group))
+        self._on_device(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self.group))
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         tensor = torch.from_numpy(array)
         tensor = tensor if self._device is None else tensor.to(self._device)
-        found = [torch.empty_like(tensor) for _ in range(self._size)]
-        self._dist.all_gather_object(found, tensor, group=self.group)
-        return np.stack([one.cpu().numpy() for one in found])
+        tensors = [torch.empty_like(tensor) for _ in range(self._size)]
+        self._dist.all_gather(tensors, tensor, group=self.group)
+        return np.stack([one.cpu().numpy() for one in tensors])
 
-    def all_gather_object(self, one: Any) -> list[Any]:
-        return self._seal.all_gather_object(one, lambda message: all_gather_bytes(self.all_gather_array, message))
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return self._signer.all_gather_object(value, lambda message: all_gather_bytes(self.all_gather_array, message))
 
-    def _there_and_back(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
+    def _on_device(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.from_numpy(array)
         if self._device is None:
             collective(tensor)
             return
-        there = tensor.to(self._device)
-        collective(there)
-        tensor.copy_(there)
+        on_device = tensor.to(self._device)
+        collective(on_device)
+        tensor.copy_(on_device)
 
 
 def lower_gloo_priority() -> None:
-    """NetworkExchange threads of gloo shall not take the core from those that wait for what they have brought.
+    """Keep gloo's network threads from preempting the thread that waits for their data.
 
-    While an exchange is under way they compute nearly all the time, in the kernel. On the one core of a rank the thread
-    whose turn it is then waits for the end of a time slice, some 4 ms. As batch work they are not preferred when they
-    wake up: an exchange takes a tenth of the time on average (``python -m benchmarks.allreduce``).
+    During an exchange they compute nearly all the time, in the kernel. On the one core of a rank the waiting thread
+    then waits for the end of a time slice, some 4 ms. Under the batch policy they are not preferred when they wake up:
+    an exchange takes a tenth of the time on average (``python -m benchmarks.allreduce``).
     """
     if not hasattr(os, "SCHED_BATCH"):
         return
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread of something else, over by now
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another thread, which has just ended
             if (task / "comm").read_text().strip() == GLOO_LOOP:
                 os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
 
 
-def secret() -> str:
-    """By which the ranks know each other. :raises ValueError: there is none, or one that could be guessed."""
-    told = os.environ.get(RANKS_SECRET_VARIABLE, "")
-    if len(told) < SHORTEST_SECRET:
-        found = f"has {len(told)} characters" if told else "is unset"
+def rank_secret() -> str:
+    """The secret with which ranks sign messages. :raises ValueError: there is none, or one that could be guessed."""
+    secret = os.environ.get(RANKS_SECRET_VARIABLE, "")
+    if len(secret) < SHORTEST_SECRET:
+        problem = f"has {len(secret)} characters" if secret else "is unset"
         raise ValueError(
-            f"{RANKS_SECRET_VARIABLE} {found}; without a secret of {SHORTEST_SECRET} characters or more, who reaches"
-            " their ports could run code in them. Start the job with `run`, or set the variable to the same for all"
-            " ranks, such as what `openssl rand -hex 32` prints"
+            f"{RANKS_SECRET_VARIABLE} {problem}; without a secret of {SHORTEST_SECRET} characters or more, anyone who"
+            " reaches the ranks' ports could run code in them. Start the job with `run`, or set the variable to one"
+            " value for all ranks, such as the output of `openssl rand -hex 32`"
         )
-    return told
+    return secret
 
 
 def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
-    """Where they meet, and who we are. :raises ValueError: the environment is incomplete."""
+    """The store where the ranks meet, and this rank's number. :raises ValueError: the environment is incomplete."""
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous as meet
 
@@ -192,13 +192,13 @@ def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
     return store, rank
 
 
-def store_all_gather(store: Any, rank: int, size: int, seal: MessageSigner) -> Callable[[Any], list[Any]]:
-    """A function that tells each rank what every one of them has given, through ``store``."""
+def store_all_gather(store: Any, rank: int, size: int, signer: MessageSigner) -> Callable[[Any], list[Any]]:
+    """``all_gather_object`` through ``store``, for use before there is a process group."""
     calls = itertools.count()
 
-    def exchanged(message: bytes) -> list[bytes]:
+    def all_gather(message: bytes) -> list[bytes]:
         call = next(calls)
         store.set(f"{call}/{rank}", message)
         return [store.get(f"{call}/{other}") for other in range(size)]
 
-    return lambda one: seal.all_gather_object(one, exchanged)
+    return lambda value: signer.all_gather_object(value, all_gather)

@@ -1,4 +1,7 @@
-"""orchestrator.worker.distributed.process_group."""
+"""Ranks that are processes of their own: how they join, and their collectives.
+
+A rank that waits longer than :func:`timeout_s` for the others raises and ends; the supervisor ends the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from orchestrator.core.environment import RANK_VARIABLE, WORLD_SIZE_VARIABLE
 from orchestrator.core.worker_spec import Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
 from orchestrator.worker.distributed.exchange import RENDEZVOUS_TIMEOUT_S, Exchange, MessageSigner, NetworkExchange
@@ -23,25 +27,23 @@ from orchestrator.worker.distributed.ranks import ALONE, Ranks, RanksError
 from orchestrator.worker.runtime.exit_record import RankLostError
 
 COLLECTIVE_TIMEOUT_S = 30.0
-"""For the others in a collective: longer than a checkpoint or the slowest reset may take, and no longer."""
-
-
+"""Longer than a checkpoint or the slowest reset of an environment may take."""
 COLLECTIVE_TIMEOUT_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
-"""Environment variable: another patience, the same for all ranks."""
+"""Environment variable that overrides :data:`COLLECTIVE_TIMEOUT_S`; the same for all ranks."""
 
 
 class Group:
-    """Ranks in processes of their own, who meet at a store of ``torch.distributed``.
+    """Ranks in processes of their own, which meet at a store of ``torch.distributed``.
 
-    :param backend: ``gloo`` or ``nccl``; arrays that nccl is to add up travel over ``device``.
-    :param store: of ``torch.distributed``, the same for all.
-    :param secret: by which they know each other.
-    :param sharing: whether they exchange over shared memory where they can, rather than over gloo.
-    :raises RankLostError: they did not meet, or have lost each other.
+    :param backend: ``gloo`` or ``nccl``; arrays that nccl adds up travel over ``device``.
+    :param store: of ``torch.distributed``, the same for all ranks.
+    :param secret: signs the objects that ranks send each other.
+    :param sharing: whether to use shared memory in place of gloo where all ranks can.
+    :raises RankLostError: the ranks did not meet, or have lost each other.
     """
 
     shares_memory: bool
-    """Whether arrays travel over memory that all ranks share, rather than over the network."""
+    """Whether arrays travel through memory that all ranks share, rather than over the network."""
 
     def __init__(
         self,
@@ -55,12 +57,12 @@ class Group:
         sharing: bool = False,
     ) -> None:
         self.rank, self.size, self.seconds = rank, size, 0.0
-        self._store = store  # for the others, who may not have read all of it yet
+        self._store = store  # kept for the others, who may not have read all of it yet
         self._timeout_s = timeout_s()
         self._network: NetworkExchange | None = None
-        seal = MessageSigner(secret, rank)
-        tell = exchange.store_all_gather(store, rank, size, seal)
-        shared = shared_memory_allreduce.share(rank, size, tell, self._timeout_s) if sharing else None
+        signer = MessageSigner(secret, rank)
+        gather = exchange.store_all_gather(store, rank, size, signer)
+        shared = shared_memory_allreduce.connect(rank, size, gather, self._timeout_s) if sharing else None
         self.shares_memory = shared is not None and backend == "gloo"
         if shared is not None and backend == "gloo":  # gloo's threads would wake up a hundred times a second
             self._small: Exchange = shared
@@ -68,14 +70,13 @@ class Group:
             return
         import torch.distributed as dist
 
-        patience = timedelta(seconds=self._timeout_s)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
-        )
-        # Objects and flags never go over nccl: they live in main memory.
-        self._small = shared or NetworkExchange(dist.new_group(backend="gloo", timeout=patience), size, seal)
+        timeout, start_timeout = timedelta(seconds=self._timeout_s), timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=start_timeout)
+        # Objects and flags never go over nccl: they are in main memory.
+        self._small = shared or NetworkExchange(dist.new_group(backend="gloo", timeout=timeout), size, signer)
         self._device = device if backend == "nccl" else None
-        self._network = NetworkExchange(dist.new_group(backend=backend, timeout=patience), size, seal, self._device)
+        group = dist.new_group(backend=backend, timeout=timeout)
+        self._network = NetworkExchange(group, size, signer, self._device)
         self._large = self._network
         exchange.lower_gloo_priority()
 
@@ -95,9 +96,9 @@ class Group:
         with self._timed():
             return self._small.all_gather_array(array)
 
-    def all_gather_object(self, one: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         with self._timed():
-            return self._small.all_gather_object(one)
+            return self._small.all_gather_object(value)
 
     def any(self, flag: bool) -> bool:
         return bool(self.all_gather_array(np.array([flag])).any())
@@ -109,22 +110,22 @@ class Group:
             dist.destroy_process_group()
 
     def parallel(self, module: nn.Module, *example: Any) -> nn.Module:
-        """``module`` in DistributedDataParallel, over the network: after ``backward`` its gradients are means over all.
+        """``module`` in DistributedDataParallel over the network: after ``backward`` its gradients are means over all.
 
-        They are united as soon as a bucket of them is complete; a small policy fits into one, so that there is nothing
-        to overlap with and waiting can be measured.
+        A bucket of gradients is averaged as soon as it is complete. A small policy fits into one bucket: nothing
+        overlaps, and waiting can be measured.
 
-        After the first ``backward`` the buckets are laid out anew, and sums may have other last bits from then on. So
-        that a training which is resumed has the same ones as a training that never stopped, this is done beforehand.
+        After the first ``backward`` the buckets are laid out anew, and sums may have other last bits from then on. To
+        give a resumed training the same bits as one that was never stopped, that is done here.
 
-        :param example: arguments of its ``forward``, which returns tensors, or None in the place of some.
+        :param example: arguments of its ``forward``, which returns tensors, or None in place of some.
         :raises RankLostError: the ranks have lost each other.
         """
         from torch.nn.parallel import DistributedDataParallel
 
-        assert self._network is not None, "over shared memory gradients travel as they are"
+        assert self._network is not None, "over shared memory gradients are exchanged as they are"
         devices = None if self._device is None else [self._device.index or 0]
-        with self._answered():
+        with self._translated():
             wrapped = DistributedDataParallel(
                 module, device_ids=devices, process_group=self._network.group, gradient_as_bucket_view=True
             )
@@ -149,15 +150,15 @@ class Group:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """:raises RankLostError: the others do not answer in it."""
+        """Count the time of a collective. :raises RankLostError: the others do not answer."""
         started = perf_counter()
-        with self._answered():
+        with self._translated():
             yield
         self.seconds += perf_counter() - started
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
-        """:raises RankLostError: the others do not answer in it."""
+    def _translated(self) -> Iterator[None]:
+        """Translate errors of torch. :raises RankLostError: the others do not answer."""
         try:
             yield
         except RuntimeError as error:
@@ -168,28 +169,27 @@ class Group:
 
 
 def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) -> Ranks:
-    """Meet the other ranks; alone where there are none.
+    """Join the other ranks; returns at once where there are none.
 
-    ``RANK`` says who we are. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they meet
-    there; else over the file ``rendezvous``, which all see and which belongs to this attempt alone.
+    ``RANK`` is this rank's number. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they
+    meet there, else through the file ``rendezvous``, which all can access and which belongs to this attempt alone.
 
-    :raises RanksError: the environment speaks of another number of ranks than the job, or has no secret for them.
+    :raises RanksError: the environment names another number of ranks than the job, or has no secret for them.
     :raises RankLostError: they did not meet.
     """
     if size == 1:
         return ALONE
-    told = os.environ.get("WORLD_SIZE")
-    if told is None or "RANK" not in os.environ or int(told) != size:
-        found = "unset" if told is None else told
+    world_size = os.environ.get(WORLD_SIZE_VARIABLE)
+    if world_size is None or RANK_VARIABLE not in os.environ or int(world_size) != size:
         raise RanksError(
-            f"the job has resources.ranks = {size}, but WORLD_SIZE is {found}: start it with `run`, or with as many "
-            f"processes as it has ranks (torchrun --nproc-per-node {size})"
+            f"the job has resources.ranks = {size}, but {WORLD_SIZE_VARIABLE} is {world_size or 'unset'}: start it "
+            f"with `run`, or with as many processes as it has ranks (torchrun --nproc-per-node {size})"
         )
     sharing = backend == "auto"
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
     try:
-        secret = exchange.secret()
+        secret = exchange.rank_secret()
         store, rank = exchange.rendezvous_store(size, rendezvous)
         return Group(backend, store, rank, size, device, secret, sharing=sharing)
     except RuntimeError as error:
@@ -201,14 +201,14 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
 
 
 def timeout_s() -> float:
-    """How long a rank waits for the others in a collective. :raises RanksError: the environment says no number."""
-    told = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(COLLECTIVE_TIMEOUT_S))
+    """How long a rank waits for the others in a collective. :raises RanksError: the variable holds no such number."""
+    text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(COLLECTIVE_TIMEOUT_S))
     try:
-        seconds = float(told)
+        seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise RanksError(f"{COLLECTIVE_TIMEOUT_VARIABLE} is {told!r}: expected a number of seconds, such as 60")
+        raise RanksError(f"{COLLECTIVE_TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, such as 60")
     return seconds
 
 

@@ -1,9 +1,8 @@
-"""The ranks of one attempt: who we are among them, and what they tell each other.
+"""The ranks of one attempt, as training sees them: collectives, and helpers built on them.
 
-Every collective is called by all ranks in the same order. Sums give the same bits on every rank: each number is added
-up in a fixed order. (Over the network, of more than two ranks, that order depends on the place in the array: the same
-numbers at other places may have other last bits.) Who waits longer than :func:`timeout_s` for the others gets an error
-and ends; the supervisor ends the rest.
+All ranks call every collective in the same order. Sums have the same bits on every rank, because each number is added
+up in a fixed order. (Over the network, with more than two ranks, that order depends on the position in the array: the
+same numbers at other positions may have other last bits.)
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from orchestrator.worker.distributed.exchange import Exchange
 
 
 class RanksError(OrchestratorError):
-    """The ranks were started wrongly, or differ where they must not: it would happen again."""
+    """The ranks were started wrongly, or differ where they must be equal: it would happen again."""
 
 
 class Ranks(Exchange, Protocol):
-    """A rank's view of all.
+    """All ranks, as one of them sees them.
 
     :raises RankLostError: (every collective) the ranks have lost each other.
     """
@@ -34,40 +33,40 @@ class Ranks(Exchange, Protocol):
     """Spent in collectives so far, waiting for others included."""
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+        """Whether ``flag`` is true on any rank."""
 
     def close(self) -> None:
         """No collective follows."""
 
 
 class Alone:
-    """The only rank."""
+    """The only rank of an attempt: every collective returns what it was given."""
 
     rank, size, seconds = 0, 1, 0.0
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        """It is the sum already."""
+        """Leave ``array``, which is the sum already."""
 
     reduce = broadcast = all_reduce
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         return array[None]
 
-    def all_gather_object(self, one: Any) -> list[Any]:
-        return [one]
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return [value]
 
     def any(self, flag: bool) -> bool:
         return flag
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 ALONE = Alone()
 
 
 def own_share(count: int, ranks: Ranks) -> range:
-    """Which of ``count`` things, say environments, belong to this rank: as many as to every other."""
+    """Indices of those of ``count`` things (environments) that belong to this rank: as many as to every other."""
     each = count // ranks.size
     return range(ranks.rank * each, (ranks.rank + 1) * each)
 
@@ -75,13 +74,13 @@ def own_share(count: int, ranks: Ranks) -> range:
 def moments_over_ranks(
     ranks: Ranks, count: NDArray[Any] | int, means: NDArray[np.float64], squares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean, and sum of squared distances from it, over all ranks: of as many numbers as there are of both here.
+    """Means over all ranks, and sums of squared distances from them, each ``(n,)``, for ``n`` sets of numbers.
 
-    In one exchange, and as exact as if the common mean had been known before: what lies between the ranks' own means is
-    added (Chan, Golub & LeVeque 1979).
+    One exchange, and as exact as if the common mean had been known beforehand: the distances between the ranks' own
+    means are added (Chan, Golub & LeVeque 1979).
 
-    :param count: numbers that each rank has of each, the same everywhere.
-    :param means: of this rank's numbers. :param squares: the sum of their squared distances from it.
+    :param count: numbers that each rank has of each set, the same on every rank.
+    :param means: ``(n,)`` of this rank's numbers. :param squares: ``(n,)`` sums of squared distances from them.
     """
     everywhere = ranks.all_gather_array(np.stack([means, squares]))
     mean = everywhere[:, 0].mean(axis=0)
@@ -91,7 +90,7 @@ def moments_over_ranks(
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:
     """:raises RanksError: ``digest`` differs between ranks."""
     digests: Sequence[str] = ranks.all_gather_object(digest)
-    strangers = [number for number, other in enumerate(digests) if other != digests[0]]
-    if strangers:
-        named = ", ".join(map(str, strangers))
-        raise RanksError(f"{what} of rank {named} differ from those of rank 0: the ranks have drifted apart")
+    different = [number for number, other in enumerate(digests) if other != digests[0]]
+    if different:
+        named = ", ".join(map(str, different))
+        raise RanksError(f"{what} of rank {named} differ from those of rank 0: the ranks are no longer in sync")

@@ -1,15 +1,15 @@
-"""Memory that the ranks of one machine share: each writes into slots of its own, and all read those of all.
+"""Collectives of the ranks of one machine over shared memory: each rank writes its own slots and reads those of all.
 
-Numbers go from core to core without the kernel, some ten times as fast as over a socket of the same machine. An
-exchange is a *round*. Each rank counts up, in the shared memory, the last round for which it has written its slot and
-the last in which it has read all that it wants. There are two slots a rank, used in turns: one is written again when
-everybody has done with the round before last.
+Numbers pass from core to core without the kernel, some ten times as fast as over a local socket. An exchange is a
+*round*. Each rank has two counters in the shared memory: the last round whose slot it has written, and the last round
+whose slots it has finished reading. Each rank has two slots, used in turns: one is written again when every rank has
+finished the round before last.
 
-Who waits looks again and again, and after a while sleeps a little each time; where there are fewer cores than ranks at
-once, for the one that is waited for may need this very core. (Giving it away by ``sched_yield`` alone does not help:
-Linux shares cores out between sessions first, of which each rank has its own.)
-Counters are written after the numbers that they announce, and processors of the x86 family show others all that one
-writes in that order. Others need not: there ranks exchange over the network, as those of several machines do.
+A waiting rank polls the counter, and after a while sleeps a little each time. Where there are fewer cores than ranks it
+sleeps at once, because the other rank may need this core. (``sched_yield`` alone does not help: Linux distributes CPU
+time between sessions first, and each rank has a session of its own.) Counters are written after the numbers that they
+announce, and x86 processors make stores visible in that order. Other processors need not: there ranks exchange over the
+network, like those of several machines.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from orchestrator.worker.distributed.exchange import all_gather_bytes
 SLOT_BYTES = 2**20
 """Larger arrays take several rounds."""
 SPIN_S = 0.002
-"""Of waiting, before one sleeps, where every rank has a core of its own."""
+"""Time of polling before a rank sleeps, where every rank has a core of its own."""
 SLEEP_SHARE, LONGEST_SLEEP_S = 0.05, 0.001
-"""Of what one has waited so far; so waiting takes about that share longer than it must."""
+"""A sleep lasts this share of the time waited so far, so that waiting takes about that share longer than necessary."""
 _LINE = 128
-"""Bytes: what different ranks write lies so far apart that no two share a cache line, nor a pair that is fetched."""
+"""Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched together."""
 _NONCE_BYTES = 16
 _ORDERED = frozenset({"x86_64", "AMD64"})
-"""Processors that show stores in the order in which they were made."""
+"""Processors that make stores visible in program order."""
 
 
 class RankUnreachableError(RuntimeError):
-    """Another rank has ended, or takes too long."""
+    """Another rank has ended, or does not answer in time."""
 
 
 class SharedMemoryAllreduce:
-    """Collectives over shared memory; see :class:`orchestrator.worker.distributed.exchange.Exchange`.
+    """Collectives over shared memory: an :class:`orchestrator.worker.distributed.exchange.Exchange`.
 
-    Sums are made by every rank for itself, in order of rank: the same bits everywhere.
+    Every rank adds up for itself, in order of rank: the same bits everywhere.
 
-    :param memory: of :func:`size_bytes`, shared with the others.
-    :param pidfds: of every rank, our own included: ready when it has ended.
-    :raises RankUnreachableError: (every collective) another rank has ended, or has not come within ``timeout_s``.
+    :param memory: of :func:`size_bytes` bytes, shared with the other ranks.
+    :param pidfds: of every rank, this one included; readable when the process has ended.
+    :raises RankUnreachableError: (every collective) another rank has ended, or has not answered within ``timeout_s``.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class SharedMemoryAllreduce:
         self._slots: dict[np.dtype[Any], list[list[NDArray[Any]]]] = {}
 
     def close(self) -> None:
-        for end in self._pidfds:
-            os.close(end)
+        for pidfd in self._pidfds:
+            os.close(pidfd)
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         for part in self._parts(array):
@@ -106,31 +106,31 @@ class SharedMemoryAllreduce:
             self._done()
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        found = np.empty((self._size, array.size), array.dtype)
+        gathered = np.empty((self._size, array.size), array.dtype)
         begin = 0
         for part in self._parts(array):
             slots = self._write(part)
             for rank, slot in enumerate(slots):
                 self._wait(self._written[rank], self._round, rank)
-                found[rank, begin : begin + len(part)] = slot
+                gathered[rank, begin : begin + len(part)] = slot
             self._done()
             begin += len(part)
-        return found.reshape(self._size, *array.shape)
+        return gathered.reshape(self._size, *array.shape)
 
-    def all_gather_object(self, one: Any) -> list[Any]:
-        # Not signed, as it is over the network: who could write to this memory could do so with all of ours.
-        return [pickle.loads(content) for content in all_gather_bytes(self.all_gather_array, pickle.dumps(one))]
+    def all_gather_object(self, value: Any) -> list[Any]:
+        # Not signed, unlike over the network: whoever can write to this memory can write to all of this process's.
+        return [pickle.loads(content) for content in all_gather_bytes(self.all_gather_array, pickle.dumps(value))]
 
     def _parts(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """``array`` as one row, in parts that fit into a slot."""
+        """Views of ``array`` as one row, in parts that fit into a slot."""
         flat = array.reshape(-1)
-        assert np.shares_memory(flat, array) or not array.size, "what is exchanged lies in one piece"
+        assert np.shares_memory(flat, array) or not array.size, "arrays must be contiguous"
         step = self._slot_bytes // array.itemsize
         for begin in range(0, len(flat), step):
             yield flat[begin : begin + step]
 
     def _begin(self, part: NDArray[Any]) -> list[NDArray[Any]]:
-        """Begin a round → every rank's slot in it."""
+        """Begin a round and return every rank's slot in it."""
         self._round += 1
         for rank in self._others:
             self._wait(self._read[rank], self._round - 2, rank)
@@ -138,7 +138,7 @@ class SharedMemoryAllreduce:
         return [slot[: len(part)] for slot in slots[self._round % 2]]
 
     def _write(self, part: NDArray[Any]) -> list[NDArray[Any]]:
-        """Begin a round, and let the others see ``part``."""
+        """Begin a round and publish ``part``. Returns every rank's slot."""
         slots = self._begin(part)
         slots[self._rank][:] = part
         self._counters[self._written[self._rank]] = self._round
@@ -155,7 +155,7 @@ class SharedMemoryAllreduce:
         self._counters[self._read[self._rank]] = self._round
 
     def _wait(self, counter: int, least: int, rank: int) -> None:
-        """For ``rank``, to whom the counter belongs, to bring it that far."""
+        """Wait until ``rank``, which owns the counter, has brought it to ``least``."""
         counters = self._counters
         if counters[counter] >= least:
             return
@@ -172,10 +172,10 @@ class SharedMemoryAllreduce:
             if ended:
                 raise RankUnreachableError(f"rank {rank} has ended")
             if waited_s > self._timeout_s:
-                raise RankUnreachableError(f"rank {rank} did not come")
+                raise RankUnreachableError(f"rank {rank} did not answer")
 
     def _typed(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
-        """All slots as arrays: first, which of the two; then whose."""
+        """All slots as arrays: by turn (0 or 1), then by rank."""
         begin, count = _LINE * (1 + 2 * self._size), self._slot_bytes // dtype.itemsize
         self._slots[dtype] = [
             [
@@ -188,50 +188,52 @@ class SharedMemoryAllreduce:
 
 
 def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
-    """Of the memory that a board of so many ranks needs."""
+    """Size of the shared memory for that many ranks."""
     return _LINE * (1 + 2 * ranks) + 2 * ranks * slot_bytes
 
 
-def share(
+def connect(
     rank: int, size: int, all_gather_object: Callable[[Any], list[Any]], timeout_s: float, slot_bytes: int = SLOT_BYTES
 ) -> SharedMemoryAllreduce | None:
-    """A board for all ranks, by whom this is called at the same time; None where they cannot share memory.
+    """Collectives over memory that all ranks share, which call this at the same time; None where they cannot share.
 
-    That is where they are on several machines, or in containers or network namespaces that make it look so. The memory
-    belongs to no file: nothing is left of it when the ranks are gone, however they end.
+    They cannot on several machines, nor in containers or network namespaces that look like several machines. The memory
+    belongs to no file: nothing is left of it when the ranks have ended, however they end.
 
-    :param all_gather_object: tells each rank what every one of them has given, and certainly nobody else.
+    :param all_gather_object: exchanges objects between the ranks, and certainly with nobody else.
     """
-    own = _place()
+    host = _host()
     nonce = secrets.token_bytes(_NONCE_BYTES)
     file = -1
-    if own is not None and rank == 0:
+    if host is not None and rank == 0:
         try:
             file = os.memfd_create("ranks")
             os.truncate(file, size_bytes(size, slot_bytes))
             os.pwrite(file, nonce, 0)
-        except OSError:  # not allowed here: then nobody shares
-            own = None
-    told = all_gather_object((own, os.getpid(), os.sched_getaffinity(0) if own is not None else set(), file, nonce))
-    board: SharedMemoryAllreduce | None = None
-    if own is not None and all(place == own for place, *_ in told):
-        opened = _opened([pid for _, pid, *_ in told], file=told[0][3], expected=told[0][4], slot_bytes=slot_bytes)
+        except OSError:  # not allowed here: then no rank shares
+            host = None
+    cpus = os.sched_getaffinity(0) if host is not None else set()
+    hosts, pids, affinities, files, nonces = zip(
+        *all_gather_object((host, os.getpid(), cpus, file, nonce)), strict=True
+    )
+    shared: SharedMemoryAllreduce | None = None
+    if host is not None and all(other == host for other in hosts):
+        opened = _opened(pids, file=files[0], expected=nonces[0], slot_bytes=slot_bytes)
         if opened is not None:
-            cpus = set[int]().union(*(of_rank for _, _, of_rank, *_ in told))
-            spin_s = SPIN_S if size <= len(cpus) else 0.0
-            board = SharedMemoryAllreduce(
+            spin_s = SPIN_S if size <= len(set[int]().union(*affinities)) else 0.0
+            shared = SharedMemoryAllreduce(
                 rank, size, *opened, timeout_s=timeout_s, spin_s=spin_s, slot_bytes=slot_bytes
             )
-    everywhere = all(all_gather_object(board is not None))
+    everywhere = all(all_gather_object(shared is not None))
     if file >= 0:
         os.close(file)
-    if board is not None and not everywhere:
-        board.close()
-    return board if everywhere else None
+    if shared is not None and not everywhere:
+        shared.close()
+    return shared if everywhere else None
 
 
-def _place() -> tuple[str, ...] | None:
-    """The same for ranks that can see each other's processes and may share memory; None where nobody may."""
+def _host() -> tuple[str, ...] | None:
+    """Equal for ranks that can see each other's processes and may share memory; None where no rank may."""
     if platform.machine() not in _ORDERED or not hasattr(os, "memfd_create") or not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -242,20 +244,20 @@ def _place() -> tuple[str, ...] | None:
 
 
 def _opened(pids: Sequence[int], file: int, expected: bytes, slot_bytes: int) -> tuple[mmap.mmap, list[int]] | None:
-    """The first process' ``file``, which begins with ``expected``, and every process' end; None where we may not."""
-    ends: list[int] = []
+    """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None where not allowed."""
+    pidfds: list[int] = []
     try:
         descriptor = os.open(f"/proc/{pids[0]}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         try:
             memory = mmap.mmap(descriptor, size_bytes(len(pids), slot_bytes))
         finally:
             os.close(descriptor)
-        if memory[: len(expected)] != expected:  # a process of the same number elsewhere
+        if memory[: len(expected)] != expected:  # another process with that pid
             return None
         for pid in pids:
-            ends.append(os.pidfd_open(pid))
+            pidfds.append(os.pidfd_open(pid))
     except (OSError, ValueError):
-        for end in ends:
-            os.close(end)
+        for pidfd in pidfds:
+            os.close(pidfd)
         return None
-    return memory, ends
+    return memory, pidfds

@@ -169,7 +169,7 @@ class RankSynchronizer:
             self._episodes.begin()
 
     def end_iteration(self, iteration: int) -> None:
-        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks have diverged."""
+        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks are out of sync."""
         if self._episodes is not None:
             merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
         if self._ranks.size > 1 and iteration % self._compare_every == 0:
