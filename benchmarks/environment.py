@@ -1,4 +1,4 @@
-"""What the batched environment costs over bare physics, and saves over gymnasium's: one table.
+"""The cost of the batched environment over bare physics, and its gain over gymnasium's.
 
     python -m benchmarks.environment [--repeats 5] [--only physics,gymnasium]
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 N_ENVS = 8
 TURNS = 6
-"""Of each side, in a repeat."""
+"""Turns of each side in a repeat."""
 STEPS = 250
-"""Control steps of a turn: with eight environments two thousand env_steps."""
+"""Control steps per turn: two thousand env_steps with eight environments."""
 TASKS = ("balance", "forward", "reach")
-"""A robot is measured with the first of these that fits it."""
+"""A robot is measured with the first of these tasks that fits it."""
 OVER_PHYSICS: Mapping[str, float] = {"quadruped": 0.85, "runner": 0.75}
 OVER_GYMNASIUM: Mapping[str, float] = {"Ant-v5": 1.1, "HalfCheetah-v5": 1.5}
 PPO_ROBOT = "HalfCheetah-v5"
@@ -41,12 +41,12 @@ PPO_SETTINGS: tuple[tuple[str, dict[str, int], float | None], ...] = (
     ("n_steps 256, batch_size 256", {"n_steps": 256, "batch_size": 256}, None),
     ("default hyperparameters", {}, None),
 )
-"""Words, settings, wanted. The smaller the minibatches, the more of the time is the update's, which is the same."""
+"""Description, settings, target. The smaller the minibatches, the larger the share of the update, which is the same."""
 MORE_ENVS = 256
 
 
 def physics(repeats: int) -> list[Line]:
-    """Our environment against a loop of ``mj_step`` over one ``MjData`` per environment, for every robot of ours."""
+    """The batched environment against a loop of ``mj_step`` over one ``MjData`` per environment, for every robot."""
     lines = []
     for xml in sorted((ROOT / "mjcf").glob("*.xml")):
         venv, task = _fitting(xml)
@@ -97,7 +97,7 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
 
 
 def over_gymnasium(repeats: int) -> list[Line]:
-    """Our environment against ``DummyVecEnv`` as Stable-Baselines3's ``make_vec_env`` makes it."""
+    """The batched environment against ``DummyVecEnv`` from Stable-Baselines3's ``make_vec_env``."""
     from orchestrator.core.task_names import PRESETS
 
     lines = []
@@ -120,7 +120,7 @@ def _both(name: str) -> tuple[MujocoVecEnv, VecEnv]:
 
 
 def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
-    """Seconds of each. Both start from generators in the same state, which makes their episodes the same."""
+    """Seconds of each. Both start from generators in the same state, so that their episodes are equal."""
     import numpy as np
     from gymnasium.utils import seeding
 
@@ -143,14 +143,14 @@ def _against_dummy(ours: MujocoVecEnv, theirs: VecEnv) -> tuple[float, float]:
 
 
 def _walk(venv: VecEnv, actions: Any) -> Any:
-    """→ the last observations."""
+    """Returns the last observations."""
     for action in actions:
         observations = venv.step(action)[0]
     return observations
 
 
 def ppo(repeats: int) -> list[Line]:
-    """Stock PPO over ours against the same over ``DummyVecEnv``; whole iterations, update included."""
+    """Stock PPO over the batched environment against ``DummyVecEnv``; whole iterations, update included."""
     lines = []
     for words, settings, wanted in PPO_SETTINGS:
         run = functools.partial(_against_stock, settings)
@@ -166,7 +166,7 @@ def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
     torch.set_num_threads(1)
     sides = [PPO("MlpPolicy", venv, seed=0, device="cpu", **settings) for venv in _both(PPO_ROBOT)]  # type: ignore[arg-type]
     for side in sides:
-        _learn(side)  # torch makes and loads things at the first call
+        _learn(side)  # warm-up: torch loads and compiles at the first call
     seconds = [0.0, 0.0]
     for turn in range(2):
         for number in both_ways(turn, 0, 1):
@@ -179,7 +179,7 @@ def _learn(model: PPO) -> None:
 
 
 def memory(repeats: int) -> list[Line]:
-    """Resident memory for each environment more, of a process each."""
+    """Resident memory per additional environment; each side in a process of its own."""
     program = (
         "import sys, psutil, numpy as np\n"
         "from orchestrator.worker.envs.vec_env import MujocoVecEnv\n"
@@ -205,7 +205,7 @@ def memory(repeats: int) -> list[Line]:
 
 
 def _line(what: str, run: Callable[[], tuple[float, float]], wanted: float | None, repeats: int) -> Line:
-    """:param run: → seconds of ours and of what it is held against."""
+    """:param run: returns seconds of the batched environment and of the reference."""
     ratios = []
     for _ in range(repeats):
         ours, other = run()

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 Robots: TypeAlias = Mapping[str, Sequence[Trained]]
-"""Robot → its seeds."""
+"""Robot → results of its seeds."""
 Picture: TypeAlias = tuple[str, bytes]
-"""A file's name without its ending, and the PNG."""
+"""Name of a file without its suffix, and the PNG."""
 
 
 class Style(NamedTuple):
-    """How a learner is drawn, so that it can be told apart in grey as well."""
+    """The style of a learner, distinguishable also in greyscale."""
 
     colour: str
     dashes: Literal["-", "--", ":"]
@@ -34,14 +34,14 @@ STYLES = (
     Style(SERIES[1], "--", MARKERS[1]),
     Style(SERIES[2], ":", MARKERS[2]),
 )
-"""Of the side that is held up as the model, and of those that are held against it."""
+"""Styles of the reference side, and of those that are compared with it."""
 OURS = STYLES[1]
 GRID_POINTS = 100
 ABOVE_IN = 0.3
-"""Kept free for a legend."""
+"""Space for a legend."""
 ROW_IN, NAMES_IN = 0.19, 1.9
 SAME = SERIES[2]
-"""Colour of those who had the same settings."""
+"""Colour of sources with the same settings."""
 
 
 def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
@@ -73,7 +73,7 @@ def over_ranks(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
 
 
 def published_results(label: str, robots: Robots) -> list[Picture]:
-    """Learning curves of the long runs, and their final returns among those that others report.
+    """Learning curves of the long runs, and their final returns beside published ones.
 
     :param robots: each of :data:`published.ROBOTS`.
     """
@@ -92,7 +92,7 @@ def _picture(name: str, title: str, draw: Callable[[], Drawn]) -> Picture:
 
 
 def curves(labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Style] = STYLES[:2]) -> Drawn:
-    """One panel a robot: thin lines are seeds, thick ones their means as far as all seeds reach."""
+    """One panel per robot: thin lines are seeds, thick lines their means as far as all seeds reach."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
@@ -130,7 +130,7 @@ def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
 
 
 def final_returns(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
-    """One panel a robot: a mark a seed, a bar at their mean; of training, and of evaluation where there was one."""
+    """One panel per robot: a mark per seed and a bar at the mean, for training and, where there is one, evaluation."""
     from matplotlib.lines import Line2D
 
     robots = list(sides[0])
@@ -160,7 +160,7 @@ def _fill_returns(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequen
 
 
 def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reach: float) -> None:
-    """Marks side by side, so that equal ones do not hide each other."""
+    """Horizontal offsets of marks, so that equal ones do not hide each other."""
     if not found:
         return
     places = [middle + 0.04 * (place - (len(found) - 1) / 2) for place in range(len(found))]
@@ -170,7 +170,7 @@ def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reac
 
 
 def among(label: str, robots: Robots) -> Drawn:
-    """One panel a robot, one line a source: ours first, a mark a seed; what others give as spread is a thin line.
+    """One panel per robot, one line per source: this program first, a mark per seed; a published spread is a thin line.
 
     Shaded is what :func:`published.band` says of the same settings.
     """

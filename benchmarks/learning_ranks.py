@@ -1,4 +1,4 @@
-"""Does a job learn the same over several ranks? The table and figure of docs/distributed.md.
+"""Does a job learn equally well over several ranks? The table and figure of docs/distributed.md.
 
     python -m benchmarks.learning_ranks runs/learning-ranks [--ranks 1,2,4] [--seeds 5] [--output docs/figures]
 
@@ -47,11 +47,11 @@ from orchestrator.executors.rank_group import new_secret
 JOBS = ROOT / "jobs" / "wide.toml"
 
 Sides = Mapping[int, Sequence[Trained]]
-"""Ranks → seeds in rising order."""
+"""Number of ranks → results in ascending order of seeds."""
 
 
 def train(folder: Path, ranks: Sequence[int], seeds: int) -> None:
-    """Whatever of it is not there yet, seed by seed. :raises UsageError: a training has failed."""
+    """Train what is missing, seed by seed. :raises UsageError: a training has failed."""
     wanted = [(number, seed) for seed in range(seeds) for number in ranks]
     missing = [one for one in wanted if _record(_paths(folder, *one)) is None]
     if not missing:
@@ -68,7 +68,7 @@ def _paths(folder: Path, ranks: int, seed: int) -> JobPaths:
 
 
 def _record(paths: JobPaths) -> ExitRecord | None:
-    """The last word of a training that has come to its end."""
+    """The exit record of a training that has succeeded."""
     for exit_path in paths.root.glob("attempts/*/exit.json"):
         record = ExitRecord.from_json(exit_path.read_text(encoding="utf-8"))
         if record.code == ExitCode.SUCCEEDED:
@@ -104,11 +104,11 @@ def _train(paths: JobPaths, todo: Work, seed: int) -> None:
         os.sched_setaffinity(processes[-1].pid, {cpus[rank % len(cpus)]})
     codes = [process.wait() for process in processes]
     if any(codes):
-        raise UsageError(f"a rank has ended with {max(codes, key=abs)}: {attempt.root} tells why")
+        raise UsageError(f"a rank has ended with {max(codes, key=abs)}: see {attempt.root}")
 
 
 def read(folder: Path, ranks: Sequence[int], seeds: int) -> Sides:
-    """:raises UsageError: a training is not there."""
+    """:raises UsageError: a training is missing."""
     sides: dict[int, list[Trained]] = {number: [] for number in ranks}
     for number, seed in itertools.product(ranks, range(seeds)):
         paths = _paths(folder, number, seed)
@@ -128,7 +128,7 @@ def read(folder: Path, ranks: Sequence[int], seeds: int) -> Sides:
 
 
 def report(sides: Sides) -> str:
-    """As Markdown."""
+    """The comparison as Markdown."""
     (env_steps,) = {one.env_steps for trained in sides.values() for one in trained}
     lines = [f"{JOBS.stem}.toml, {env_steps:,} env_steps, seed by seed final return (deterministic evaluation):", ""]
     seeds = [one.seed for one in next(iter(sides.values()))]
@@ -146,7 +146,7 @@ def report(sides: Sides) -> str:
 
 
 def comparison(sides: Sides, measure: str, what: str) -> list[str]:
-    """Every two numbers of ranks; empty where the measure was not taken."""
+    """Comparisons of every pair of numbers of ranks; empty where the measure is missing."""
     found = {number: np.array(values(trained, measure)) for number, trained in sides.items()}
     pairs = {
         (a, b): Pair(found[a], found[b]) for a, b in itertools.combinations(found, 2) if found[a].size and found[b].size

@@ -1,4 +1,4 @@
-"""PPO in plain PyTorch, in one file and without a library, as many researchers keep it (CleanRL made that style known).
+"""PPO in plain PyTorch in a single file without a library, the style that CleanRL has made popular.
 
 Our own, for comparison only: the same algorithm, networks, initial weights' distribution and default hyperparameters
 as Stable-Baselines3's PPO, except that the value after a time limit is not bootstrapped, which the style leaves out.
@@ -37,7 +37,7 @@ class Agent(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(actions))
 
     def forward(self, observations: Tensor, actions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """→ actions, their log-probabilities, entropies, values."""
+        """Returns actions, their log-probabilities, entropies and values."""
         mean = self.actor(observations)
         distribution: Any = Normal(mean, self.log_std.exp().expand_as(mean))
         if actions is None:

@@ -1,4 +1,4 @@
-"""What others report of PPO on HalfCheetah, Hopper and Walker2d after a million steps: facts with their sources.
+"""Published results of PPO on HalfCheetah, Hopper and Walker2d after a million steps, with their sources.
 
 All of ``RECIPE`` have the settings of ``benchmarks/published.toml`` but for what docs/learning.md lists; the others are
 here because people compare with them.
@@ -16,7 +16,7 @@ ROBOTS = ("HalfCheetah", "Hopper", "Walker2d")
 class Reported:
     mean: float
     low: float | None = None
-    """With ``high``: a standard deviation over runs either way, or the interval that the source gives."""
+    """``low`` and ``high``: one standard deviation over runs either way, or the interval that the source gives."""
     high: float | None = None
 
     def __str__(self) -> str:
@@ -34,12 +34,12 @@ class Source:
     name: str
     address: str
     versions: str
-    """Of the robots."""
+    """Versions of the robots."""
     runs: str
     figure: str
-    """What the numbers are."""
+    """What the numbers mean."""
     differs: str = ""
-    """Settings that are not the recipe's; empty where all are."""
+    """Settings that differ from the recipe; empty where none do."""
     returns: Mapping[str, Reported]
     """Robot without version → return."""
 
@@ -166,13 +166,13 @@ OTHERS = (
 
 
 def means(robot: str) -> tuple[float, float]:
-    """The lowest and the highest mean that the recipe has led to."""
+    """The lowest and the highest mean among the sources with the recipe."""
     found = [source.returns[robot].mean for source in RECIPE]
     return min(found), max(found)
 
 
 def band(robot: str) -> tuple[float, float]:
-    """The same with what sources give as spread: from the lowest mean less it to the highest plus it."""
+    """The range of these means including the published spreads."""
     found = [source.returns[robot] for source in RECIPE]
     lows = [one.mean if one.low is None else one.low for one in found]
     highs = [one.mean if one.high is None else one.high for one in found]

@@ -1,4 +1,4 @@
-"""What Ray takes of the driver's time: for each batch of a stream, and for waiting on many streams. For scale.py."""
+"""Ray's share of the driver's time, per batch of a stream and for waiting on many streams; for scale.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.executors.ray.file_sync.chunks import Appended, Payload
 from orchestrator.executors.ray.node_attempt import Batch
 
 READ = 2000
-"""Batches."""
+"""Number of batches."""
 LOOKS = 20
 
 
@@ -28,8 +28,8 @@ def _talk() -> Any:
 
 
 def measure(streams: int) -> dict[str, Any]:
-    """On a Ray of its own. ``streams`` tasks never get to run, two talk as fast as they are listened to."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # it is there for a moment, on the loopback interface
+    """Measure with a separate Ray. ``streams`` tasks never run; two send as fast as they are read."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # it exists for a moment, on the loopback interface
     import ray
 
     with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp") as folder:

@@ -1,4 +1,4 @@
-"""The least time that PPO's matrix products can take here: their shapes, and the core's own rate at exactly these."""
+"""The least time of PPO's matrix products on this core: their shapes, and the measured rate for each shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 BLOCK_S = 0.002
-"""Seconds for which a product is repeated; the fastest of ``BLOCKS`` such blocks tells its time."""
+"""Seconds for which a product is repeated; the fastest of ``BLOCKS`` such blocks counts."""
 BLOCKS = 30
 
 
@@ -31,21 +31,21 @@ class Product(NamedTuple):
 
 
 Products = Mapping[Product, int]
-"""How often each is computed."""
+"""Product → how often it is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """Two separate perceptrons over one observation, as Stable-Baselines3's ``MlpPolicy`` has them."""
+    """Two separate perceptrons over one observation, as in Stable-Baselines3's ``MlpPolicy``."""
 
     observation: int
     actions: int
     hidden: Sequence[int]
-    """Of each of the two."""
+    """Hidden layers of each."""
 
     @property
     def actor(self) -> list[tuple[int, int]]:
-        """``(inputs, outputs)`` of its layers."""
+        """``(inputs, outputs)`` of the layers of one perceptron."""
         return list(itertools.pairwise((self.observation, *self.hidden, self.actions)))
 
     @property
@@ -54,13 +54,13 @@ class Networks:
 
     @property
     def joined(self) -> list[tuple[int, int]]:
-        """The layers of both. The first ones read the same inputs and are one product, which is faster than two."""
+        """The layers of both. The first layers share their inputs and are one product, which is faster than two."""
         (inputs, of_actor), (_, of_critic) = self.actor[0], self.critic[0]
         return [(inputs, of_actor + of_critic), *self.actor[1:], *self.critic[1:]]
 
 
 def minibatch(networks: Networks, rows: int) -> Products:
-    """Forward and backward. The observations themselves need no gradient."""
+    """The products of a forward and a backward pass. The observations need no gradient."""
     products: Counter[Product] = Counter()
     for number, (inputs, outputs) in enumerate(networks.joined):
         products[Product(rows, inputs, outputs)] += 1
@@ -93,7 +93,7 @@ def flops(products: Products) -> int:
 
 
 def seconds(products: Products) -> float:
-    """What they take on this core, each repeated by itself with all of it in the cache."""
+    """Seconds of all products on this core, each repeated alone with its operands in the cache."""
     return sum(count * fastest_s(product) for product, count in products.items())
 
 

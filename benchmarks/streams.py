@@ -1,4 +1,4 @@
-"""What comes from many nodes at once, through all that the driver does with it but Ray.
+"""Reports of many nodes at once, through everything that the driver does with them except Ray.
 
 Batches are unpickled, their chunks become files of the run directory, their events go through supervisor, recorder and
 ledger.
@@ -33,14 +33,14 @@ TICK_S = 0.25
 ITERATION_EVERY_S = 2.0
 CHECKPOINT_EVERY_S = 60.0
 CHECKPOINT_BYTES = 200_000
-"""Of two networks of 64 × 64 with their optimiser, compressed: nothing is left to compress."""
+"""Size of a checkpoint of two 64 × 64 networks with their optimiser; random bytes, as compressed files are."""
 ONE_CORE = Resources(cores=1, threads=1, memory_mib=2048, gpus=0, timeout_s=DAY_S, stall_timeout_s=DAY_S)
 ROW = "1234.5678,99.25,0.00123,512,17.5,0.0042,0.18,-0.011,0.92,4096,1000.0,12.5,0.75,0.125,3.5,0.25,1,0,0.0,412.5\n"
 
 
 @dataclass(slots=True)
 class Training:
-    """Files of one training away, as they grow, and what it says of itself."""
+    """The growing files of one remote training, and its progress."""
 
     root: Path
     report_every_s: float
@@ -74,7 +74,7 @@ def _times(at_s: float, every_s: float) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Streams:
-    """An :class:`orchestrator.executors.base.Executor` of endless trainings that all say the same.
+    """An :class:`orchestrator.executors.base.Executor` of endless trainings with equal reports.
 
     :param parts: what unpickling and files are booked on.
     """
@@ -84,7 +84,7 @@ class Streams:
     parts: Parts
     time_s: float = 0.0
     heard: int = 0
-    """Batches."""
+    """Number of batches."""
     _attempts: list[tuple[Handle, Receiver, Iterator[bytes]]] = field(default_factory=list)
 
     def now(self) -> float:
@@ -96,7 +96,7 @@ class Streams:
         return handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """The next tick: the attempts that report in it. They take turns, so that each tick has as many."""
+        """The attempts that report in the next tick; every tick has the same number."""
         turns = round(self.report_every_s / TICK_S)
         turn = round(self.time_s / TICK_S) % turns
         self.time_s += TICK_S
@@ -109,7 +109,7 @@ class Streams:
         return [replace(event, handle=handle) for event in batch.events]
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        """They end with the measurement."""
+        """Does nothing: the trainings end with the measurement."""
 
     def close(self) -> None:
         for _, home, _ in self._attempts:
@@ -123,23 +123,23 @@ def _apply(apply: Callable[..., None], batch: Batch) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the streams of some nodes ask of the driver."""
+    """The load of the driver by the streams of some nodes."""
 
     nodes: int
     jobs: int
     report_every_s: float
     batches_a_s: float
-    """For each second of the cluster."""
+    """Batches per second of the cluster."""
     cpu_s: Mapping[str, float]
-    """CPU seconds for each second of the cluster, by part."""
+    """CPU seconds per second of the cluster, by part."""
     wall_s: float
-    """Likewise, with the time that the disk takes."""
+    """Wall seconds per second of the cluster, disk included."""
     microseconds: float
-    """CPU time for each batch."""
+    """CPU time per batch."""
 
 
 def measure(root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, seconds: float) -> Load:
-    """``seconds`` of a cluster all of whose jobs are training, after one report of each."""
+    """``seconds`` of a cluster whose jobs are all training, after one report of each."""
     count, parts = nodes * jobs_a_node, Parts()
     source = Training(root / "away", report_every_s).batches()
     batches = [next(source) for _ in range(math.ceil(seconds / report_every_s) + 2)]

@@ -95,7 +95,7 @@ def _comparisons(bench: Benchmark, level: int, pairs: Mapping[str, str]) -> list
     comparisons = []
     for before, after in pairs.items():
         if level in bench.baselines.get(before, {}) and level in bench.baselines.get(after, {}):
-            found, at_least = gain(bench.baselines[after][level], bench.baselines[before][level])
-            if found is not None:
-                comparisons.append(Comparison(before=before, after=after, gain=found, at_least=at_least))
+            ratio, at_least = gain(bench.baselines[after][level], bench.baselines[before][level])
+            if ratio is not None:
+                comparisons.append(Comparison(before=before, after=after, gain=ratio, at_least=at_least))
     return comparisons
