@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a field that is none": (
         "    measures =",
         '    fields = ("site_xpoz",)\n    measures =',
-        r"field 'site_xpoz' of MjData, which the task asks for: .*site_xpos",
+        r"fields name 'site_xpoz', which is not available from MjData: .*site_xpos",
     ),
     "a goal of another size": (
         "    measures =",

@@ -15,16 +15,16 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
-from orchestrator.worker.rendering.trained_policy import Unplayable, load_policy, read_checkpoint
+from orchestrator.worker.rendering.trained_policy import Policy, Unplayable, load_policy, read_checkpoint
 from orchestrator.worker.runtime import exit_record, lifeline
 
 DEFAULT_S = 10.0
@@ -109,9 +109,7 @@ def _has_display() -> bool:
     return False
 
 
-def _frames(
-    scene: Scene, act: Callable[[Any], tuple[Any, bool]], stride: int, options: argparse.Namespace
-) -> Iterator[offscreen.Frame]:
+def _frames(scene: Scene, act: Policy, stride: int, options: argparse.Namespace) -> Iterator[offscreen.Frame]:
     """Every ``stride``-th control step, up to the requested time or number of episodes."""
     limit_s = options.seconds or (MAX_S if options.episodes else DEFAULT_S)
     observation, _ = act(None)
@@ -125,9 +123,7 @@ def _frames(
             episode, step = episode + 1, 0
 
 
-def _write(
-    scene: Scene, act: Callable[[Any], tuple[Any, bool]], options: argparse.Namespace, paths: JobPaths, *, label: str
-) -> None:
+def _write(scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPaths, *, label: str) -> None:
     stride, rate = video_encoding.stride_and_rate(scene.period_s)
     frames = list(_frames(scene, act, stride, options))
     strip = set(video_encoding.strip_indices(frames))
@@ -158,7 +154,7 @@ def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offsc
         yield frame.content
 
 
-def _show(scene: Scene, act: Callable[[Any], tuple[Any, bool]], options: argparse.Namespace) -> None:
+def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
     """MuJoCo's viewer in real time, until it is closed or the requested time or episodes are over."""
     import mujoco
     import mujoco.viewer

@@ -21,6 +21,10 @@ _POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
 """The hyperparameters that policy and exploration are built from."""
 
 
+Policy = Callable[[Any], tuple[Any, bool]]
+"""Takes an observation (None to start), steps, and returns the next one and whether the episode has ended."""
+
+
 class Unplayable(Exception):
     """There is nothing to play as the command asks; the message says what to change or wait for."""
 
@@ -71,8 +75,8 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
 
 def load_policy(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
-) -> Callable[[Any], tuple[Any, bool]]:
-    """A function of an observation (None to start) that takes a step and returns the next one and whether it is done.
+) -> Policy:
+    """The policy in ``venv``.
 
     :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
     """
