@@ -9,9 +9,9 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.tasks.base import joint_type
+from orchestrator.worker.tasks.root import BALL, FREE, SLIDE
 
 MIB = 1 << 20
-_FREE, _BALL, _SLIDE = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL, mujoco.mjtJoint.mjJNT_SLIDE
 
 
 def summarize(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
@@ -49,14 +49,14 @@ def root_type(model: mujoco.MjModel) -> str:
     root = int(np.bincount(model.body_rootid[model.dof_bodyid]).argmax())
     first = model.body_jntadr[root]
     kinds = [joint_type(model, joint) for joint in range(first, first + model.body_jntnum[root])]
-    slides = kinds.count(_SLIDE)
-    if _FREE in kinds:
+    slides = kinds.count(SLIDE)
+    if FREE in kinds:
         return "free"
     if slides >= 2 and len(kinds) > slides:
         return "planar"
     if slides:
         return "slide"
-    return "ball" if _BALL in kinds else "fixed"
+    return "ball" if BALL in kinds else "fixed"
 
 
 _DYNAMICS = {mujoco.mjtDyn.mjDYN_INTEGRATOR: "intvelocity", mujoco.mjtDyn.mjDYN_MUSCLE: "muscle"}

@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task, joint_name, joint_type
+from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.root import HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import CommonOptions
-
-HINGE, SLIDE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE
-
-MAX_OBSERVED_VELOCITY = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,6 +192,11 @@ def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
     return mujoco.mjtJoint(int(model.jnt_type[joint]))
 
 
+def type_name(kind: mujoco.mjtJoint) -> str:
+    """``"free"``, ``"ball"``, ``"slide"`` or ``"hinge"``."""
+    return str(kind.name).removeprefix("mjJNT_").lower()
+
+
 def control_name(model: mujoco.MjModel, control: int) -> str:
     """The name of a control's actuator, or its number where it has no name."""
     actuator = int(np.searchsorted(model.actuator_ctrladr, control, side="right")) - 1

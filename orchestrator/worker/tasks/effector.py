@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
 from orchestrator.worker.tasks.actions import ActionMap, Floats, Scaled, position_servos
-from orchestrator.worker.tasks.base import joint_name, joint_type
+from orchestrator.worker.tasks.base import joint_name, joint_type, type_name
 from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
 from orchestrator.worker.tasks.structure import ancestors, driven_dofs, joints_of, posed
 
@@ -105,8 +105,7 @@ def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[
 
 def describe_joints(model: mujoco.MjModel) -> str:
     """The joints and the number of actuators, for messages."""
-    words = {"mjJNT_FREE": "free", "mjJNT_BALL": "ball", "mjJNT_SLIDE": "slide", "mjJNT_HINGE": "hinge"}
-    joints = [f"{words[joint_type(model, joint).name]} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
+    joints = [f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
     return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
 
 

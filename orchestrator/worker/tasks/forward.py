@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
+from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
 from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
 from orchestrator.worker.tasks.structure import addresses, as_index, joints_of_robot, posed
-
-MAX_OBSERVED_VELOCITY = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from orchestrator.worker.tasks.base import (
     control_name,
     joint_name,
     joint_type,
+    type_name,
 )
 from orchestrator.worker.tasks.task_options import EpisodeOptions, Range
 
@@ -118,8 +119,8 @@ class Locomotion(Preset):
         self._first = self.places if options.exclude_current_positions_from_observation else 0
         joints = range(min(len(self.joints), model.njnt))
         if tuple(joint_type(model, joint) for joint in joints) != self.joints:
-            existing = [f"{_word(joint_type(model, joint))} {joint_name(model, joint)}" for joint in joints]
-            needed = ", ".join(map(_word, self.joints))
+            existing = [f"{type_name(joint_type(model, joint))} {joint_name(model, joint)}" for joint in joints]
+            needed = ", ".join(map(type_name, self.joints))
             raise misfit(f"a robot whose joints begin with {needed}", ", ".join(existing) or "no joint")
 
     def observe(self, states: States) -> Floats:
@@ -150,11 +151,6 @@ class Locomotion(Preset):
         costs = sum_of_squares(action)
         costs *= self.options.ctrl_cost_weight
         return costs
-
-
-def _word(kind: mujoco.mjtJoint) -> str:
-    name: str = kind.name
-    return name.removeprefix("mjJNT_").lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

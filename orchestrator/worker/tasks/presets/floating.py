@@ -20,9 +20,9 @@ from orchestrator.worker.tasks.presets.base import (
     sum_of_squares,
     within,
 )
+from orchestrator.worker.tasks.root import FREE
 from orchestrator.worker.tasks.task_options import Range
 
-FREE = mujoco.mjtJoint.mjJNT_FREE
 Z = 2
 """Address in ``qpos`` of the height, where the robot's first joint is a free joint."""
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +19,8 @@ from orchestrator.worker.tasks.presets.base import (
     strictly_within,
     within,
 )
+from orchestrator.worker.tasks.root import HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import Range
-
-SLIDE, HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 
 OBSERVED_VELOCITIES: Range = (-10.0, 10.0)
 
