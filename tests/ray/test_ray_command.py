@@ -6,10 +6,8 @@ import contextlib
 import importlib.metadata
 import json
 import os
-import re
 import shutil
 import stat
-import sys
 import tempfile
 from pathlib import Path
 
@@ -19,9 +17,7 @@ from command_helpers import Run, give, summary, wait_until, write_experiment
 from ray_helpers import LONG, SHORT, Cluster, options, weights
 
 import orchestrator
-from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import cluster_token, query
-from orchestrator.executors.ray.cluster.query import HeadVersions
+from orchestrator.executors.ray.cluster import cluster_token
 
 RAY_PATIENCE_S = 240.0
 """Where the command starts Ray, or processes of ours on several nodes."""
@@ -176,28 +172,3 @@ def test_a_node_with_other_code_or_versions_is_refused_with_the_list(tmp_path: P
     assert f"numpy 1.0.0, here {importlib.metadata.version('numpy')}" in line
     assert "code of orchestrator " in line
     assert not (tmp_path / "stream/jobs").exists(), "nothing was launched"
-
-
-HERE = HeadVersions(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
-
-
-@pytest.mark.parametrize(
-    ("head", "fits"),
-    [
-        (HERE, True),
-        (HeadVersions(ray=HERE.ray, python=f"{sys.version_info[0]}.{sys.version_info[1]}.99"), True),
-        (HeadVersions(ray="2.60.1", python=HERE.python), False),
-        (HeadVersions(ray=HERE.ray, python="3.9.1"), False),
-    ],
-)
-def test_a_head_of_another_ray_or_python_is_not_joined(
-    head: HeadVersions, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {True: query.TokenRefused(), False: head}
-    monkeypatch.setattr(query, "head_versions", lambda cluster, insecure: asked[insecure])
-    monkeypatch.setattr(cluster_token, "require_ray", lambda: HERE.ray)
-    differs = (
-        f"its head has Ray {head.ray} on Python {head.python}, this machine Ray {HERE.ray} on Python {HERE.python}"
-    )
-    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=re.escape(differs)):
-        query.check("10.0.0.1:6379", insecure=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import address, cluster_token, down, node_settings, node_state, up
+from orchestrator.executors.ray.cluster import address, cluster_token, down, node_settings, node_state, query, up
 from orchestrator.executors.ray.cluster.cluster_status import (
     ClusterNode,
     RunningJob,
@@ -24,6 +26,7 @@ from orchestrator.executors.ray.cluster.cluster_status import (
     version_lines,
 )
 from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
+from orchestrator.executors.ray.cluster.query import HeadVersions
 from orchestrator.machine.process_identity import process_start
 from orchestrator.machine.topology import Cpu, Machine
 
@@ -132,6 +135,33 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UsageError, match=r'^Ray is not installed here: pip install -c constraints.txt ".\[ray\]" in a'):
         up.up()
+
+
+# -- versions of the head
+
+HERE = HeadVersions(ray="2.60.0", python=".".join(map(str, sys.version_info[:3])))
+
+
+@pytest.mark.parametrize(
+    ("head", "fits"),
+    [
+        (HERE, True),
+        (HeadVersions(ray=HERE.ray, python=f"{sys.version_info[0]}.{sys.version_info[1]}.99"), True),
+        (HeadVersions(ray="2.60.1", python=HERE.python), False),
+        (HeadVersions(ray=HERE.ray, python="3.9.1"), False),
+    ],
+)
+def test_a_head_with_another_ray_or_python_is_refused(
+    head: HeadVersions, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {True: query.TokenRefused(), False: head}
+    monkeypatch.setattr(query, "head_versions", lambda cluster, insecure: answers[insecure])
+    monkeypatch.setattr(cluster_token, "require_ray", lambda: HERE.ray)
+    difference = (
+        f"its head has Ray {head.ray} on Python {head.python}, this machine Ray {HERE.ray} on Python {HERE.python}"
+    )
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=re.escape(difference)):
+        query.check("10.0.0.1:6379", insecure=False)
 
 
 # -- addresses

@@ -1,0 +1,167 @@
+"""Python code of the user: which files are copied to nodes, and which code a node uses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.environment import SEARCH_PATH_VARIABLE
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.ray import user_code
+from orchestrator.executors.ray.user_code import UserCode, digest, python_files
+
+CODE = {"tasks.py": b"import parts.legs\n", "parts/legs.py": b"LEGS = 4\n", "parts/__init__.py": b""}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "project", CODE)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+# -- the files copied to nodes
+
+
+def test_only_python_files_are_copied(folder: Path) -> None:
+    write_files(
+        folder,
+        dict.fromkeys(
+            [
+                *("data.npy", "jobs.toml", ".hidden.py", ".git/hook.py", "parts/__pycache__/legs.py", "odd.pyc"),
+                *("venv/pyvenv.cfg", "venv/lib/site.py", "conda/conda-meta/history", "conda/lib/site.py"),
+                *(f"runs/walk/{RunPaths(Path()).ledger}", "runs/walk/jobs/a/robot/left.py"),
+            ],
+            b"",
+        ),
+    )
+    (folder / "gone.py").symlink_to("nowhere.py")
+    os.mkfifo(folder / "pipe.py")
+    assert python_files(folder) == CODE
+    assert python_files(folder / "nowhere") == {}
+
+
+def test_links_are_followed_but_not_in_an_endless_loop(folder: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "elsewhere", {"arms.py": b"ARMS = 2\n"})
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    for circle in (folder / "parts/all", tmp_path / "elsewhere/project"):
+        circle.symlink_to(folder)
+    assert python_files(folder) == {**CODE, "more/arms.py": b"ARMS = 2\n"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "message"),
+    [("MOST_FILES", 2, "2 Python files"), ("MOST_FOLDERS", 1, "1 folders"), ("MOST_MIB", 0, "0 MiB of Python files")],
+)
+def test_too_many_files_are_refused_with_the_limit_and_a_hint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
+) -> None:
+    monkeypatch.setattr(user_code, limit, most)
+    with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than {message} below it"):
+        python_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_copied"),
+    [
+        ({"task": "balance"}, False),
+        ({"env": "Ant-v5", "search_path": "/p"}, False),
+        ({"env": "my_envs:Ant-v9", "search_path": "/p"}, True),
+        ({"entry_point": "my_envs:make", "search_path": "/p"}, True),
+        ({"task": "my_tasks:Jump", "search_path": "/p"}, True),
+    ],
+)
+def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copied: bool) -> None:
+    spec = WorkerSpec(
+        job_id="a",
+        name="a",
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=1,
+        n_envs=1,
+        normalize=False,
+        checkpoint_every=1,
+        eval_episodes=0,
+        **changes,
+    )
+    assert user_code.code_folder(spec) == ("/p" if is_copied else None)
+
+
+# -- the code that a node uses
+
+
+def search_path(code: UserCode, scratch: Path) -> Path:
+    """Where a worker on this machine finds the code; fetching is simulated."""
+    (name, value), *others = code.variables(scratch, lambda files: files).items()
+    assert (name, others) == (SEARCH_PATH_VARIABLE, [])
+    return Path(value)
+
+
+@pytest.fixture
+def code(folder: Path) -> UserCode:
+    files = python_files(folder)
+    return UserCode(folder=str(folder), digest=digest(files), files=files)
+
+
+def test_a_folder_with_the_same_code_is_used(folder: Path, code: UserCode, tmp_path: Path) -> None:
+    write_files(folder, {"data.npy": b"", "__pycache__/tasks.py": b""})
+    assert search_path(code, tmp_path / "scratch") == folder
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("change", ["gone", "edited", "one more", "one less", "renamed", "too much"])
+def test_a_different_folder_is_replaced_by_a_copy(
+    folder: Path, code: UserCode, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match change:
+        case "gone":
+            shutil.rmtree(folder)
+        case "edited":
+            (folder / "parts/legs.py").write_bytes(b"LEGS = 5\n")
+        case "one more":
+            write_files(folder, {"parts/random.py": b""})
+        case "one less":
+            (folder / "parts/__init__.py").unlink()
+        case "renamed":
+            (folder / "parts").rename(folder / "limbs")
+        case "too much":
+            monkeypatch.setattr(user_code, "MOST_FILES", 1)
+    place = search_path(code, tmp_path / "scratch")
+    assert place == tmp_path / "scratch/code" / code.digest
+    assert {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")} == CODE
+
+
+def test_the_code_is_fetched_once(folder: Path, code: UserCode, tmp_path: Path) -> None:
+    shutil.rmtree(folder)
+    place = search_path(code, tmp_path)
+
+    def never(files: object) -> Mapping[str, bytes]:
+        raise AssertionError("fetched again")
+
+    assert code.variables(tmp_path, never) == {SEARCH_PATH_VARIABLE: str(place)}
+
+
+def test_two_attempts_can_fetch_the_code_at_the_same_time(folder: Path, code: UserCode, tmp_path: Path) -> None:
+    shutil.rmtree(folder)
+
+    def fetch(files: Any) -> Mapping[str, bytes]:
+        search_path(code, tmp_path)  # another attempt, which is faster
+        return files  # type: ignore[no-any-return]
+
+    place = Path(code.variables(tmp_path, fetch)[SEARCH_PATH_VARIABLE])
+    assert python_files(place) == CODE
+    assert list((tmp_path / "code").iterdir()) == [place], "no partial copy is left"
