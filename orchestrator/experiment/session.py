@@ -94,7 +94,7 @@ def run(
             machine=run_plan.machine,
             lanes=backend.slots.lanes,
             repository=repository,
-            engine=backend.facts(),
+            backend=backend.facts(),
         )
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()

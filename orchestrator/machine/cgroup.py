@@ -1,12 +1,10 @@
-"""What the kernel's control groups allow this process: CPU quota, memory, throttling, out-of-memory kills.
+"""Limits and counters of this process's control groups: CPU quota, memory, throttling, out-of-memory kills.
 
-A limit may sit on any ancestor, in version 1 or 2 of the interface, or in both at once (hybrid):
-each figure here takes our own group and every ancestor this process can see into account. In a
-container the ancestors above the container's own group are invisible; nobody inside can read them.
+Any ancestor may have a limit, in version 1 or 2 of the interface or in both (hybrid), so that every function here reads
+the group of this process and all visible ancestors. In a container those above the container's own are invisible.
 
-Sources: kernel ``Documentation/admin-guide/cgroup-v2.rst`` and ``cgroup-v1/memory.rst``,
-``scheduler/sched-bwc.rst``, and ``proc(5)`` for ``mountinfo`` and ``cgroup``. Only the standard
-library is imported; every function takes the root of the file system so that tests can build one.
+Sources: kernel ``Documentation/admin-guide/cgroup-v2.rst``, ``cgroup-v1/memory.rst`` and ``scheduler/sched-bwc.rst``;
+``proc(5)`` for ``mountinfo`` and ``cgroup``. Every function takes the root of the file system, for tests.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ Controller: TypeAlias = Literal["cpu", "memory"]
 ROOT = Path("/")
 
 UNLIMITED = 1 << 60
-"""Version 1 writes "no limit" as a number close to 2**63."""
+"""In version 1 "no limit" is a number close to 2**63."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A control group as it is mounted here."""
+    """A control group in a mounted hierarchy."""
 
     directory: Path
     version: Literal[1, 2]
@@ -38,24 +36,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mount:
-    """A line of ``mountinfo`` that shows a cgroup hierarchy."""
+    """A line of ``mountinfo`` with a cgroup hierarchy."""
 
     root: str
-    """The group shown at ``point``, as a path within the hierarchy; not ``/`` in most containers."""
+    """Path of the group at ``point`` within the hierarchy; not ``/`` in most containers."""
     point: str
     options: frozenset[str]
-    """Of the super block; in version 1 they name the controllers."""
+    """Options of the super block; in version 1 they name the controllers."""
     version: Literal[1, 2]
 
 
 def _number(path: Path) -> int | None:
-    """The one number a file holds; None for version 1's and 2's ways to say "no limit", and where there is no file."""
+    """The number in a file; None when the file is missing or says "no limit"."""
     text = (text_of(path) or "").strip()
     return int(text) if text.isdecimal() and int(text) < UNLIMITED else None
 
 
 def _keyed(path: Path) -> dict[str, int]:
-    """A flat-keyed file (``oom_kill 3`` on a line of its own) as numbers; empty where it cannot be had."""
+    """The numbers of a flat-keyed file (lines such as ``oom_kill 3``); empty when it cannot be read."""
     lines = (line.split() for line in (text_of(path) or "").splitlines())
     return {parts[0]: int(parts[1]) for parts in lines if len(parts) == 2 and parts[1].isdecimal()}
 
@@ -75,12 +73,12 @@ def _mounts(root: Path) -> Iterator[_Mount]:
 
 
 def _unescape(field: str) -> str:
-    """``mountinfo`` writes blanks and backslashes as octal escapes."""
+    """Decode the octal escapes of ``mountinfo`` for blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1, 2], str]]:
-    """The hierarchies that may govern ``controller``, and our path in each."""
+    """Versions of the hierarchies that may have ``controller``, and the path of this process in each."""
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -91,10 +89,9 @@ def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1
 
 
 def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
-    """Our group's directory and its ancestors' up to the mount point, innermost first.
+    """The directories of the group and its ancestors up to the mount point, innermost first.
 
-    Where the mount does not show our group (cgroup namespaces, groups removed meanwhile) the
-    innermost directory that it does show stands for it.
+    The innermost visible ancestor stands for a group that the mount does not show (cgroup namespace, removed group).
     """
     top = root / mount.point.lstrip("/")
     within = mount.root.rstrip("/")
@@ -108,7 +105,7 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
 
 
 def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
-    """Our control group and its ancestors, innermost first, in every hierarchy that may govern ``controller``."""
+    """The group of this process and its ancestors, innermost first, in all hierarchies with ``controller``."""
     mounts = list(_mounts(root))
     found: list[Group] = []
     for version, path in _memberships(root, controller):
@@ -117,14 +114,14 @@ def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
             for mount in mounts
             if mount.version == version and (version == 2 or controller in mount.options)
         )
-        # A hierarchy may be mounted more than once; the mount that shows most of it is the one to read.
+        # A hierarchy may be mounted several times: read the mount that shows most of it.
         longest = max(chains, key=len, default=[])
         found += (Group(directory=directory, version=version) for directory in longest)
     return tuple(found)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """CPUs' worth of time per second we may use, the least over all ancestors; None without a limit."""
+    """CPU seconds per second that this process may use, the least over all groups; None without a limit."""
     quotas = [_quota(group) for group in groups(root, "cpu")]
     return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -140,22 +137,22 @@ def _quota(group: Group) -> float | None:
 
 
 def _memory_limit(group: Group) -> int | None:
-    """Bytes. Above ``memory.high`` the kernel stalls the group in reclaim: a limit as well, for our purposes."""
+    """In bytes. ``memory.high`` counts as a limit, because above it the kernel stalls the group."""
     names = ("memory.limit_in_bytes",) if group.version == 1 else ("memory.max", "memory.high")
     limits = [_number(group.directory / name) for name in names]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """Bytes of memory we may hold, the least over all ancestors; None without a limit."""
+    """Bytes of memory that this process may use, the least over all groups; None without a limit."""
     limits = [_memory_limit(group) for group in groups(root, "memory")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
-    """Bytes that may still be allocated before the nearest limit of any ancestor; None without a limit.
+    """Bytes that can be allocated before the first group reaches its limit; None without a limit.
 
-    Inactive page cache counts as free, as it is given back before anything is killed.
+    Inactive page cache counts as free, because the kernel reclaims it before it kills a process.
     """
     rooms = []
     for group in groups(root, "memory"):
@@ -173,9 +170,9 @@ def memory_headroom(root: Path = ROOT) -> int | None:
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
-    """Processes of our control group the kernel has killed for want of memory, ever.
+    """Number of processes of this control group that the kernel has killed because memory ran out.
 
-    Those of the whole machine where groups do not count them; None where nobody does.
+    The number for the whole machine when groups do not count them; None when that is unknown too.
     """
     for group in groups(root, "memory"):
         counts = _keyed(group.directory / ("memory.oom_control" if group.version == 1 else "memory.events"))
@@ -185,11 +182,10 @@ def oom_kills(root: Path = ROOT) -> int | None:
 
 
 class ThrottleMeter:
-    """Cumulative seconds our control group and its ancestors were kept off the CPU by a quota.
+    """Seconds for which quotas have kept this control group and its ancestors off the CPU.
 
-    Finds and opens the files once; a reading then costs a few microseconds. The kernel counts a
-    quota's effect only in the group that carries it, hence the sum over ancestors, and adds up the CPUs
-    it stopped, so that the figure may grow faster than wall time.
+    The files are opened once; a reading takes a few microseconds. It is a sum over all groups, because the kernel counts
+    the effect of a quota only in the group that has it, and over all CPUs, so that it may grow faster than wall time.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -201,13 +197,13 @@ class ThrottleMeter:
                 self._sources.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s))
 
     def read(self) -> float | None:
-        """Seconds so far; None where the kernel does not say."""
+        """Seconds so far; None when the kernel does not say."""
         if not self._sources:
             return None
         try:
             return sum(_value(os.pread(file, 4096, 0), key) * unit_s for file, key, unit_s in self._sources)
         except (OSError, ValueError):
-            return None  # the group was removed under us
+            return None  # the group was removed meanwhile
 
     def close(self) -> None:
         while self._sources:

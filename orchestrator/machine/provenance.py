@@ -1,6 +1,6 @@
-"""Where results come from: versions, code, machine, settings — and no secrets.
+"""``provenance.json``: versions, git commit, machine and settings that results come from.
 
-Of the environment only the variables that decide how many threads libraries start are recorded.
+Of the environment only the variables that decide thread counts are recorded, because others may hold secrets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = (OURS, "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", 
 
 
 def version(name: str) -> str | None:
-    """The installed version of a distribution, from its metadata: nothing is imported."""
+    """Version of an installed distribution, from its metadata; None when it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -42,21 +42,22 @@ def versions() -> dict[str, str | None]:
 
 
 class Repository:
-    """Which commit holds the job file. Asked in the background: git takes its time in large repositories."""
+    """Asks git for the commit of the job file, in the background because git is slow in large repositories."""
 
     def __init__(self, base: Path) -> None:
         questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         self._children: list[subprocess.Popen[str]] = []
-        with contextlib.suppress(OSError):  # no git here
+        with contextlib.suppress(OSError):  # git is not installed
             for question in questions:
-                # Without its optional locks git leaves the user's own commands alone.
+                # With optional locks git could make a command of the user fail.
                 command = ["git", "--no-optional-locks", "-C", str(base), *question]
+                null, pipe = subprocess.DEVNULL, subprocess.PIPE
                 self._children.append(
                     subprocess.Popen(
                         command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.DEVNULL,
+                        stdin=null,
+                        stdout=pipe,
+                        stderr=null,
                         text=True,
                         errors="replace",
                         start_new_session=True,
@@ -64,7 +65,7 @@ class Repository:
                 )
 
     def facts(self) -> dict[str, Any] | None:
-        """Commit and dirtiness; None outside of a repository, or when git does not answer."""
+        """Commit, and whether files were changed since; None outside of a repository, or when git does not answer."""
         try:
             answers = [child.communicate(timeout=GIT_PATIENCE_S)[0] for child in self._children]
         except subprocess.TimeoutExpired:
@@ -80,10 +81,12 @@ class Repository:
                 child.communicate()
 
 
-def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, engine: Mapping[str, Any]) -> None:
-    """Add this session to ``provenance.json``: a list, the newest last.
+def record(
+    paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, backend: Mapping[str, Any]
+) -> None:
+    """Append this session to the list in ``provenance.json``.
 
-    :param engine: what attempts run on, where it is more than this machine.
+    :param backend: facts about the executor, when it uses other machines.
     """
     sessions: list[dict[str, Any]] = []
     if paths.provenance.exists():
@@ -106,7 +109,7 @@ def record(paths: RunPaths, *, machine: Machine, lanes: int, repository: Reposit
             "memory_total_mib": machine.memory_total_mib,
             "gpus": [asdict(gpu) for gpu in machine.gpus],
             "jobs_at_once": lanes,
-            **engine,
+            **backend,
             "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
         }
     )

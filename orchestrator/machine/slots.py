@@ -1,4 +1,4 @@
-"""Slots: concurrency lanes with CPUs and GPUs of their own, handed out and taken back."""
+"""Slots: concurrency lanes with CPUs and GPUs of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.machine.topology import Cpu, Machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSlot:
-    """Room on one machine of several, for so many ranks of an attempt; the figures are of all of these together."""
+    """Room on one of several machines for some ranks of an attempt; all numbers are totals over these ranks."""
 
     node: str
-    """The machine, as its executor names it."""
+    """Name of the machine in its executor."""
     ranks: int = 1
     cores: int = 1
     gpus: int = 0
@@ -27,74 +27,71 @@ class RankSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A concurrency lane, and the CPUs and GPUs bound to it."""
+    """A concurrency lane with its CPUs and GPUs."""
 
     index: int
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
     rank_slots: tuple[RankSlot, ...] = ()
-    """Over several machines, instead of the two above: these are chosen where it runs."""
+    """Set instead of ``cpus`` and ``gpus`` on several machines, where each machine chooses its own."""
 
 
 class Slots(Protocol):
-    """What a supervisor needs of the room there is for attempts. One thread."""
+    """The room for attempts, as the supervisor sees it. Not thread-safe."""
 
     @property
     def lanes(self) -> int:
-        """How many slots there are at once, at most."""
+        """Maximum number of slots at once."""
         ...
 
     @property
     def grows(self) -> bool:
-        """Whether there may be room later for what an empty pool has no room for."""
+        """Whether a request that does not fit into an empty pool may fit later."""
         ...
 
     def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
-        """A slot with so much, all ranks together; None while there is none."""
+        """A slot with these resources for all ranks together; None while there is none."""
         ...
 
-    def release(self, slot: Slot) -> None:
-        """Give ``slot`` back."""
-        ...
+    def release(self, slot: Slot) -> None: ...
 
     def warnings(self) -> Sequence[str]:
-        """What the user should know about it, in whole sentences."""
+        """Sentences that the user should read before the start."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         ...
 
 
 class SlotPool:
-    """Hands out lanes with CPUs and GPUs, and takes them back. One thread.
+    """The slots of one machine. Not thread-safe.
 
-    A job no larger than :func:`largest_job` that asks for no more GPUs than there are always gets a
-    slot of an empty pool, so that waiting for a slot ends.
+    An empty pool has a slot for every job no larger than :func:`largest_job` that asks for no more GPUs than there are,
+    so that waiting for a slot ends.
     """
 
     grows = False
 
     def __init__(self, machine: Machine, max_parallel: int | None = None, locks: CpuLocks | None = None) -> None:
-        """:param max_parallel: jobs at once; None for the machine's own capacity.
-        :param locks: what other supervisors on this machine hold, to keep out of their way; None for a pool alone.
+        """:param max_parallel: jobs at once; None: the capacity of the machine.
+        :param locks: tells which CPUs other supervisors use; None: there are no others.
         """
         self._machine = machine
         self._locks = locks or CpuLocks(directory=None)
         self._asked = max_parallel
         wanted = machine.capacity if max_parallel is None else max(1, max_parallel)
         self.lanes = min(wanted, machine.quota_cores or wanted)
-        """How many slots there are at once."""
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
         self._budget = max(machine.capacity, self.lanes)
-        """CPUs handed out at once, over all slots; a job larger than it runs alone."""
+        """Maximum number of CPUs in use over all slots; a larger job runs alone."""
         self._held: dict[int, Slot] = {}
 
     def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
-        """A slot with ``cores`` CPUs and ``gpus`` GPUs of its own; None while there is none. Memory is not looked at.
+        """A slot with ``cores`` CPUs and ``gpus`` GPUs; None while there is none. Memory and ranks are ignored.
 
-        CPUs with the fewest users come first, those of other supervisors included, then those of idle cores; a job
-        of several cores, or ranks, gets them on one NUMA node where that costs no sharing, and node by node elsewhere.
+        CPUs with the fewest users (other supervisors included) are preferred, then those of idle cores. Several cores
+        come from one NUMA node if that does not mean sharing, otherwise sorted by node.
         """
         in_use = sum(len(slot.cpus) for slot in self._held.values())
         if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
@@ -116,24 +113,21 @@ class SlotPool:
         return Slot(index=index, cpus=cpus, gpus=tuple(free_gpus[:gpus]))
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
-        """A slot with just these CPUs, for one that has them already from a pool before this one."""
+        """A slot with exactly these CPUs, for an attempt that already has them from an earlier pool."""
         slot = Slot(index=next(index for index in itertools.count() if index not in self._held), cpus=cpus)
         self._held[slot.index] = slot
         self._locks.take(cpus)
         return slot
 
     def release(self, slot: Slot) -> None:
-        """Give ``slot`` back.
-
-        :raises ValueError: when it is not held: released twice, or from another pool.
-        """
+        """:raises ValueError: when ``slot`` is not held: released before, or of another pool."""
         if self._held.get(slot.index) != slot:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
         self._locks.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
 
     def close(self) -> None:
-        """Give every CPU back to other supervisors."""
+        """Release the locks of all CPUs."""
         self._locks.give_back(set(self._locks.held))
 
     def _choose(self, cores: int, elsewhere: frozenset[int]) -> tuple[int, ...] | None:
@@ -149,7 +143,7 @@ class SlotPool:
     def _greedy(
         self, cores: int, free: Sequence[Cpu], users: Counter[int]
     ) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
-        """The best ``cores`` CPUs of ``free``, and what speaks against them: sharing, nodes spanned, CPUs left over."""
+        """The best ``cores`` CPUs of ``free`` and their cost: users shared with, nodes spanned, CPUs left over."""
         if len(free) < cores:
             return None
         core_of = {cpu.index: cpu.core for cpu in self._machine.cpus}
@@ -159,7 +153,7 @@ class SlotPool:
         chosen: list[Cpu] = []
         shared = 0
         for _ in range(cores):
-            # min() takes the first of equals: the machine's order of preference decides.
+            # min() takes the first of equals, so that the machine's order of preference decides.
             cpu = min(
                 (cpu for cpu in free if cpu not in chosen), key=lambda cpu: (users[cpu.index], core_users[cpu.core])
             )
@@ -167,11 +161,11 @@ class SlotPool:
             core_users[cpu.core] += 1
             chosen.append(cpu)
         cost = shared, len({cpu.numa_node for cpu in chosen}), len(free) - cores
-        # The CPUs of a node side by side: ranks take theirs one after the other.
+        # CPUs of one node are adjacent, because ranks take theirs in this order.
         return cost, tuple(cpu.index for cpu in sorted(chosen, key=lambda cpu: cpu.numa_node))
 
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the number of jobs asked for, in whole sentences."""
+        """What is wrong with the number of jobs at once."""
         asked, capacity = self._asked, self._machine.capacity
         cpus, physical = len(self._machine.cpus), self._machine.physical_cores
         texts = []
@@ -184,7 +178,7 @@ class SlotPool:
         if self.lanes > cpus:
             texts.append(
                 f"max_parallel = {asked}, but only {cpus} CPUs are usable: up to {self._users_per_cpu} jobs share a"
-                f" CPU, and all together finish no sooner. max_parallel = {capacity} avoids it."
+                f" CPU, and the experiment does not finish sooner. max_parallel = {capacity} avoids this."
             )
         elif self.lanes > physical:
             texts.append(
@@ -192,10 +186,10 @@ class SlotPool:
                 f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
             )
         with self._locks.choosing() as elsewhere:
-            left = cpus - len(elsewhere)
-        if left < self.lanes <= cpus:
+            free = cpus - len(elsewhere)
+        if free < self.lanes <= cpus:
             texts.append(
-                f"other experiments of yours hold {len(elsewhere)} of {cpus} CPUs now: with up to {self.lanes} jobs at"
-                f" once some will share a core with them. --max-parallel {max(left, 1)} makes that fewer."
+                f"other experiments of yours use {len(elsewhere)} of {cpus} CPUs now: some of up to {self.lanes} jobs at"
+                f" once will share a core with them. --max-parallel {max(free, 1)} avoids most of this."
             )
         return tuple(texts)

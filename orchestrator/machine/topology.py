@@ -1,8 +1,7 @@
-"""The machine as far as it is ours to use: CPUs, quota, memory, GPUs.
+"""The part of the machine that this process may use: CPUs, CPU quota, memory, GPUs.
 
-Cheap to import (standard library only) and to ask: :func:`detect` takes milliseconds, as it reads a few
-kernel files and starts nothing unless GPUs are asked for. Where Linux's files are missing (another
-system) psutil answers instead, as well as it can.
+Imports only the standard library; :func:`detect` reads a few files of the kernel in milliseconds, and starts a process
+only when GPUs are asked for. On other systems than Linux the values come from psutil, as far as it has them.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """A logical CPU, as the kernel numbers them."""
+    """A logical CPU under the kernel's number."""
 
     index: int
     core: int
-    """The physical core, named by its lowest CPU: unlike the kernel's ``core_id``, unique over packages and dies."""
+    """Lowest CPU of the physical core: unlike the kernel's ``core_id`` it is unique over packages and dies."""
     package: int
     numa_node: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this process may use."""
+    """The resources that this process may use."""
 
     cpus: tuple[Cpu, ...]
-    """In order of preference, never empty: one of every physical core first, NUMA nodes in turn; then SMT siblings."""
+    """In order of preference, never empty: one CPU per physical core, NUMA nodes in turn; then their SMT siblings."""
     quota: float | None
-    """CPUs' worth of time per second (cgroup), the least over all ancestors; None without a limit."""
+    """CPU seconds per second that the cgroup and its ancestors allow; None without a limit."""
     memory_total_mib: int
-    """The least of physical memory and every cgroup limit."""
+    """Physical memory, or a cgroup's limit if that is less."""
     gpus: tuple[Gpu, ...] = ()
 
     @property
@@ -52,25 +51,25 @@ class Machine:
 
     @property
     def quota_cores(self) -> int | None:
-        """Cores the quota can feed: 2.5 feeds two, a third would stall all three. One always runs."""
+        """Cores that the quota can keep busy, at least one: with a quota of 2.5, a third would stall all three."""
         return None if self.quota is None else max(1, math.floor(self.quota))
 
     @property
     def capacity(self) -> int:
-        """One-core jobs at once by default: a physical core each, within the quota."""
+        """Number of one-core jobs at once by default: one per physical core, within the quota."""
         return min(self.physical_cores, self.quota_cores or self.physical_cores)
 
 
 def largest_job(machine: Machine) -> int:
-    """The most ``cores`` one job can ever be given on ``machine``."""
+    """The largest value of ``cores`` that a job can have on ``machine``."""
     return min(len(machine.cpus), machine.quota_cores or len(machine.cpus))
 
 
 def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpus: bool = False) -> Machine:
-    """Read the machine from the kernel's files below ``root``.
+    """Detect the machine from the kernel's files below ``root``.
 
-    :param affinity: CPUs this process may run on; asked of the kernel when not given.
-    :param with_gpus: run nvidia-smi too, which can take a second.
+    :param affinity: CPUs that this process may run on; by default those that the kernel says.
+    :param with_gpus: whether to run nvidia-smi, which can take a second.
     """
     if affinity is None and root == ROOT and hasattr(os, "sched_getaffinity"):
         affinity = os.sched_getaffinity(0)
@@ -97,7 +96,7 @@ def cpu_model() -> str:
 
 
 def online_cpus(root: Path = ROOT) -> list[int]:
-    """Every CPU the machine has switched on, ours or not; empty where the kernel does not say."""
+    """Every CPU that is online, whether this process may use it or not; empty when the kernel does not say."""
     return _cpu_list(text_of(root / "sys/devices/system/cpu/online"))
 
 
@@ -118,7 +117,7 @@ def _linux_cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
         for index in _cpu_list(text_of(directory / "cpulist"))
     }
     cores: dict[int, tuple[int, int]] = {}
-    """CPU → its core and package; siblings are filled in together, which halves the files read."""
+    """CPU → its core and package. All siblings are entered at once, which halves the number of files to read."""
     for index in allowed:
         if index not in cores:
             topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
@@ -134,7 +133,7 @@ def _linux_cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
 
 
 def _other_cpus(allowed: Sequence[int]) -> list[Cpu]:
-    """Without Linux's files: only the number of physical cores is known, and siblings lie side by side."""
+    """On other systems: only the number of physical cores is known; siblings are assumed to be adjacent."""
     import psutil
 
     threads = max(1, len(allowed) // (psutil.cpu_count(logical=False) or len(allowed)))
@@ -145,7 +144,7 @@ def _other_cpus(allowed: Sequence[int]) -> list[Cpu]:
 
 
 def _preference(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
-    """Physical cores before siblings. NUMA nodes take turns: few jobs then share neither cache nor memory channels."""
+    """Physical cores before siblings; NUMA nodes in turn, so that few jobs share neither cache nor memory channels."""
     seen_of_core: Counter[int] = Counter()
     seen_of_node: Counter[tuple[int, int]] = Counter()
     ranked = []
@@ -163,7 +162,7 @@ def _meminfo_mib(root: Path, key: str) -> int:
     for line in (text_of(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name == key:
-            return int(value.split()[0]) // 1024  # the file says kB and means KiB
+            return int(value.split()[0]) // 1024  # the unit kB in this file means KiB
     import psutil
 
     memory = psutil.virtual_memory()
@@ -171,7 +170,7 @@ def _meminfo_mib(root: Path, key: str) -> int:
 
 
 def available_memory_mib(root: Path = ROOT) -> int:
-    """Memory that can be had now without swapping or being killed: the machine's, or what our cgroups leave."""
+    """Memory that can be allocated now without swapping and without being killed for a cgroup's limit."""
     free = _meminfo_mib(root, "MemAvailable")
     headroom = cgroup.memory_headroom(root)
     return free if headroom is None else min(free, headroom // MIB)
