@@ -1,21 +1,20 @@
-"""Medians and ratios with intervals that hold what they promise, also for the few repeats that a benchmark has.
+"""Medians and ratios with confidence intervals that have the stated coverage, also for few values.
 
 A median's interval is a smoothed percentile bootstrap (B. W. Silverman, G. A. Young, "The bootstrap: to smooth or not
 to smooth?", Biometrika 74, 1987; the width of the kernel, s/√n, from T. C. Hesterberg, "What Teachers Should Know about
-the Bootstrap", The American Statistician 69, 2015): resampled values are blurred, since the plain bootstrap of a
-median of seven values holds the truth in 87 % of cases only where 95 % were asked for. Positive values are taken as
-logarithms, so that neither an interval of seconds nor one of ratios reaches below zero.
+the Bootstrap", The American Statistician 69, 2015): resampled values are blurred, since the plain
+bootstrap of a median of seven values covers the true median in 87 % of cases where 95 % are required. Positive values
+are taken as logarithms, so that intervals of times and ratios stay positive.
 
-Of two to four values no bootstrap can do it (the whole range of three values holds the median in 75 % of cases): there
-the interval is Student's, which assumes a normal distribution. Of up to five values it is at least their range; of one
-value there is none.
-``tests/test_statistics.py`` counts how often the truth is inside. numpy is imported late.
+A bootstrap cannot work with two to four values (the range of three values covers the median in 75 % of cases). There
+the interval is Student's, which assumes a normal distribution. For up to five values it is at least their range; for
+one value there is none. ``tests/unit/test_statistics.py`` measures the coverage. numpy is imported late.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -26,27 +25,29 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
+Facts = dict[str, float | int | None]
+
 RESAMPLES = 2_000
 AT_ONCE = 1 << 20
-"""Numbers held at a time, however many values there are."""
+"""Numbers in memory at a time, for any number of values."""
 LEAST_FOR_BOOTSTRAP = 5
 MOST_FOR_RANGE = 5
-"""Values whose interval is at least their range, which of five holds the median in 94 % of cases."""
+"""Up to so many values, the interval is at least their range; that of five covers the median in 94 % of cases."""
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median and the interval that holds the true one with the probability asked for."""
+    """A median with its confidence interval."""
 
     median: float
     low: float | None
-    """None, and ``high`` with it, where there is only one value: no interval is pretended."""
+    """None, as ``high``, where there is only one value. One of the two alone is None where the other is a bound."""
     high: float | None
     n: int
-    """Values it is made of; of a ratio, those of the shorter side."""
+    """Number of values; of a ratio, that of the shorter side."""
 
-    def facts(self) -> dict[str, float | int | None]:
+    def facts(self) -> Facts:
         return {"median": self.median, "low": self.low, "high": self.high, "n": self.n}
 
     def scaled(self, factor: float) -> Estimate:
@@ -56,32 +57,44 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], level: float = LEVEL, seed: int = 0) -> Estimate:
-    """The median of ``values`` with its interval; the same values give the same one.
+    """The median of ``values`` with its interval; the same values always give the same interval.
 
     :raises ValueError: without values, or where one is not finite.
     """
     import numpy as np
 
-    given = _checked(values)
-    median = float(np.median(given))
-    if given.size < 2:
+    sample = _checked(values)
+    median = float(np.median(sample))
+    if sample.size < 2:
         return Estimate(median, None, None, 1)
-    if given.min() > 0:
-        low, high = (math.exp(bound) for bound in _interval(np.log(given), level, seed))
+    if sample.min() > 0:
+        low, high = (math.exp(bound) for bound in _interval(np.log(sample), level, seed))
     else:
-        low, high = _interval(given, level, seed)
-        if given.min() >= 0:
+        low, high = _interval(sample, level, seed)
+        if sample.min() >= 0:
             low = max(low, 0.0)
-    # Of an even number of values the median of logarithms is not quite the logarithm of the median.
-    return Estimate(median, min(low, median), max(high, median), int(given.size))
+    # For an even number of values, the median of logarithms is not exactly the logarithm of the median.
+    return Estimate(median, min(low, median), max(high, median), int(sample.size))
 
 
 def location(values: Sequence[float]) -> Estimate:
-    """As :func:`estimate`, of numbers without a natural zero, such as returns: not to be taken as logarithms."""
+    """As :func:`estimate`, for numbers without a natural zero, such as returns: no logarithms are taken."""
     highest = max(values)
-    found = estimate([value - highest for value in values])
-    low, high = (None if bound is None else bound + highest for bound in (found.low, found.high))
-    return Estimate(found.median + highest, low, high, found.n)
+    shifted = estimate([value - highest for value in values])
+    low, high = (None if bound is None else bound + highest for bound in (shifted.low, shifted.high))
+    return Estimate(shifted.median + highest, low, high, shifted.n)
+
+
+def known_estimate(values: Iterable[float | None]) -> Facts | None:
+    """Facts of :func:`estimate`, of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    return estimate(known).facts() if known else None
+
+
+def known_location(values: Iterable[float | None]) -> Facts | None:
+    """Facts of :func:`location`, of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    return location(known).facts() if known else None
 
 
 def ratio(
@@ -92,11 +105,11 @@ def ratio(
     level: float = LEVEL,
     seed: int = 0,
 ) -> Estimate:
-    """How many times the median of one is the median of the other.
+    """The median of ``numerator`` divided by that of ``denominator``.
 
-    :param paired: whether values of the same place belong together (the same repeat); then it is the median of their
-        ratios, which what disturbs both alike does not touch.
-    :raises ValueError: without values, where one is not positive, or pairs of different number.
+    :param paired: whether values of the same index belong together (the same repeat). The result is then the median
+        of their ratios, which disturbances of both do not change.
+    :raises ValueError: without values, where one is not positive, or for pairs of different lengths.
     """
     import numpy as np
 
@@ -118,52 +131,52 @@ def ratio(
 def _checked(values: Sequence[float]) -> Floats:
     import numpy as np
 
-    given = np.asarray(values, dtype=np.float64)
-    if given.size == 0:
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
         raise ValueError("no values, no median")
-    if not np.isfinite(given).all():
+    if not np.isfinite(sample).all():
         raise ValueError("a value is not finite")
-    return given
+    return sample
 
 
-def _interval(given: Floats, level: float, seed: int) -> tuple[float, float]:
-    if given.size >= LEAST_FOR_BOOTSTRAP:
-        low, high = _quantiles(_medians(given, seed), level)
+def _interval(sample: Floats, level: float, seed: int) -> tuple[float, float]:
+    if sample.size >= LEAST_FOR_BOOTSTRAP:
+        low, high = _quantiles(_medians(sample, seed), level)
     else:
-        reach = t_quantile((1 + level) / 2, given.size - 1) * _standard_error(given)
-        low, high = float(given.mean()) - reach, float(given.mean()) + reach
-    if given.size > MOST_FOR_RANGE:
+        reach = t_quantile((1 + level) / 2, sample.size - 1) * _standard_error(sample)
+        low, high = float(sample.mean()) - reach, float(sample.mean()) + reach
+    if sample.size > MOST_FOR_RANGE:
         return low, high
-    return min(low, float(given.min())), max(high, float(given.max()))
+    return min(low, float(sample.min())), max(high, float(sample.max()))
 
 
 def _difference(above: Floats, below: Floats, level: float, seed: int) -> tuple[float, float]:
-    """Of the medians of two independent samples."""
+    """Interval of the difference of the medians of two independent samples."""
     fewest = min(above.size, below.size)
     if fewest >= LEAST_FOR_BOOTSTRAP:
         return _quantiles(_medians(above, seed) - _medians(below, seed + 1), level)
-    # Fewer degrees of freedom than Welch's formula gives: wider, never narrower.
+    # Fewer degrees of freedom than in Welch's formula: the interval is wider, never narrower.
     reach = t_quantile((1 + level) / 2, fewest - 1) * math.hypot(_standard_error(above), _standard_error(below))
     centre = float(above.mean() - below.mean())
     return centre - reach, centre + reach
 
 
-def _standard_error(given: Floats) -> float:
-    return float(given.std(ddof=1)) / math.sqrt(given.size)
+def _standard_error(sample: Floats) -> float:
+    return float(sample.std(ddof=1)) / math.sqrt(sample.size)
 
 
-def _medians(given: Floats, seed: int) -> Floats:
-    """Of smoothed resamples; shape (RESAMPLES,)."""
+def _medians(sample: Floats, seed: int) -> Floats:
+    """Medians of smoothed resamples; shape (RESAMPLES,)."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    width = _standard_error(given)
+    width = _standard_error(sample)
     medians = np.empty(RESAMPLES)
-    at_once = max(1, AT_ONCE // given.size)
+    at_once = max(1, AT_ONCE // sample.size)
     for start in range(0, RESAMPLES, at_once):
         block = medians[start : start + at_once]
-        places = generator.integers(0, given.size, (block.size, given.size))
-        block[:] = np.median(given[places] + generator.normal(0.0, width, places.shape), axis=1)
+        places = generator.integers(0, sample.size, (block.size, sample.size))
+        block[:] = np.median(sample[places] + generator.normal(0.0, width, places.shape), axis=1)
     return medians
 
 
@@ -183,10 +196,10 @@ _T_CDF: dict[int, Callable[[float], float]] = {
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Of Student's distribution, for a probability in [0.5, 1): to three digits.
+    """Quantile of Student's distribution, for a probability in [0.5, 1), to three digits.
 
-    With four degrees of freedom and more by the expansion about the normal one (M. Abramowitz, I. A. Stegun, "Handbook
-    of Mathematical Functions", 26.7.5).
+    From four degrees of freedom on, it uses the expansion about the normal distribution (M. Abramowitz, I. A. Stegun,
+    "Handbook of Mathematical Functions", 26.7.5).
     """
     if freedom in _T_CDF:
         low, high = 0.0, 1.0

@@ -1,7 +1,7 @@
-"""What a run directory has to show: one page, its figures and every number, in ``RUN_DIR/report``.
+"""The report of a run directory: a page, its figures and all numbers, in ``RUN_DIR/report``.
 
-Read-only but for that folder. A run directory with ``bench/plan.json`` is a benchmark's, any other an experiment's;
-one that is being written to will do. matplotlib, Jinja2 and numpy are loaded when a report is made.
+It writes nothing else, and works while the run directory is being written. A run directory with a plan in ``bench/`` is
+a benchmark's, any other an experiment's. matplotlib, Jinja2 and numpy are imported when a report is made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Made:
 def compose(run_dir: Path) -> Document:
     """The report of ``run_dir``, not written anywhere.
 
-    :raises UsageError: when there is nothing that a report could be made of.
+    :raises UsageError: when there is nothing to report.
     """
     from orchestrator.analysis.samples import is_benchmark
 
@@ -49,14 +49,14 @@ def compose(run_dir: Path) -> Document:
 
 
 def make(run_dir: Path) -> Made:
-    """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG of every figure; each file whole.
+    """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each file atomically.
 
-    Figures of an earlier report that are none any more are removed; other files there stay.
+    Figures of an earlier report that are no longer part of it are removed; other files there stay.
 
     :raises UsageError: when there is nothing to report, or ``RUN_DIR/report`` cannot be written.
     """
     from orchestrator.report import drawing, page
-    from orchestrator.report.number_format import finite
+    from orchestrator.report.number_format import json_value
 
     document = compose(run_dir)
     folder = run_dir / "report"
@@ -68,13 +68,13 @@ def make(run_dir: Path) -> Made:
         for name, drawn in drawings.items():
             write_whole(folder / f"{name}.png", drawn.png, durable=False)
             write_whole(folder / f"{name}.svg", drawn.svg, durable=False)
-        text = json.dumps(finite(facts), indent=1, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(json_value(facts), indent=1, ensure_ascii=True, allow_nan=False)
         write_whole(folder / "report.json", text + "\n", durable=False)
         write_whole(folder / "index.html", page.html(document, drawings), durable=False)
     except OSError as error:
         raise UsageError(
-            f"{folder}: cannot be written ({error.strerror}); make room or mend its permissions, or copy the run "
-            "directory to where you may write"
+            f"{folder}: cannot be written ({error.strerror}); free disk space or fix its permissions, or copy the run"
+            " directory to a place where you may write"
         ) from error
     return Made(page=folder / "index.html", document=document)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing, gantt
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.experiment_data import returns
 from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _median_curve(axes: Axes, seeds: Sequence[Sequence[tuple[float, float]]]) ->
         return
     steps = np.linspace(begin, end, GRID_POINTS)
     values = np.array([np.interp(steps, *np.array(curve).T) for curve in seeds])
-    estimates = [returns(column.tolist()) or {} for column in values.T]
-    middle, low, high = ([one[name] for one in estimates] for name in ("median", "low", "high"))
+    estimates = [(one.median, one.low, one.high) for one in map(location, values.T.tolist())]
+    middle, low, high = np.array(estimates, dtype=float).T
     axes.plot(steps, middle, color=SERIES[0], linewidth=1.6)
     axes.fill_between(steps, low, high, color=SERIES[0], alpha=0.2, linewidth=0)
 

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers and names as a report shows them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ DASH = "–"
 
 
 def number(value: float | None) -> str:
-    """About four significant digits, thousands separated; a dash where there is none."""
+    """About four significant digits, thousands separated; a dash for None and for what is not finite."""
     if value is None or not math.isfinite(value):
         return DASH
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
     if size >= 1:
-        return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+        return f"{value:.0f}" if value == round(value) else f"{value:.1f}" if size >= 100 else f"{value:.2f}"
     return "0" if value == 0 else f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"
 
 
@@ -39,7 +37,7 @@ def interval(estimate: Mapping[str, Any] | None, form: Callable[[float | None], 
 
 
 def plain(text: object, longest: int | None = None) -> str:
-    """``text`` on one line, without characters that XML does not know; the middle of a long one left out."""
+    """``text`` on one line, without characters that XML forbids; a longer one without its middle."""
     kept = "".join(
         " " if character.isspace() else character
         for character in str(text)
@@ -52,17 +50,17 @@ def plain(text: object, longest: int | None = None) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
-    said = plain(text)
-    return said[:1].upper() + said[1:] + ("" if said.endswith(".") else ".")
+    """``text`` with a capital and a full stop."""
+    line = plain(text)
+    return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
 
 
-def finite(value: Any) -> Any:
-    """``value`` as JSON can hold it: what is not finite becomes None, keys become texts."""
+def json_value(value: Any) -> Any:
+    """``value`` as strict JSON can hold it: numbers that are not finite become None, keys become strings."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): finite(part) for key, part in value.items()}
+        return {str(key): json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
+        return list(map(json_value, value))
     return value

@@ -1,4 +1,4 @@
-"""Film strips small enough for a page, whatever their number."""
+"""Film strips made small enough for a page, whatever their number."""
 
 from __future__ import annotations
 
@@ -12,36 +12,31 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BUDGET_BYTES = 4 << 20
-"""For the pictures of one page; in base64 they take a third more."""
+"""Limit for all images of a page, before base64, which adds a third."""
 MOST_BYTES = 32 << 10
-"""For one of them."""
+"""Limit for one image."""
 HEIGHTS = (96, 64, 44, 32)
 
 
 def thumbnails(previews: Mapping[str, Path]) -> dict[str, str]:
-    """Name → ``data:`` address of a picture of at most its part of :data:`BUDGET_BYTES`.
-
-    A file that is no whole picture is left out.
-    """
+    """Name → ``data:`` URL of an image within its share of :data:`BUDGET_BYTES`, of files that are images."""
     if not previews:
         return {}
     budget = min(MOST_BYTES, BUDGET_BYTES // len(previews))
-    heights: tuple[int, ...] = HEIGHTS
-    made = {}
+    heights = list(HEIGHTS)
+    urls = {}
     for name, path in previews.items():
-        picture = _picture(path)
-        if picture is None:
-            continue
-        while heights:
-            data = _small(picture, heights[0])
+        image = _open(path)
+        while image is not None and heights:
+            data = _jpeg(image, heights[0])
             if len(data) <= budget:
-                made[name] = "data:image/jpeg;base64," + base64.b64encode(data).decode()
+                urls[name] = "data:image/jpeg;base64," + base64.b64encode(data).decode()
                 break
-            heights = heights[1:]  # the others are much alike: they need not be tried so large
-    return made
+            del heights[0]  # for all: film strips have similar sizes, so a height is not tried again
+    return urls
 
 
-def _picture(path: Path) -> Image | None:
+def _open(path: Path) -> Image | None:
     from PIL import Image
 
     try:
@@ -51,10 +46,10 @@ def _picture(path: Path) -> Image | None:
         return None
 
 
-def _small(picture: Image, height: int) -> bytes:
-    """A JPEG of that height, or of its own where that is less."""
-    height = min(height, picture.height)
-    smaller = picture.reduce(max(1, picture.height // height))
+def _jpeg(image: Image, height: int) -> bytes:
+    """A JPEG of that height, or of the image's own height where that is less."""
+    height = min(height, image.height)
+    size = (max(1, round(image.width * height / image.height)), height)
     buffer = io.BytesIO()
-    smaller.resize((max(1, round(picture.width * height / picture.height)), height)).save(buffer, "JPEG", quality=72)
+    image.reduce(max(1, image.height // height)).resize(size).save(buffer, "JPEG", quality=72)
     return buffer.getvalue()
