@@ -184,8 +184,8 @@ def oom_kills(root: Path = ROOT) -> int | None:
 class ThrottleMeter:
     """Seconds for which quotas have kept this control group and its ancestors off the CPU.
 
-    The files are opened once; a reading takes a few microseconds. It is a sum over all groups, because the kernel counts
-    the effect of a quota only in the group that has it, and over all CPUs, so that it may grow faster than wall time.
+    The files are opened once; a reading takes a few microseconds. It is a sum over all groups (the kernel counts the
+    effect of a quota only in the group that has it) and over all CPUs, so that it may grow faster than wall time.
     """
 
     def __init__(self, root: Path = ROOT) -> None:

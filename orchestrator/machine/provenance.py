@@ -51,18 +51,16 @@ class Repository:
             for question in questions:
                 # With optional locks git could make a command of the user fail.
                 command = ["git", "--no-optional-locks", "-C", str(base), *question]
-                null, pipe = subprocess.DEVNULL, subprocess.PIPE
-                self._children.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=null,
-                        stdout=pipe,
-                        stderr=null,
-                        text=True,
-                        errors="replace",
-                        start_new_session=True,
-                    )
+                popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
                 )
+                self._children.append(popen)
 
     def facts(self) -> dict[str, Any] | None:
         """Commit, and whether files were changed since; None outside of a repository, or when git does not answer."""

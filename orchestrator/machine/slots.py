@@ -172,8 +172,8 @@ class SlotPool:
         if asked is not None and asked > self.lanes:
             texts.append(
                 f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} at"
-                " once, as the kernel would stop more of them in turns. Raise the quota to run more: docker --cpus,"
-                " Kubernetes limits.cpu, systemd CPUQuota=."
+                " once, because the kernel would stop more of them in turn. To run more, raise the quota: docker"
+                " --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
             )
         if self.lanes > cpus:
             texts.append(
@@ -189,7 +189,7 @@ class SlotPool:
             free = cpus - len(elsewhere)
         if free < self.lanes <= cpus:
             texts.append(
-                f"other experiments of yours use {len(elsewhere)} of {cpus} CPUs now: some of up to {self.lanes} jobs at"
-                f" once will share a core with them. --max-parallel {max(free, 1)} avoids most of this."
+                f"other experiments of yours use {len(elsewhere)} of {cpus} CPUs now: some of up to {self.lanes} jobs"
+                f" at once will share a core with them. --max-parallel {max(free, 1)} avoids most of this."
             )
         return tuple(texts)
