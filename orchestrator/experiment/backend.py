@@ -69,23 +69,21 @@ class LocalBackend:
     def problems(self, job: Job) -> list[Problem]:
         resources, machine = job.resources, self._machine
         each = f" for each of {resources.ranks} ranks" if resources.ranks > 1 else ""
-        problems = []
-        largest = topology.largest_job(machine)
-        if resources.all_cores > largest:
-            key = "cores" if resources.cores > largest else "ranks"
-            text = (
-                f"asks for {count(resources.cores, 'core')}{each}; this machine can give a job {largest} (see `doctor`)"
+        largest, memory_mib, gpus = topology.largest_job(machine), machine.memory_total_mib, len(machine.gpus)
+        cores_key = "cores" if resources.cores > largest else "ranks"
+        limits = (
+            (cores_key, resources.all_cores, largest, count(resources.cores, "core"), f"can give a job {largest}"),
+            ("memory", resources.all_memory_mib, memory_mib, f"{resources.memory_mib} MiB", f"has {memory_mib} MiB"),
+            ("gpus", resources.all_gpus, gpus, count(resources.gpus, "GPU"), f"has {gpus}"),
+        )
+        return [
+            Problem(
+                where=f"{job.where}.resources.{key}",
+                message=f"asks for {request}{each}; this machine {offer} (see `doctor`)",
             )
-            problems.append(Problem(where=f"{job.where}.resources.{key}", message=text))
-        if resources.all_memory_mib > machine.memory_total_mib:
-            there = f"this machine has {machine.memory_total_mib} MiB (see `doctor`)"
-            text = f"asks for {resources.memory_mib} MiB{each}; {there}"
-            problems.append(Problem(where=f"{job.where}.resources.memory", message=text))
-        if resources.all_gpus > len(machine.gpus):
-            there = f"this machine has {len(machine.gpus)} (see `doctor`)"
-            text = f"asks for {count(resources.gpus, 'GPU')}{each}; {there}"
-            problems.append(Problem(where=f"{job.where}.resources.gpus", message=text))
-        return problems
+            for key, total, limit, request, offer in limits
+            if total > limit
+        ]
 
     def facts(self) -> dict[str, Any]:
         return {"executor": "local"}

@@ -57,7 +57,7 @@ def find(run_dir: Path, job: str) -> JobPaths:
     :raises UsageError: no job or several fit, or it has never been launched.
     """
     snapshot = status(run_dir)
-    job_id = _resolve(snapshot, [job])[0]
+    (job_id,) = _resolve(snapshot, [job])
     paths = snapshot.paths.job(job_id)
     if not paths.spec.exists():
         raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({_row(snapshot, job_id)['state']})")
@@ -70,12 +70,13 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     :param lines: how many of the last lines to start with; 0 for all.
     """
     snapshot = status(run_dir)
-    job_id = _resolve(snapshot, [job])[0]
-    attempts, ranks = _row(snapshot, job_id)["attempts"], _row(snapshot, job_id)["ranks"]
+    (job_id,) = _resolve(snapshot, [job])
+    row = _row(snapshot, job_id)
+    attempts, ranks = row["attempts"], row["ranks"]
     if rank >= ranks:
         raise UsageError(f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}")
     if attempt is not None and not 0 <= attempt < attempts:
-        raise UsageError(f"{job_id} has {attempts} attempts, numbered from 0; there is no attempt {attempt}")
+        raise UsageError(f"{job_id} has {count(attempts, 'attempt')}, numbered from 0; there is no attempt {attempt}")
     if not attempts and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
     number = attempt if attempt is not None else max(0, attempts - 1)

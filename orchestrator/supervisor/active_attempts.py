@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.job import AttemptOutcome, Job
+from orchestrator.core.job import AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Placed
 from orchestrator.machine.slots import Slot
@@ -136,17 +136,16 @@ class ActiveAttempts:
             self.check_at(attempt, now)
 
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> float:
-        """Note why and until when ``attempt`` may leave. The first reason and the earliest deadline count.
+        """Note why and until when ``attempt`` may leave; returns its deadline, the earliest of all.
 
-        Returns the deadline that applies.
+        The first reason counts, except that a cancelled job is not resumed after a stop.
         """
-        attempt.end_reason = attempt.end_reason or reason
+        before = attempt.end_reason
+        if before is None or (before.cause is Cause.INTERRUPTED and reason.cause is Cause.CANCELLED):
+            attempt.end_reason = reason
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
         self.check_at(attempt, attempt.kill_at)
         return attempt.kill_at
-
-    def replace_reason(self, attempt: ActiveAttempt, reason: AttemptOutcome) -> None:
-        attempt.end_reason = reason
 
     def _count(self, attempt: ActiveAttempt, sign: int) -> None:
         progress = attempt.progress

@@ -125,11 +125,9 @@ class Termination:
             self._ask_to_end(attempt, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline)
 
     def cancel(self, attempt: ActiveAttempt) -> None:
-        """End ``attempt``; its job will not be resumed, even if it was leaving for a stop already."""
-        outcome = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
-        if attempt.end_reason is not None and attempt.end_reason.cause is Cause.INTERRUPTED:
-            self.active.replace_reason(attempt, outcome)
-        self._ask_to_end(attempt, outcome, self.now() + self.grace_s)
+        """End ``attempt``; its job will not be resumed."""
+        reason = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
+        self._ask_to_end(attempt, reason, self.now() + self.grace_s)
 
     def enforce_limits(self) -> None:
         """Check the attempts that are due against their limits and deadlines."""

@@ -32,7 +32,7 @@ from command_helpers import (
     write_experiment,
 )
 from PIL import Image
-from supervisor_helpers import Told, make_job, make_machine, make_spec
+from supervisor_helpers import RecordingReporter, make_job, make_machine, make_spec
 
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -424,7 +424,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     monkeypatch.setattr(videos, "TIME_LIMIT_S", limit_s)
     names = {"a-s0": True, "b-s0": True, "failed-s0": True, "not-asked-s0": False}
     jobs = [make_job(job_id, spec={"video": video}) for job_id, video in names.items()]
-    paths, told = RunPaths(tmp_path), Told()
+    paths, told = RunPaths(tmp_path), RecordingReporter()
     for job in jobs:
         paths.job(job.job_id).root.mkdir(parents=True)
         paths.job(job.job_id).model.touch()

@@ -65,7 +65,7 @@ def make_machine(cpus: int, gpus: int = 0) -> Machine:
 
 @pytest.fixture(autouse=True)
 def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Closes what tests leave open."""
+    """Closes the ledgers that a test leaves open."""
     opened: list[Ledger] = []
     initialise = Ledger.__init__
 
@@ -79,8 +79,8 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ledger.abandon()
 
 
-class Told:
-    """A reporter that remembers, and may do something at every turn."""
+class RecordingReporter:
+    """A reporter that records events, and may call something at every turn."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, dict[str, Any]]] = []
@@ -100,7 +100,7 @@ class Told:
 
 
 class Experiment:
-    """A run directory with a ledger, a supervisor over it, and what it told."""
+    """A run directory with a ledger, a supervisor over it, and its reporter."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Experiment:
     ) -> None:
         self.jobs = list(jobs)
         self.paths = RunPaths(root)
-        self.told = Told()
+        self.reporter = RecordingReporter()
         self.fake = FakeExecutor(behave=behave or (lambda launch: Behaviour()))
         if self.paths.ledger.exists():
             self.ledger = Ledger.open(self.paths.ledger)
@@ -133,7 +133,7 @@ class Experiment:
             ledger=self.ledger,
             executor=executor or self.fake,
             slots=SlotPool(make_machine(cpus, gpus), max_parallel),
-            reporter=self.told,
+            reporter=self.reporter,
             **settings,
         )
 
@@ -146,11 +146,11 @@ class Experiment:
         return [launch.job_id for launch in self.fake.launches]
 
 
-def fates(table: dict[str, Behaviour | list[Behaviour]]) -> Callable[[Launch], Behaviour]:
-    """Behaviour by job; a list has one fate for each attempt."""
+def behaviours(table: dict[str, Behaviour | list[Behaviour]]) -> Callable[[Launch], Behaviour]:
+    """Behaviour by job; a list has one for each attempt."""
 
     def behave(launch: Launch) -> Behaviour:
-        fate = table.get(launch.job_id, Behaviour())
-        return fate[launch.number] if isinstance(fate, list) else fate
+        behaviour = table.get(launch.job_id, Behaviour())
+        return behaviour[launch.number] if isinstance(behaviour, list) else behaviour
 
     return behave

@@ -14,8 +14,7 @@ import pytest
 from executor_helpers import await_files, await_gone
 from supervisor_helpers import (
     Experiment,
-    Told,
-    fates,
+    RecordingReporter,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
@@ -59,13 +58,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs one job of three ranks, which are ``does``, to its end. Returns its row and what was told."""
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
 
-    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Told]:
+    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], RecordingReporter]:
         executor = LocalExecutor(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
         experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
         experiment.run()
         (row,) = json.loads((tmp_path / "summary.json").read_text())
-        return row, experiment.told
+        return row, experiment.reporter
 
     return go
 
@@ -81,7 +80,7 @@ def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
     assert (first.ranks, first.cpus, first.gpus, first.threads) == (2, (0, 1, 2, 3), ("0", "1"), 2)
     assert (second.cpus, second.gpus) == ((4, 5, 6, 7), ("2", "3"))
     assert experiment.fake.time_s == pytest.approx(2.0), "two at a time"
-    assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.told.messages()
+    assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.reporter.messages()
 
 
 def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
 def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
     assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
-    assert "asks for 6 cores and 0 GPUs" in experiment.told.messages()
+    assert "asks for 6 cores and 0 GPUs" in experiment.reporter.messages()
 
 
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
@@ -154,10 +153,12 @@ def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
 
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, leaves_within_s=1.0)
-    experiment = Experiment(tmp_path, [make_job("a", ranks=2)], fates({"a": patient}))
-    experiment.told.each_turn = lambda view: experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None
+    experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
+    experiment.reporter.each_turn = lambda view: (
+        experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None
+    )
     assert experiment.run() == {"a": "PENDING"}
-    assert "failed" not in experiment.told.kinds()
+    assert "failed" not in experiment.reporter.kinds()
 
 
 # -- what a next supervisor finds
@@ -196,7 +197,9 @@ def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> 
 def settled(experiment: Experiment, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
     verdicts, position = {job.job_id: JobVerdict(problem=None)}, {job.job_id: 0}
-    (row,) = reconcile.reconcile([job], verdicts, position, "refuse", experiment.paths, experiment.ledger, Told())
+    (row,) = reconcile.reconcile(
+        [job], verdicts, position, "refuse", experiment.paths, experiment.ledger, RecordingReporter()
+    )
     return row.state
 
 
@@ -308,6 +311,6 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
 def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
-    experiment.told.each_turn = lambda view: shown.append(rendered(live_table.live_view(view, 200, 40)))
+    experiment.reporter.each_turn = lambda view: shown.append(rendered(live_table.live_view(view, 200, 40)))
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

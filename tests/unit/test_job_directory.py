@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from supervisor_helpers import Experiment, fates, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+from supervisor_helpers import Experiment, behaviours, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -33,7 +33,7 @@ def test_no_attempt_begins_beside_the_folder_of_the_next(tmp_path: Path, folders
 
 
 def test_launches_that_a_power_cut_took_from_the_ledger_do_not_supersede_the_next(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a-s0", max_retries=1)], fates({"a-s0": Behaviour()}))
+    experiment = Experiment(tmp_path, [make_job("a-s0", max_retries=1)], behaviours({"a-s0": Behaviour()}))
     job = experiment.paths.job("a-s0")
     job.attempt(0).root.mkdir(parents=True)
     job.attempt(1).root.mkdir()
@@ -45,7 +45,7 @@ def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_trainin
     experiment = Experiment(
         tmp_path,
         [make_job("done", ranks=2), make_job("failed", ranks=2)],
-        fates({"done": Behaviour(), "failed": Behaviour(returncode=1)}),
+        behaviours({"done": Behaviour(), "failed": Behaviour(returncode=1)}),
         cpus=4,
     )
     for job_id in ("done", "failed"):

@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 from rich.text import Text
-from supervisor_helpers import Told, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import RecordingReporter, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from benchmarks.simulated import Rates, endless_supervisor, entered
 from benchmarks.simulation import Outcome, simulate
@@ -69,7 +69,7 @@ def test_little_is_trained_twice(outcome: Outcome) -> None:
 # -- what a turn costs
 
 
-class Turns(Told):
+class Turns(RecordingReporter):
     """Counts the Python calls of some turns once everything runs, then stops."""
 
     def __init__(self, running: int, turns: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, fates, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import Experiment, behaviours, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.exit_codes import ExitCode
@@ -60,7 +60,7 @@ def rows(root: Path) -> dict[str, dict[str, Any]]:
 def test_jobs_are_launched_in_order_and_never_more_than_there_are_lanes(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(20)], cpus=3)
     most = []
-    experiment.told.each_turn = lambda view: most.append(experiment.fake.running)
+    experiment.reporter.each_turn = lambda view: most.append(experiment.fake.running)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.order == names(20)
     assert max(most) == 3
@@ -87,7 +87,7 @@ def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> Non
     small = names(200)
     table = {name: Behaviour(after_s=1.0 + 0.01 * index) for index, name in enumerate(small)}
     jobs = [make_job(small[0]), make_job("big", cores=4), *(make_job(name) for name in small[1:])]
-    experiment = Experiment(tmp_path, jobs, fates(table), cpus=4)
+    experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=4)
     experiment.run()
     assert 1 < experiment.order.index("big") < 40
 
@@ -95,7 +95,7 @@ def test_a_job_of_many_cores_is_not_starved_by_small_ones(tmp_path: Path) -> Non
 def test_jobs_without_gpu_use_the_cores_while_others_wait_for_the_gpu(tmp_path: Path) -> None:
     jobs = [*(make_job(f"gpu{number}", gpus=1) for number in range(2)), *(make_job(name) for name in names(50))]
     table = {"gpu0": Behaviour(after_s=100.0)}
-    experiment = Experiment(tmp_path, jobs, fates(table), cpus=2, gpus=1)
+    experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=2, gpus=1)
     experiment.run()
     assert experiment.order.index("gpu1") == 51
     assert experiment.fake.time_s == pytest.approx(101.0)
@@ -118,7 +118,7 @@ def test_memory_delays_a_launch_until_there_is_room(tmp_path: Path) -> None:
 def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path: Path) -> None:
     jobs = [make_job(name, memory_mib=700) for name in names(2)]
     table = {"j0000": Behaviour(after_s=10.0, rss_mib=[(2.0, 690.0)])}
-    experiment = Experiment(tmp_path, jobs, fates(table), available_memory_mib=lambda: 1000)
+    experiment = Experiment(tmp_path, jobs, behaviours(table), available_memory_mib=lambda: 1000)
     experiment.run()
     assert experiment.fake.time_s == pytest.approx(10.0)
     assert rows(tmp_path)["j0000"]["max_rss_mib"] == 690.0
@@ -129,7 +129,7 @@ def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path
 
 def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path: Path) -> None:
     hog = Behaviour(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], leaves_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job("hog", max_retries=3)], fates({"hog": hog}))
+    experiment = Experiment(tmp_path, [make_job("hog", max_retries=3)], behaviours({"hog": hog}))
     assert experiment.run() == {"hog": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(3.0)
     assert rows(tmp_path)["hog"]["cause"] == "memory-limit"
@@ -139,7 +139,7 @@ def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path
 
 def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
     late = Behaviour(after_s=NEVER, progress_every_s=0.5, leaves_within_s=2.0)
-    experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], fates({"late": late}), grace_s=5.0)
+    experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], behaviours({"late": late}), grace_s=5.0)
     assert experiment.run() == {"late": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(62.0, abs=1.0)
     assert rows(tmp_path)["late"]["cause"] == "timeout"
@@ -147,7 +147,7 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
 
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
-    experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], fates({"deaf": deaf}), grace_s=5.0)
+    experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], behaviours({"deaf": deaf}), grace_s=5.0)
     assert experiment.run() == {"deaf": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(65.0, abs=1.0)
 
@@ -155,15 +155,15 @@ def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_pa
 def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
     hung = Behaviour(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, leaves_within_s=NEVER)
     jobs = [make_job("hung", stall_timeout_s=20.0, max_retries=1)]
-    experiment = Experiment(tmp_path, jobs, fates({"hung": [hung, Behaviour()]}))
+    experiment = Experiment(tmp_path, jobs, behaviours({"hung": [hung, Behaviour()]}))
     assert experiment.run() == {"hung": "SUCCEEDED"}
     assert 50.0 < experiment.fake.time_s < 54.0
-    assert "no progress for 20 s" in experiment.told.messages()
+    assert "no progress for 20 s" in experiment.reporter.messages()
 
 
 def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
     slow = Behaviour(after_s=1000.0, progress_every_s=19.0)
-    experiment = Experiment(tmp_path, [make_job("slow", stall_timeout_s=20.0)], fates({"slow": slow}))
+    experiment = Experiment(tmp_path, [make_job("slow", stall_timeout_s=20.0)], behaviours({"slow": slow}))
     assert experiment.run() == {"slow": "SUCCEEDED"}
 
 
@@ -172,11 +172,11 @@ def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
 
 def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path: Path) -> None:
     killed = Behaviour(after_s=1.0, returncode=-9)
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=3)], fates({"k": killed}))
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=3)], behaviours({"k": killed}))
     assert experiment.run() == {"k": "FAILED"}
     assert [launch.number for launch in experiment.fake.launches] == [0, 1, 2, 3]
     assert experiment.fake.time_s == pytest.approx(4 * 1.0 + 1.0 + 2.0 + 4.0, abs=0.01)
-    assert experiment.told.kinds("k").count("retrying") == 3
+    assert experiment.reporter.kinds("k").count("retrying") == 3
     assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (attempt 4 of 4)"
     assert rows(tmp_path)["k"]["attempts"] == 4
 
@@ -184,13 +184,13 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
 def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(tmp_path: Path) -> None:
     lost = Behaviour(after_s=1.0, returncode=None)
     table = {"k": [lost, lost, lost, Behaviour(after_s=1.0, returncode=-9), Behaviour(after_s=1.0)]}
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates(table))
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours(table))
     assert experiment.run() == {"k": "SUCCEEDED"}
     assert experiment.fake.time_s == pytest.approx(5 * 1.0 + 1.0 + 2.0 + 4.0 + 1.0, abs=0.01)
 
 
 def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": Behaviour(returncode=None)}))
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours({"k": Behaviour(returncode=None)}))
     assert experiment.run() == {"k": "FAILED"}
     assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
 
@@ -198,7 +198,7 @@ def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path
 def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
     table = {"k": [Behaviour(after_s=0.1, returncode=-9), Behaviour(after_s=0.1)]}
     jobs = [make_job("k", max_retries=1), *(make_job(name) for name in names(5))]
-    experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
+    experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=1)
     experiment.run()
     assert experiment.order[:3] == ["k", "j0000", "k"]  # due after the first, and then first in line
 
@@ -206,15 +206,15 @@ def test_others_run_while_one_waits_to_be_retried(tmp_path: Path) -> None:
 def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:
     table = {"bad": Behaviour(returncode=1), "nan": Behaviour(returncode=int(ExitCode.DIVERGED))}
     jobs = [make_job("bad", max_retries=5), make_job("nan", max_retries=5), make_job("good")]
-    experiment = Experiment(tmp_path, jobs, fates(table), cpus=1)
+    experiment = Experiment(tmp_path, jobs, behaviours(table), cpus=1)
     assert experiment.run() == {"bad": "FAILED", "nan": "FAILED", "good": "SUCCEEDED"}
     assert experiment.order == ["bad", "nan", "good"]
-    assert experiment.told.kinds("bad") == ["launched", "failed"]
+    assert experiment.reporter.kinds("bad") == ["launched", "failed"]
 
 
 def test_a_worker_that_always_leaves_unasked_does_not_go_round_for_ever(tmp_path: Path) -> None:
     leaver = Behaviour(returncode=int(ExitCode.INTERRUPTED))
-    experiment = Experiment(tmp_path, [make_job("l", max_retries=2)], fates({"l": leaver}))
+    experiment = Experiment(tmp_path, [make_job("l", max_retries=2)], behaviours({"l": leaver}))
     assert experiment.run() == {"l": "FAILED"}
     assert len(experiment.order) == 3
 
@@ -228,7 +228,7 @@ def test_a_launch_that_fails_is_retried_and_its_slot_given_back(tmp_path: Path) 
     experiment = Experiment(tmp_path, [make_job("a", max_retries=2)], behave, cpus=1)
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert [launch.number for launch in experiment.fake.launches] == [2]
-    assert "could not be launched" in experiment.told.messages()
+    assert "could not be launched" in experiment.reporter.messages()
 
 
 def test_ten_thousand_failing_launches_do_not_keep_a_stop_waiting(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path
 
     experiment = Experiment(tmp_path, [make_job("a")], behave)
     assert experiment.run() == {"a": "FAILED"}
-    assert "warning" in experiment.told.kinds("a")
+    assert "warning" in experiment.reporter.kinds("a")
     assert "exit code 3" in rows(tmp_path)["a"]["message"]
 
 
@@ -272,12 +272,12 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(tmp_path: Path
 
 def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(5)], lambda launch: FOREVER)
-    experiment.told.each_turn = once(
+    experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s > 10, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert set(experiment.run().values()) == {"PENDING"}
     assert experiment.supervisor.interrupted
-    assert experiment.told.kinds("j0000") == ["launched", "paused"]
+    assert experiment.reporter.kinds("j0000") == ["launched", "paused"]
     experiment.ledger.close()
 
     again = Experiment(tmp_path, [])
@@ -289,7 +289,7 @@ def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -
 def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0)
-    experiment.told.each_turn = once(
+    experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 10, lambda: experiment.supervisor.request_stop("SIGTERM")
     )
     assert set(experiment.run().values()) == {"PENDING"}
@@ -304,7 +304,7 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
         if view.elapsed_s >= (10, 20, 30)[experiment.supervisor._termination.stops_requested]:
             experiment.supervisor.request_stop("SIGINT")
 
-    experiment.told.each_turn = each_turn
+    experiment.reporter.each_turn = each_turn
     assert set(experiment.run().values()) == {"PENDING"}
     assert experiment.fake.time_s == pytest.approx(20.0, abs=1.0)
 
@@ -312,7 +312,7 @@ def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
 def test_an_exit_code_of_zero_without_a_last_word_is_no_success(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], exit_record_expected=True)
     assert experiment.run() == {"a": "FAILED"}
-    assert "before the training was done" in experiment.told.messages()
+    assert "before the training was done" in experiment.reporter.messages()
 
 
 def test_a_stop_before_the_first_launch_launches_nothing(tmp_path: Path) -> None:
@@ -324,8 +324,8 @@ def test_a_stop_before_the_first_launch_launches_nothing(tmp_path: Path) -> None
 
 def test_a_stop_is_obeyed_while_all_jobs_are_held_back(tmp_path: Path) -> None:
     killed = Behaviour(after_s=0.1, returncode=-9)
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], fates({"k": killed}))
-    experiment.told.each_turn = once(
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=50)], behaviours({"k": killed}))
+    experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s > 200 and not view.active, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert experiment.run() == {"k": "PENDING"}
@@ -348,7 +348,7 @@ def test_a_worker_that_dies_of_the_same_signal_as_the_supervisor_is_no_failure(t
 
 def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
-    experiment.told.each_turn = once(
+    experiment.reporter.each_turn = once(
         lambda view: not view.active and view.elapsed_s > 0, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert experiment.run() == {"a": "SUCCEEDED"}
@@ -360,16 +360,16 @@ def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
 
 def test_stop_can_be_asked_for_from_another_process(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], lambda launch: FOREVER)
-    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("stop", None)))
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("stop", None)))
     assert experiment.run() == {"a": "PENDING"}
     assert experiment.fake.time_s < 5
 
 
 def test_running_and_waiting_jobs_can_be_cancelled(tmp_path: Path) -> None:
     jobs = [make_job(name) for name in names(3)]
-    experiment = Experiment(tmp_path, jobs, fates({"j0000": FOREVER}), cpus=1)
+    experiment = Experiment(tmp_path, jobs, behaviours({"j0000": FOREVER}), cpus=1)
     cancels = lambda: ask(tmp_path, ("cancel", "j0000"), ("cancel", "j0002"), ("cancel", "nobody"))  # noqa: E731
-    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, cancels)
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, cancels)
     assert experiment.run() == {"j0000": "CANCELLED", "j0001": "SUCCEEDED", "j0002": "CANCELLED"}
     assert experiment.order == ["j0000", "j0001"]
 
@@ -383,29 +383,31 @@ def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -
             experiment.supervisor.request_stop("SIGINT")
             ask(tmp_path, ("cancel", "j0000"))
 
-    experiment.told.each_turn = each_turn
+    experiment.reporter.each_turn = each_turn
     assert experiment.run() == {"j0000": "CANCELLED", "j0001": "PENDING"}
 
 
 def test_failed_and_cancelled_jobs_can_be_tried_again(tmp_path: Path) -> None:
     jobs = [make_job("bad"), make_job("long")]
     table = {"bad": [Behaviour(returncode=1), Behaviour()], "long": Behaviour(after_s=20.0)}
-    experiment = Experiment(tmp_path, jobs, fates(table))
+    experiment = Experiment(tmp_path, jobs, behaviours(table))
     retries = lambda: ask(tmp_path, ("retry", "bad"), ("retry", "long"))  # noqa: E731
-    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, retries)
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, retries)
     assert experiment.run() == {"bad": "SUCCEEDED", "long": "SUCCEEDED"}
     assert experiment.order == ["bad", "long", "bad"]
 
 
 def test_a_retry_asked_for_at_the_last_moment_is_heard(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad")], fates({"bad": [Behaviour(returncode=1), Behaviour()]}))
-    experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "bad")))
+    experiment = Experiment(tmp_path, [make_job("bad")], behaviours({"bad": [Behaviour(returncode=1), Behaviour()]}))
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "bad"))
+    )
     assert experiment.run() == {"bad": "SUCCEEDED"}
 
 
 def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], fates({"bad": Behaviour(returncode=1)}))
-    experiment.told.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None)))
+    experiment = Experiment(tmp_path, [make_job("bad"), make_job("b")], behaviours({"bad": Behaviour(returncode=1)}))
+    experiment.reporter.each_turn = once(lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("stop", None)))
     experiment.run()
     experiment.ledger.close()
     ask(tmp_path, ("retry", "bad"))
@@ -415,9 +417,9 @@ def test_a_stop_asked_for_as_all_ends_does_not_stop_the_next_supervisor(tmp_path
 
 def test_a_job_cancelled_and_retried_keeps_its_place_once(tmp_path: Path) -> None:
     jobs = [make_job(name) for name in names(3)]
-    experiment = Experiment(tmp_path, jobs, fates({"j0000": Behaviour(after_s=9.0)}), cpus=1)
+    experiment = Experiment(tmp_path, jobs, behaviours({"j0000": Behaviour(after_s=9.0)}), cpus=1)
     both = lambda: ask(tmp_path, ("cancel", "j0001"), ("retry", "j0001"), ("cancel", "j0001"), ("retry", "j0001"))  # noqa: E731
-    experiment.told.each_turn = once(lambda view: view.elapsed_s > 3, both)
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, both)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.order == ["j0000", "j0002", "j0001"]
 
@@ -439,8 +441,8 @@ def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: 
 def test_a_full_disk_after_a_stop_does_not_count_as_the_second_stop(tmp_path: Path) -> None:
     full = Behaviour(after_s=NEVER, leaves_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
     slow = Behaviour(after_s=NEVER, leaves_within_s=9.0)
-    experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], fates({"full": full, "slow": slow}))
-    experiment.told.each_turn = once(
+    experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], behaviours({"full": full, "slow": slow}))
+    experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 1, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     with pytest.raises(DiskFullError):
@@ -560,7 +562,7 @@ def test_an_error_in_the_loop_ends_all_workers_and_leaves_a_resumable_ledger(
             FakeExecutor.close(self)
             Failing.closed = True
 
-    fake = Failing(behave=fates({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
+    fake = Failing(behave=behaviours({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
     experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now)
     with pytest.raises(error):
         experiment.run()
@@ -578,8 +580,8 @@ def test_a_reporter_whose_terminal_is_closed_ends_nothing(tmp_path: Path) -> Non
     def gone(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    experiment.told.event = gone  # type: ignore[method-assign]
-    experiment.told.tick = gone  # type: ignore[method-assign]
+    experiment.reporter.event = gone  # type: ignore[method-assign]
+    experiment.reporter.tick = gone  # type: ignore[method-assign]
     assert set(experiment.run().values()) == {"SUCCEEDED"}
 
 
@@ -587,7 +589,7 @@ def test_a_summary_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "summary.json").mkdir()
     experiment = Experiment(tmp_path, [make_job("a")])
     assert experiment.run() == {"a": "SUCCEEDED"}
-    assert "summary.json" in experiment.told.messages()
+    assert "summary.json" in experiment.reporter.messages()
 
 
 def test_events_of_strangers_are_ignored(tmp_path: Path) -> None:
@@ -610,7 +612,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(time, "time", lambda: (-1) ** next(jumps) * 1e9 + 2e9)
     table = {"k": [Behaviour(returncode=-9), Behaviour()], "slow": Behaviour(after_s=50.0, progress_every_s=5.0)}
     jobs = [make_job("k", max_retries=1), make_job("slow", timeout_s=60.0, stall_timeout_s=20.0)]
-    experiment = Experiment(tmp_path, jobs, fates(table))
+    experiment = Experiment(tmp_path, jobs, behaviours(table))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
     assert experiment.fake.time_s == pytest.approx(50.0)
     assert rows(tmp_path)["slow"]["wall_s"] == pytest.approx(50.0)
@@ -622,7 +624,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: py
 def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=640, ep_rew_mean=2.5, env_steps_per_s=99.0, learner="sb3")
     table = {"a": Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress), "bad": Behaviour(returncode=1)}
-    experiment = Experiment(tmp_path, [make_job("a"), make_job("bad"), make_job("c")], fates(table))
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("bad"), make_job("c")], behaviours(table))
     experiment.run()
     written = (tmp_path / "summary.json").read_text()
     assert written == summary.to_json(experiment.ledger.summary())
@@ -634,7 +636,7 @@ def test_the_summary_is_the_ledger_at_the_end(tmp_path: Path) -> None:
 def test_progress_reaches_the_ledger_within_about_a_second(tmp_path: Path) -> None:
     progress = Progress(phase="training", env_steps=640)
     talker = Behaviour(after_s=10.0, progress_every_s=0.5, progress=progress)
-    experiment = Experiment(tmp_path, [make_job("a")], fates({"a": talker}))
+    experiment = Experiment(tmp_path, [make_job("a")], behaviours({"a": talker}))
     seen: list[int] = []
 
     def look() -> None:
@@ -642,7 +644,7 @@ def test_progress_reaches_the_ledger_within_about_a_second(tmp_path: Path) -> No
         seen.append(other.summary()[0]["env_steps"])
         other.abandon()
 
-    experiment.told.each_turn = once(lambda view: view.elapsed_s >= 2.0, look)
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s >= 2.0, look)
     experiment.run()
     assert seen == [640]
 
@@ -654,7 +656,9 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
         tmp_path, jobs, lambda launch: Behaviour(after_s=10.0, progress_every_s=1.0, progress=progress)
     )
     views: list[tuple[int, float, int]] = []
-    experiment.told.each_turn = lambda view: views.append((view.steps_to_go, view.env_steps_per_s, len(view.active)))
+    experiment.reporter.each_turn = lambda view: views.append(
+        (view.steps_to_go, view.env_steps_per_s, len(view.active))
+    )
     experiment.run()
     assert (3 * 1000 + 2 * 600, 20.0, 2) in views
     assert views[-1] == (0, 0.0, 0)
@@ -663,7 +667,7 @@ def test_the_view_adds_up(tmp_path: Path) -> None:
 def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Path) -> None:
     said = Progress(phase="training", env_steps=400, env_steps_per_s=10.0)
     killed = Behaviour(after_s=5.0, returncode=-9, progress_every_s=1.0, progress=said)
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], fates({"k": [killed, FOREVER]}))
+    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours({"k": [killed, FOREVER]}))
     waiting: list[tuple[int, list[str]]] = []
 
     def each_turn(view: View) -> None:
@@ -672,7 +676,7 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
         elif view.elapsed_s > 10:
             experiment.supervisor.request_stop("SIGINT")
 
-    experiment.told.each_turn = each_turn
+    experiment.reporter.each_turn = each_turn
     experiment.run()
     experiment.ledger.close()
     again = Experiment(tmp_path, [])
@@ -683,9 +687,9 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
 
 def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
     table = {"j0000": Behaviour(returncode=1)}
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], fates(table), cpus=1)
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], behaviours(table), cpus=1)
     seen: list[list[tuple[str, str]]] = []
-    experiment.told.each_turn = lambda view: seen.append(
+    experiment.reporter.each_turn = lambda view: seen.append(
         [(attempt.job.job_id, state.name) for attempt, state in view.ended]
     )
     experiment.run()
@@ -736,7 +740,7 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
     table: dict[str, Behaviour | list[Behaviour]] = {"long": Behaviour(after_s=1e5)}
     if kind == "held back":
         table |= {name: [Behaviour(returncode=-9), Behaviour()] for name in many}
-    experiment = Experiment(root, jobs, fates(table), cpus=4, gpus=1)
+    experiment = Experiment(root, jobs, behaviours(table), cpus=4, gpus=1)
     profile = cProfile.Profile()
 
     def each_turn(view: View) -> None:
@@ -748,7 +752,7 @@ def calls_for_100_ends(root: Path, count: int, kind: str) -> int:
             profile.enable()
 
     experiment.supervisor._recorder._next_summary = 1e9  # its cost is bounded by a share of time instead
-    experiment.told.each_turn = each_turn
+    experiment.reporter.each_turn = each_turn
     experiment.run()
     profile.disable()
     return sum(entry.callcount for entry in profile.getstats())
