@@ -15,6 +15,7 @@ from executor_helpers import await_files, await_gone
 from supervisor_helpers import (
     Experiment,
     RecordingReporter,
+    behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
