@@ -127,7 +127,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_cells_are_recorded_with_their_figures(measured: Path) -> None:
+def test_measurements_are_recorded_with_their_figures(measured: Path) -> None:
     found = records(measured / "bench")
     assert {key(one) for one in found} == {("threads", level, 0) for level in (1, 2)}
     for one in found:
@@ -277,7 +277,7 @@ def measure(arm: str, level: int, todo: workload.Work, setup: runner.Setup, **ch
 
 
 @pytest.mark.parametrize("arm", ["pinned", "threads", "pool-fork-pinned", "pool-spawn-pinned"])
-def test_a_thread_budget_and_affinity_are_what_the_arm_says(
+def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
     arm: str, staged: workload.Work, setup: runner.Setup
 ) -> None:
     level = min(2, setup.machine.capacity)
@@ -325,7 +325,7 @@ def test_a_window_that_the_time_limit_ends_is_told(
     assert f"for {record['window_s']:.1f} s only, until the time limit of 120 s" in record["message"]
 
 
-def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, setup: runner.Setup) -> None:
+def test_a_measurement_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work, setup: runner.Setup) -> None:
     record = measure("threads", 1, staged, setup, seconds=600.0, limit_s=0.0)
     assert record["status"] == "cut"
     assert record["throughput"] > 0
@@ -342,7 +342,7 @@ def test_a_cell_that_takes_too_long_is_recorded_as_a_bound(staged: workload.Work
         ("pool-spawn-pinned", "vanish", "its process was killed"),
     ],
 )
-def test_a_training_that_fails_makes_a_failed_cell_with_its_reason(
+def test_a_training_that_fails_makes_a_failed_measurement_with_its_reason(
     arm: str, deed: str, words: str, tmp_path: Path, setup: runner.Setup
 ) -> None:
     experiment = load(write_experiment(tmp_path, commands.odd("odd", deed)))
@@ -444,7 +444,7 @@ def test_levels_beyond_the_machine_are_said() -> None:
     assert "may not fit" in benchmark.notes(cores(4), [10**6], [], 1, ["default"])[-1]
 
 
-def test_each_repeat_holds_every_cell_once_in_an_order_that_the_seed_decides() -> None:
+def test_each_repeat_holds_every_measurement_once_in_an_order_that_the_seed_decides() -> None:
     wanted = {(arm, level) for arm in ("pinned", "default") for level in (1, 2, 4)}
     cells = plan.order(("pinned", "default"), (1, 2, 4), 3, seed=1)
     for repeat in range(3):
@@ -502,7 +502,7 @@ def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any
     return {**cell, "status": status, "throughput": 5.0, "message": "m", "disturbance": disturbance}
 
 
-def test_a_disturbed_cell_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
+def test_a_disturbed_measurement_is_marked_and_taken_again_a_bounded_number_of_times(tmp_path: Path) -> None:
     cells, cell = MeasurementLog(tmp_path / "cells.jsonl"), Measurement(baseline="pinned", level=1, repeat=0)
     marked = with_disturbance(record("ok", "a hog"), again=True)
     assert (marked["status"], marked["throughput"], marked["message"]) == ("disturbed", 5.0, "a hog")

@@ -75,7 +75,7 @@ def test_every_way_is_measured_once_and_the_end_says_which_is_better(tmp_path: P
     assert commands.give("report", "bench", cwd=tmp_path).returncode == 0
 
 
-def test_the_other_arms_train_with_one_rank(tmp_path: Path) -> None:
+def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
     done = commands.give("bench", jobs, *QUICK, "--levels", "1", "--arms", "threads", "--no-strong", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -197,7 +197,7 @@ def test_an_environment_by_itself_does_what_it_does_in_the_batch(tmp_path: Path)
 
 def measured(way: str, number: int, throughput: float, *, repeats: int = 5, **more: Any) -> list[dict[str, Any]]:
     """MeasurementLog of which all processes together do so many env_steps/s."""
-    made = bench.cells(way, number, repeats, **more)
+    made = bench.measurements(way, number, repeats, **more)
     return [{**one, "throughput": throughput * (1 + 0.001 * one["repeat"])} for one in made]
 
 

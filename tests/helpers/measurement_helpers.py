@@ -1,4 +1,4 @@
-"""Benchmarks that nobody measured: a plan and cells with figures of our choice."""
+"""Benchmarks that were never run: a plan and records of measurements with chosen figures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def plan(**changed: Any) -> dict[str, Any]:
     }
 
 
-def cell(
-    arm: str,
+def measurement(
+    baseline: str,
     level: int,
     repeat: int,
     *,
@@ -50,7 +50,7 @@ def cell(
     **more: Any,
 ) -> dict[str, Any]:
     """A line of ``cells.jsonl``; seconds are per 1,000 env_steps of a process. ``cpu`` None: as much as wall time."""
-    rng = random.Random(f"{arm} {level} {repeat}")
+    rng = random.Random(f"{baseline} {level} {repeat}")
     factor = 1 + rng.gauss(0, noise)
     wall = sum(phases.values()) * factor
     steps = window_s / wall * 1000
@@ -74,7 +74,7 @@ def cell(
         "cpus": [0],
     }
     return {
-        "arm": arm,
+        "arm": baseline,
         "level": level,
         "repeat": repeat,
         "status": status,
@@ -88,8 +88,8 @@ def cell(
     }
 
 
-def cells(arm: str, level: int, repeats: int = 5, **figures: Any) -> list[dict[str, Any]]:
-    return [cell(arm, level, repeat, **figures) for repeat in range(repeats)]
+def measurements(baseline: str, level: int, repeats: int = 5, **figures: Any) -> list[dict[str, Any]]:
+    return [measurement(baseline, level, repeat, **figures) for repeat in range(repeats)]
 
 
 def slower(factor: float, *phases: str, by: Mapping[str, float] = ALONE) -> dict[str, float]:
@@ -97,12 +97,12 @@ def slower(factor: float, *phases: str, by: Mapping[str, float] = ALONE) -> dict
     return {name: value * (factor if name in phases else 1) for name, value in by.items()}
 
 
-def collapsed(level: int = 2, arm: str = "default", **figures: Any) -> list[dict[str, Any]]:
-    """What default threads do: backward and optimiser take 60 times as long, and threads wait for each other's CPU."""
+def collapsed(level: int = 2, baseline: str = "default", **figures: Any) -> list[dict[str, Any]]:
+    """The effect of default threads: backward and optimiser take 60 times as long, and threads wait for a CPU."""
     phases = slower(60, "backward", "optimizer")
     wall = sum(phases.values())
     given = {"phases": phases, "cpu": wall * 1.0, "run_delay": wall * 2.1, "n_threads": 6, **figures}
-    return cells(arm, level, **given)
+    return measurements(baseline, level, **given)
 
 
 def write(run_dir: Path, records: Iterable[Mapping[str, Any]], tail: str = "", **changed: Any) -> Path:

@@ -11,7 +11,7 @@ import command_helpers as commands
 import measurement_helpers as bench
 import pytest
 from command_helpers import Experiment
-from measurement_helpers import cells, collapsed, slower
+from measurement_helpers import collapsed, measurements, slower
 
 from orchestrator.analysis.compare import Comparison, Pair, compare
 from orchestrator.core.errors import UsageError
@@ -21,9 +21,17 @@ from orchestrator.core.errors import UsageError
 def machines(tmp_path: Path) -> tuple[Path, Path]:
     """The same benchmark on two machines; the second is twice as fast, and does not collapse."""
     twice = {name: seconds / 2 for name, seconds in bench.ALONE.items()}
-    first = [*cells("pinned", 1), *cells("pinned", 2), *cells("default", 1), *collapsed(2, status="cut")]
+    first = [
+        *measurements("pinned", 1),
+        *measurements("pinned", 2),
+        *measurements("default", 1),
+        *collapsed(2, status="cut"),
+    ]
     second = [
-        record for arm in ("pinned", "default") for level in (1, 2, 4) for record in cells(arm, level, phases=twice)
+        record
+        for arm in ("pinned", "default")
+        for level in (1, 2, 4)
+        for record in measurements(arm, level, phases=twice)
     ]
     bench.write(tmp_path / "old", first)
     bench.write(tmp_path / "new", second, versions={"torch": "2.14.0"}, machine={"cpu_model": "Other", "capacity": 2})
@@ -36,7 +44,7 @@ def pair(found: Comparison, what: str, figure: str) -> Pair:
 
 
 class TestBenchmarks:
-    def test_every_common_arm_and_level_has_its_ratio_with_an_interval(self, machines: tuple[Path, Path]) -> None:
+    def test_every_common_baseline_and_level_has_its_ratio_with_an_interval(self, machines: tuple[Path, Path]) -> None:
         one = pair(compare(*machines), "pinned × 2", "throughput")
         assert one.ratio is not None
         assert one.ratio.median == pytest.approx(2, rel=0.02)
@@ -70,10 +78,10 @@ class TestBenchmarks:
     def test_another_learner_is_told(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
         measured = [
             {**record, "processes": [{**one, "learner": "fast"} for one in record["processes"]]}
-            for record in cells("pinned", 1)
+            for record in measurements("pinned", 1)
         ]
         bench.write(tmp_path / "fast", measured, learner="auto")
-        bench.write(tmp_path / "before", cells("pinned", 1), learner="sb3")
+        bench.write(tmp_path / "before", measurements("pinned", 1), learner="sb3")
         assert ("learner", "sb3", "fast") in compare(tmp_path / "before", tmp_path / "fast").differences
 
     def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
@@ -151,8 +159,8 @@ class TestWhatCannotBeCompared:
         assert f"{finished_once.run_dir} is an experiment" in done.stderr
 
     def test_nothing_in_common(self, tmp_path: Path) -> None:
-        bench.write(tmp_path / "a", cells("pinned", 1))
-        bench.write(tmp_path / "b", cells("default", 1, phases=slower(2, "env")))
+        bench.write(tmp_path / "a", measurements("pinned", 1))
+        bench.write(tmp_path / "b", measurements("default", 1, phases=slower(2, "env")))
         with pytest.raises(UsageError, match=r"pinned × 1, .* default × 1"):
             compare(tmp_path / "a", tmp_path / "b")
 

@@ -346,7 +346,7 @@ def test_what_is_not_measured_has_no_interval_and_a_warning_is_said_once(bench_r
     assert "Metrics of one process" in text
 
 
-def test_cells_that_are_not_counted_are_told_and_arms_keep_their_order(tmp_path: Path) -> None:
+def test_measurements_that_are_not_counted_are_told_and_baselines_keep_their_order(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     path = root / "bench/cells.jsonl"
     cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
@@ -375,7 +375,7 @@ def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     assert facts["arms"]["pinned"]["levels"]["1"]["throughput"]["low"] is None
 
 
-def test_benchmark_without_a_finished_cell_is_refused(tmp_path: Path) -> None:
+def test_benchmark_without_a_finished_measurement_is_refused(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     for name in ("cells.jsonl", "strong.json", "tune.json"):
         (root / "bench" / name).unlink()

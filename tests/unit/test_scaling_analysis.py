@@ -1,4 +1,4 @@
-"""From the cells of a benchmark to the numbers of its report."""
+"""From the measurements of a benchmark to the numbers of its report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import measurement_helpers as bench
 import pytest
-from measurement_helpers import cell, cells, collapsed, slower
+from measurement_helpers import collapsed, measurement, measurements, slower
 
 from orchestrator.bench.scaling_analysis import analyse
 from orchestrator.core.errors import UsageError
@@ -16,7 +16,7 @@ WALL = sum(bench.ALONE.values())
 
 
 def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
-    found = analyse(bench.write(tmp_path, cells("pinned", 1) + cells("pinned", 2)))
+    found = analyse(bench.write(tmp_path, measurements("pinned", 1) + measurements("pinned", 2)))
     level = found["arms"]["pinned"]["levels"]["2"]
     for figure in (
         "throughput",
@@ -41,7 +41,7 @@ def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
 
 
 def test_the_learners_that_were_measured_are_named(tmp_path: Path) -> None:
-    records = cells("pinned", 1)
+    records = measurements("pinned", 1)
     bench.write(tmp_path / "old", records)
     found = analyse(tmp_path / "old")
     assert found["learners"] == []
@@ -55,24 +55,26 @@ def test_the_learners_that_were_measured_are_named(tmp_path: Path) -> None:
 
 
 def test_efficiency_is_measured_by_the_cores_there_are(tmp_path: Path) -> None:
-    shared = cells("pinned", 4, phases=slower(2, *bench.ALONE))
-    level = analyse(bench.write(tmp_path, cells("pinned", 1) + shared))["arms"]["pinned"]["levels"]["4"]
+    shared = measurements("pinned", 4, phases=slower(2, *bench.ALONE))
+    level = analyse(bench.write(tmp_path, measurements("pinned", 1) + shared))["arms"]["pinned"]["levels"]["4"]
     assert level["ideal"] == 2
     assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
     assert level["efficiency"]["median"] == pytest.approx(1, rel=0.01)
 
 
-def test_arms_are_compared_with_one_pinned_process_as_well(tmp_path: Path) -> None:
-    slow = [cells("default", level, phases=slower(2, *bench.ALONE)) for level in (1, 2)]
-    found = analyse(bench.write(tmp_path, [*cells("pinned", 1), *slow[0], *slow[1]]))
+def test_baselines_are_compared_with_one_pinned_process_as_well(tmp_path: Path) -> None:
+    slow = [measurements("default", level, phases=slower(2, *bench.ALONE)) for level in (1, 2)]
+    found = analyse(bench.write(tmp_path, [*measurements("pinned", 1), *slow[0], *slow[1]]))
     level = found["arms"]["default"]["levels"]["2"]
     assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
     assert level["speedup_absolute"]["median"] == pytest.approx(1, rel=0.01)
     assert level["efficiency_absolute"]["median"] == pytest.approx(0.5, rel=0.01)
 
 
-def test_a_cell_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) -> None:
-    found = analyse(bench.write(tmp_path, cells("default", 1) + collapsed(2)[:3] + collapsed(2, status="cut")[3:]))
+def test_a_measurement_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) -> None:
+    found = analyse(
+        bench.write(tmp_path, measurements("default", 1) + collapsed(2)[:3] + collapsed(2, status="cut")[3:])
+    )
     level = found["arms"]["default"]["levels"]["2"]
     assert level["at_most"] is True
     assert level["throughput"]["low"] is level["speedup"]["low"] is level["efficiency"]["low"] is None
@@ -81,10 +83,12 @@ def test_a_cell_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) -> None:
     assert "nothing to fit" in found["usl"]["default"]["warning"]
 
 
-def test_disturbed_cells_count_only_where_there_are_no_others(tmp_path: Path) -> None:
-    wild = cell("pinned", 1, 0, phases=slower(9, *bench.ALONE), status="disturbed", message="others used 2 cores")
-    alone = cells("pinned", 2, repeats=2, status="disturbed")
-    levels = analyse(bench.write(tmp_path, [wild, *cells("pinned", 1), *alone]))["arms"]["pinned"]["levels"]
+def test_disturbed_measurements_count_only_where_there_are_no_others(tmp_path: Path) -> None:
+    wild = measurement(
+        "pinned", 1, 0, phases=slower(9, *bench.ALONE), status="disturbed", message="others used 2 cores"
+    )
+    alone = measurements("pinned", 2, repeats=2, status="disturbed")
+    levels = analyse(bench.write(tmp_path, [wild, *measurements("pinned", 1), *alone]))["arms"]["pinned"]["levels"]
     assert levels["1"]["throughput"]["high"] < 1.1 * 1000 / WALL
     assert levels["1"]["throughput"]["low"] > 0.9 * 1000 / WALL
     assert levels["1"]["cells"] == {"ok": 5, "cut": 0, "failed": 0, "disturbed": 1}
@@ -93,38 +97,38 @@ def test_disturbed_cells_count_only_where_there_are_no_others(tmp_path: Path) ->
     assert levels["2"]["throughput"]["n"] == 2
 
 
-def test_a_cell_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(tmp_path: Path) -> None:
-    waiting = [{**one, "throughput": None} for one in cells("pinned", 2, status="disturbed", message="a hog")]
-    found = analyse(bench.write(tmp_path, cells("pinned", 1) + waiting))
+def test_a_measurement_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(tmp_path: Path) -> None:
+    waiting = [{**one, "throughput": None} for one in measurements("pinned", 2, status="disturbed", message="a hog")]
+    found = analyse(bench.write(tmp_path, measurements("pinned", 1) + waiting))
     assert list(found["arms"]["pinned"]["levels"]) == ["1"]
     assert found["arms"]["pinned"]["failed"] == {"2": ["a hog"]}
     assert (found["cells"]["disturbed"], found["cells"]["unreadable"]) == (5, 0)
 
 
-def test_a_cell_taken_again_replaces_the_first(tmp_path: Path) -> None:
-    first = cell("pinned", 1, 0, phases=slower(9, *bench.ALONE))
-    level = analyse(bench.write(tmp_path, [first, *cells("pinned", 1)]))["arms"]["pinned"]["levels"]["1"]
+def test_a_measurement_taken_again_replaces_the_first(tmp_path: Path) -> None:
+    first = measurement("pinned", 1, 0, phases=slower(9, *bench.ALONE))
+    level = analyse(bench.write(tmp_path, [first, *measurements("pinned", 1)]))["arms"]["pinned"]["levels"]["1"]
     assert level["throughput"]["n"] == 5
     assert level["throughput"]["low"] > 0.9 * 1000 / WALL
 
 
-def test_an_arm_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
-    failed = cells("default", 2, status="failed", message="hopper: killed")
-    found = analyse(bench.write(tmp_path, [*cells("pinned", 1), *failed]))
+def test_a_baseline_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
+    failed = measurements("default", 2, status="failed", message="hopper: killed")
+    found = analyse(bench.write(tmp_path, [*measurements("pinned", 1), *failed]))
     assert found["arms"]["default"] == {"about": None, "levels": {}, "failed": {"2": ["hopper: killed"]}}
     assert found["cells"]["failed"] == 5
 
 
 def test_a_torn_last_line_is_left_out_and_others_are_counted(tmp_path: Path) -> None:
-    torn = json.dumps(cell("pinned", 2, 0))[:200]
-    found = analyse(bench.write(tmp_path, cells("pinned", 1), tail=torn))
+    torn = json.dumps(measurement("pinned", 2, 0))[:200]
+    found = analyse(bench.write(tmp_path, measurements("pinned", 1), tail=torn))
     assert (list(found["arms"]["pinned"]["levels"]), found["cells"]["unreadable"]) == (["1"], 0)
-    found = analyse(bench.write(tmp_path, cells("pinned", 1), tail=f'{torn}\n[1, 2]\n{{"arm": "pinned"}}\n'))
+    found = analyse(bench.write(tmp_path, measurements("pinned", 1), tail=f'{torn}\n[1, 2]\n{{"arm": "pinned"}}\n'))
     assert found["cells"]["unreadable"] == 3
 
 
 def test_what_the_system_does_not_tell_is_none(tmp_path: Path) -> None:
-    silent = cells("pinned", 1, run_delay=None, throttled=None, first_step_s=None, others_cores=None)
+    silent = measurements("pinned", 1, run_delay=None, throttled=None, first_step_s=None, others_cores=None)
     for one in silent:
         one["processes"] = [{**process, "updates": None} for process in one["processes"]]
     level = analyse(bench.write(tmp_path, silent))["arms"]["pinned"]["levels"]["1"]
@@ -135,12 +139,14 @@ def test_what_the_system_does_not_tell_is_none(tmp_path: Path) -> None:
 
 
 def test_throttling_of_the_group_is_shared_among_its_processes(tmp_path: Path) -> None:
-    level = analyse(bench.write(tmp_path, cells("pinned", 2, throttled=0.1)))["arms"]["pinned"]["levels"]["2"]
+    level = analyse(bench.write(tmp_path, measurements("pinned", 2, throttled=0.1)))["arms"]["pinned"]["levels"]["2"]
     assert level["witnesses"]["throttled_s"]["median"] == pytest.approx(0.1, rel=0.02)
 
 
 def test_a_single_repeat_pretends_no_interval(tmp_path: Path) -> None:
-    levels = analyse(bench.write(tmp_path, cells("pinned", 1, 1) + cells("pinned", 2, 1)))["arms"]["pinned"]["levels"]
+    levels = analyse(bench.write(tmp_path, measurements("pinned", 1, 1) + measurements("pinned", 2, 1)))["arms"][
+        "pinned"
+    ]["levels"]
     assert (levels["2"]["speedup"]["low"], levels["2"]["speedup"]["high"]) == (None, None)
 
 
