@@ -13,6 +13,8 @@ from orchestrator.worker.runtime.exit_record import Diverged
 if TYPE_CHECKING:
     import mujoco
 
+    from orchestrator.worker.tasks.actions import Floats
+
 
 class PhysicsDiverged(OrchestratorError, Diverged):
     """A simulated state is not finite; a retry would diverge again. The message names robot, time and joint."""
@@ -45,3 +47,14 @@ def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> s
     else:
         joint = int(model.dof_jntid[index])
     return f"{quantity} of joint {joint_name(model, joint)}"
+
+
+def describe_state(model: mujoco.MjModel, qpos: Floats, qvel: Floats) -> str:
+    """The first velocity ``(nv,)`` or position ``(nq,)`` that is not finite."""
+    import mujoco
+    import numpy as np
+
+    for values, kind in ((qvel, mujoco.mjtWarning.mjWARN_BADQVEL), (qpos, mujoco.mjtWarning.mjWARN_BADQPOS)):
+        if not np.isfinite(values).all():
+            return describe(model, kind, int((~np.isfinite(values)).argmax()))
+    return "the state"

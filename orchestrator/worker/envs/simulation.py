@@ -294,19 +294,9 @@ class Simulation:
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
         else:
-            what = self._first_bad(env)
+            what = divergence.describe_state(self.model, self._states.qpos[env], self._states.qvel[env])
         return (
             f"{self.robot}: environment {env} at simulation time {start:.3f}–{start + self.control_period_s:.3f} s of "
             f"its episode: physics diverged, {what} is not finite or out of bounds; a smaller timestep, weaker "
             "actuators or more damping or armature usually help"
         )
-
-    def _first_bad(self, env: int) -> str:
-        for values, kind in (
-            (self._states.qvel[env], mujoco.mjtWarning.mjWARN_BADQVEL),
-            (self._states.qpos[env], mujoco.mjtWarning.mjWARN_BADQPOS),
-        ):
-            bad = ~np.isfinite(values)
-            if bad.any():
-                return divergence.describe(self.model, kind, int(bad.argmax()))
-        return "the state"
