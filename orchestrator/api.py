@@ -101,7 +101,7 @@ def run(
         ray_address=ray_address,
         storage=storage,
     )
-    finished = _finish(experiment, options, show=show, given=path.read_bytes())
+    finished = _finish(experiment, options, show=show, job_file=path.read_bytes())
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
     rows = sorted(finished.rows, key=lambda row: order[row["job_id"]])
     return ExperimentResult(
@@ -163,7 +163,7 @@ def train(
             storage=storage,
             refuse_invalid=False,
         )
-        finished = _finish(experiment, options, show=show, given=None)
+        finished = _finish(experiment, options, show=show, job_file=None)
         rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
     return [
         rows.get((_name(index, file), seed)) or _unusable(file, seed, unusable[index])
@@ -200,10 +200,10 @@ def _escaped(file: Path) -> str:
 
 
 def _finish(
-    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, given: bytes | None
+    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, job_file: bytes | None
 ) -> session.RunResult:
     reporter = LineReporter() if show else SilentReporter()
-    finished = session.run(experiment, options, reporter, given=given)
+    finished = session.run(experiment, options, reporter, job_file=job_file)
     if finished.signalled and finished.interrupted:
         raise KeyboardInterrupt
     return finished

@@ -126,7 +126,7 @@ def _run(
     from orchestrator.terminal import live_table, output, status_view
 
     with live_table.reporter(as_json=as_json) as reporter:
-        finished = session.run(experiment, options, reporter, given=job_file, warm=warm)
+        finished = session.run(experiment, options, reporter, job_file=job_file, warm=warm)
     try:
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())

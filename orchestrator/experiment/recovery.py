@@ -129,7 +129,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
         kill_leftover(attempt.pid, attempt.pid_start)
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks)
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
-        outcome = retry_policy.judge(record.code, record, asked=None, oom_killed=False, rank=rank)
+        outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
     else:
         outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
     ended_at = _last_write(directory, attempt.number)

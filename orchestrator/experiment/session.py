@@ -44,12 +44,12 @@ def run(
     options: RunOptions,
     reporter: Reporter,
     *,
-    given: bytes | None = None,
+    job_file: bytes | None = None,
     warm: preflight.Child | None = None,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.
 
-    :param given: text of the job file, kept in the run directory.
+    :param job_file: its text, kept in the run directory.
     :param warm: an examining process started earlier (:func:`orchestrator.experiment.preflight.warm_up`).
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError: everything has stopped, resumable.
@@ -70,8 +70,8 @@ def run(
             ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
         position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
         rows = reconcile(run_plan.jobs, run_plan.verdicts, position, options.on_change, paths, ledger, reporter)
-        if given is not None:
-            write_whole(paths.experiment, given)
+        if job_file is not None:
+            write_whole(paths.experiment, job_file)
         if aside is not None:
             reporter.event("fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside))
         for choice in run_plan.choices:

@@ -51,7 +51,7 @@ def judge(
     returncode: int | None,
     record: ExitRecord | None,
     *,
-    asked: AttemptOutcome | None,
+    end_reason: AttemptOutcome | None,
     oom_killed: bool,
     silent: bool = False,
     rank: int | None = None,
@@ -61,7 +61,7 @@ def judge(
 
     :param returncode: as in :mod:`subprocess`; None where it is not known (node lost).
     :param record: the worker's ``exit.json``; None where it left none.
-    :param asked: why the supervisor asked it to end; None where it did not.
+    :param end_reason: why the supervisor asked it to end; None where it did not.
     :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
     :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
     :param lost: why the exit code is not known, where that is known; another attempt may succeed, whatever the record.
@@ -72,10 +72,10 @@ def judge(
         return AttemptOutcome(cause=None)
     reason = record.message if record is not None else ""
     who, whose = ("", "") if rank is None else (f"rank {rank} ", f"rank {rank}: ")
-    if returncode == ExitCode.DISK_FULL and (asked is None or asked.cause is Cause.INTERRUPTED):
+    if returncode == ExitCode.DISK_FULL and (end_reason is None or end_reason.cause is Cause.INTERRUPTED):
         return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
-    if asked is not None:
-        return asked
+    if end_reason is not None:
+        return end_reason
     if returncode is None:
         return AttemptOutcome(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
     if returncode == ExitCode.DIVERGED:

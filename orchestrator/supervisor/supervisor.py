@@ -188,7 +188,7 @@ class Supervisor:
         outcome = retry_policy.judge(
             exited.returncode,
             record,
-            asked=attempt.end_reason,
+            end_reason=attempt.end_reason,
             oom_killed=exited.oom_killed,
             silent=record is None and self.exit_record_expected,
             rank=exited.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -19,7 +20,9 @@ import mujoco
 import pytest
 from command_helpers import bow_to_permissions
 
+from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import examine, requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.bundle import collect
@@ -529,3 +532,21 @@ def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> 
     with_robot = ExaminationRequest(env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged"))
     answer = check(with_robot)
     assert (answer.problem, answer.xml) == (None, "hopper.xml")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_known_by_its_number_whatever_the_text(error: int, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(error, "kein Platz")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.worker.robots.bundle.Bundle.write", full)
+        answer = check_robot(HOPPER)
+    assert answer.errno == error
+    (job,) = from_mapping(
+        {"name": "x", "jobs": [{"name": "h", "xml": str(HOPPER), "task": "forward"}]}, source="x.toml", base=tmp_path
+    ).jobs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "ask", lambda *_, **__: [answer])
+        with pytest.raises(DiskFullError, match="no space left"):
+            examine([job], staging=tmp_path, at_once=1)

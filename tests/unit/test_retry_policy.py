@@ -23,7 +23,7 @@ def record(code: int, message: str = "") -> ExitRecord:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "record_left", "asked", "oom_killed", "cause", "message"),
+    ("returncode", "record_left", "end_reason", "oom_killed", "cause", "message"),
     [
         (0, None, None, False, None, ""),
         (0, record(0), STOP, False, None, ""),  # it was done before it heard of the stop
@@ -60,12 +60,12 @@ def record(code: int, message: str = "") -> ExitRecord:
 def test_what_an_exit_means(
     returncode: int | None,
     record_left: ExitRecord | None,
-    asked: AttemptOutcome | None,
+    end_reason: AttemptOutcome | None,
     oom_killed: bool,
     cause: Cause | None,
     message: str,
 ) -> None:
-    assert retry_policy.judge(returncode, record_left, asked=asked, oom_killed=oom_killed) == AttemptOutcome(
+    assert retry_policy.judge(returncode, record_left, end_reason=end_reason, oom_killed=oom_killed) == AttemptOutcome(
         cause=cause, message=message
     )
 
@@ -88,7 +88,7 @@ def test_what_an_exit_means(
 def test_of_several_ranks_the_one_that_ended_is_named(
     rank: int, returncode: int, record_left: ExitRecord | None, message: str
 ) -> None:
-    assert retry_policy.judge(returncode, record_left, asked=None, oom_killed=False, rank=rank).message == message
+    assert retry_policy.judge(returncode, record_left, end_reason=None, oom_killed=False, rank=rank).message == message
 
 
 @pytest.mark.parametrize(
