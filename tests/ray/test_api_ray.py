@@ -1,4 +1,4 @@
-"""The functions with an executor named: the command's options, under its names and with its messages."""
+"""The API with ``executor``: the options of the command, with the same names and messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(json.dumps({
 
 
 @pytest.mark.ray
-def test_both_take_a_cluster_one_after_the_other_and_leave_the_program_as_it_was(
+def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
     write_experiment(tmp_path, odd("a", "nothing", seeds=[0, 1]))
@@ -68,7 +68,7 @@ def test_both_take_a_cluster_one_after_the_other_and_leave_the_program_as_it_was
         ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is no address: expected HOST:PORT"),
     ],
 )
-def test_what_is_wrong_is_said_as_by_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_errors_are_those_of_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
     if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     jobs = write_experiment(tmp_path, odd("a", "nothing"))

@@ -49,7 +49,7 @@ ANY_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[tuple[Machine, Machine, str]]:
-    """A head and a node, both on loopback, and where the head is."""
+    """A head and a node, both on loopback, and the address of the head."""
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
         said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
@@ -77,7 +77,7 @@ def listening(machine: Machine) -> set[str]:
     return found
 
 
-def test_the_token_is_its_owners_alone(both: tuple[Machine, Machine, str]) -> None:
+def test_only_its_owner_can_read_the_token(both: tuple[Machine, Machine, str]) -> None:
     head, _, _ = both
     assert stat.S_IMODE(head.token.stat().st_mode) == 0o600
     assert len(head.token.read_text()) == 64
@@ -90,7 +90,7 @@ def test_others_cannot_enter_rays_directory(both: tuple[Machine, Machine, str]) 
         assert list(ours.glob("ray-*/session_*/sockets"))
 
 
-def test_on_loopback_nothing_listens_elsewhere(both: tuple[Machine, Machine, str]) -> None:
+def test_on_loopback_nothing_listens_on_other_interfaces(both: tuple[Machine, Machine, str]) -> None:
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     for machine in both[:2]:
         found = listening(machine)
@@ -113,14 +113,14 @@ def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine,
     assert all(row["versions"]["torch"] for row in facts["nodes"])
 
 
-def test_a_second_one_says_what_runs_already(both: tuple[Machine, Machine, str]) -> None:
+def test_a_second_node_is_refused_naming_the_first(both: tuple[Machine, Machine, str]) -> None:
     head, node, address = both
     assert f"this machine runs the head at {address} already (127.0.0.1, since " in head.refused("up")
     assert f"this machine runs the head at {address} already" in head.refused("join", address)
     assert f"this machine runs a node of the cluster at {address} already" in node.refused("join", address)
 
 
-def test_only_who_has_the_token_is_answered(both: tuple[Machine, Machine, str]) -> None:
+def test_only_callers_with_the_token_are_answered(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     host, _, port = address.partition(":")
     assert grpc_probe.call(host, int(port), ANY_METHOD) == grpc_probe.UNAUTHENTICATED
@@ -128,7 +128,7 @@ def test_only_who_has_the_token_is_answered(both: tuple[Machine, Machine, str]) 
         assert grpc_probe.call(host, int(port), ANY_METHOD, ("authorization", f"Bearer {token}")) == status
 
 
-def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str]) -> None:
+def test_joining_requires_the_token(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,):
         assert f"{other.token}: there is no token. Copy the file" in other.refused("join", address)
@@ -142,7 +142,7 @@ def test_who_has_not_the_token_does_not_join(both: tuple[Machine, Machine, str])
 
 
 def run_refused(machine: Machine, address: str, **added: str) -> str:
-    """What a run over the cluster at ``address`` says that cannot be."""
+    """The error message of a run that cannot use the cluster at ``address``."""
     jobs, over = str(REPOSITORY / "jobs/smoke.toml"), ("--executor", "ray", "--ray-address", address)
     done = machine.run([sys.executable, "-m", "orchestrator", "run", jobs, *over], **added)
     assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
@@ -151,7 +151,7 @@ def run_refused(machine: Machine, address: str, **added: str) -> str:
     return done.stderr
 
 
-def test_a_run_is_answered_as_a_join_is(both: tuple[Machine, Machine, str]) -> None:
+def test_a_run_is_refused_like_a_join(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     with helpers.machines(()) as (other,), socket.create_server(("127.0.0.1", 0)) as nothing:
         assert f"{address}: this cluster requires a token" in run_refused(other, address)
@@ -164,9 +164,7 @@ def test_a_run_is_answered_as_a_join_is(both: tuple[Machine, Machine, str]) -> N
 
 
 @pytest.mark.parametrize("before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"])
-def test_who_has_used_ray_otherwise_in_the_same_program_is_told(
-    both: tuple[Machine, Machine, str], before: str
-) -> None:
+def test_a_program_that_has_used_ray_otherwise_is_refused(both: tuple[Machine, Machine, str], before: str) -> None:
     head, _, address = both
     program = f"{before}\nimport orchestrator\n"
     program += f"orchestrator.run({str(REPOSITORY / 'jobs/smoke.toml')!r}, executor='ray', ray_address={address!r})"
@@ -175,7 +173,7 @@ def test_who_has_used_ray_otherwise_in_the_same_program_is_told(
     assert expected in done.stderr.splitlines()[-1]
 
 
-def test_a_node_that_ends_at_once_leaves_its_last_words() -> None:
+def test_a_node_that_ends_immediately_shows_its_logs() -> None:
     with helpers.machines(()) as (machine,):
         done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
         said, *words = done.stdout.splitlines()
@@ -212,7 +210,7 @@ def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> Non
 
 
 @pytest.mark.slow
-def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) -> None:
+def test_down_ends_only_its_own_node(both: tuple[Machine, Machine, str]) -> None:
     head, _, address = both
     bystander = subprocess.Popen(["sleep", "1000"])
     try:
@@ -235,7 +233,7 @@ def test_down_ends_its_own_and_nothing_else(both: tuple[Machine, Machine, str]) 
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_broken_node_is_ended() -> None:
+def test_down_ends_what_is_left_of_a_broken_node() -> None:
     with helpers.machines(()) as (machine,):
         machine.done("up", "--address", "127.0.0.1", "--port", str(free_port()))
         assert machine.record is not None
@@ -249,7 +247,7 @@ def test_what_is_left_of_a_broken_node_is_ended() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_token_only_if_that_is_said() -> None:
+def test_a_cluster_without_token_needs_the_option_insecure() -> None:
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
         said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")

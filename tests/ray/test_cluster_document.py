@@ -1,4 +1,4 @@
-"""Every command of ``docs/cluster.md``, in its order, on machines that have the names and addresses it speaks of."""
+"""Every command of ``docs/cluster.md``, in order, on simulated machines with the names and addresses used there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from network_helpers import network
 DOCUMENT = REPOSITORY / "docs/cluster.md"
 MACHINES = {"head": "10.0.0.1", "node1": "10.0.0.2", "node2": "10.0.0.3"}
 SCP = """#!/bin/sh
-# Stands in for scp HOST:PATH TARGET, as nobody serves ssh here. PATH is below the home there; modes are as with scp.
+# Simulates scp HOST:PATH TARGET without ssh. PATH is below the home directory on HOST; file modes are those of scp.
 host=${1%%:*}
 exec cp "$(cat "@hosts@/$host")/${1#*:}" "$2"
 """
 
 
 def commands() -> list[tuple[str, str]]:
-    """Machine and command, as the document's blocks have them."""
+    """Machine and command of each line of the document's code blocks."""
     blocks = re.findall(r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     found = [line.partition("$ ")[::2] for line in lines]
@@ -35,7 +35,7 @@ def test_from_nothing_to_a_running_cluster_takes_five_commands() -> None:
     assert " run " in first[-1]
 
 
-def test_no_block_of_the_document_escapes() -> None:
+def test_every_code_block_of_the_document_is_a_console_block() -> None:
     fences = re.findall(r"^[ \t]*(?:```|~~~).*$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     assert fences == ["```console", "```"] * (len(fences) // 2)
 

@@ -1,4 +1,4 @@
-"""A cluster of three machines with addresses of their own, and a stranger on the same network."""
+"""A cluster of three simulated machines, and an attacker on the same network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 HEAD = f"{ADDRESSES[0]}:6379"
 NODE2 = 2
-"""In the network: the order is that of the addresses."""
+"""Index in the network."""
 STALL_S = 20.0
 OVER = ("--executor", "ray", "--ray-address", HEAD, "--storage", "stream")
 DRIVER = """
@@ -41,18 +41,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 ray.init(address=sys.argv[1], log_to_driver=False)
 
 @ray.remote(num_cpus=0)
-class Sitting:
+class Idle:
     def answer(self):
         return ray.get_runtime_context().get_node_id()
 
 nodes = [row["NodeID"] for row in ray.nodes() if row["Alive"]]
 places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-actors = [Sitting.options(scheduling_strategy=place).remote() for place in places]
+actors = [Idle.options(scheduling_strategy=place).remote() for place in places]
 for line in itertools.chain([""], sys.stdin):
     assert ray.get([actor.answer.remote() for actor in actors]) == nodes
     print(len(nodes), flush=True)
 """
-"""A driver with an actor on every node; they answer once at the beginning, and for each line that it is given."""
+"""A driver with an actor on every node; they answer once at the beginning, and once for each line of its input."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Site:
     network: Network
     head: Machine
     nodes: tuple[Machine, Machine]
-    stranger: Machine
+    attacker: Machine
 
     @property
     def mine(self) -> tuple[Machine, ...]:
@@ -70,14 +70,14 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with network(*ADDRESSES, "10.0.0.66") as made:
-        names = ("head", "node1", "node2", "stranger")
+        names = ("head", "node1", "node2", "attacker")
         with helpers.machines(*(made.within(number, name) for number, name in enumerate(names))) as machines:
-            head, *nodes, stranger = machines
+            head, *nodes, attacker = machines
             assert f"the head of a cluster runs at {HEAD}" in head.done("up")
             for node, address in zip(nodes, ADDRESSES[1:], strict=True):
                 node.take_token_of(head)
                 assert node.done("join", HEAD).startswith(f"joined the cluster at {HEAD} as {address}: ")
-            yield Site(made, head, (nodes[0], nodes[1]), stranger)
+            yield Site(made, head, (nodes[0], nodes[1]), attacker)
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def ids(machine: Machine) -> list[str]:
     return done.stdout.split()
 
 
-def test_who_has_not_the_token_does_not_join(site: Site) -> None:
-    assert "there is no token. Copy the file" in site.stranger.refused("join", HEAD)
-    said = site.stranger.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
+def test_joining_requires_the_token(site: Site) -> None:
+    assert "there is no token. Copy the file" in site.attacker.refused("join", HEAD)
+    said = site.attacker.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
     assert f"{HEAD}: this cluster has another token than the environment's RAY_AUTH_TOKEN" in said
     assert len(json.loads(site.head.done("status", "--json"))["nodes"]) == 3
 
@@ -122,7 +122,7 @@ def hashes(run_dir: Path) -> Mapping[str, str | None]:
     return {job_id: record.weights_sha256 for job_id, record in records.items()}
 
 
-def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
+def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     command = [
         sys.executable,
         "-m",
@@ -147,7 +147,7 @@ def test_jobs_over_three_machines_come_to_the_same_weights(site: Site) -> None:
 
 
 def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
-    def all_are_told_of() -> bool:
+    def all_jobs_are_shown() -> bool:
         nodes = json.loads(site.head.done("status", "--json"))["nodes"]
         jobs = [job for node in nodes for job in node["jobs"]]
         assert {node["cores_used"] for node in nodes} <= {0.0, 1.0, 2.0}
@@ -157,16 +157,16 @@ def test_status_shows_the_jobs_of_every_node(site: Site) -> None:
     changes = [word for change in endless for word in ("--set", change)]
     where = ("--executor", "ray", "--ray-address", "auto", "--run-dir", "long")
     with site.nodes[0].running(REPOSITORY / "jobs/smoke.toml", *where, *changes) as process:
-        wait_until(all_are_told_of, "jobs and their speed on all three nodes", PATIENCE_S)
+        wait_until(all_jobs_are_shown, "jobs and their speed on all three nodes", PATIENCE_S)
         assert "6 jobs of this program" in site.head.done("status")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, "stopped, resumable"
 
 
-def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
+def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess.Popen[str]) -> None:
     before = ids(site.head)
-    done = site.stranger.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
+    done = site.attacker.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for address in ADDRESSES:
@@ -185,18 +185,18 @@ def test_a_stranger_finds_nothing_that_runs_code(site: Site, driver: subprocess.
     assert driver.stdin is not None
     assert driver.stdout is not None
     print(file=driver.stdin, flush=True)
-    assert driver.stdout.readline() == "3\n", "all still work"
+    assert driver.stdout.readline() == "3\n", "all actors still answer"
 
 
 def too_wide_for_a_node(site: Site, folder: str, **changes: object) -> Path:
-    """A job file: two ranks, each of which takes a whole node."""
+    """A job file with two ranks, each of which takes a whole node."""
     cores = json.loads(site.head.done("status", "--json"))["nodes"][0]["cores"]
     resources = {"ranks": 2, "cores": cores, "threads": 1, "memory": "1 GiB"}
     return write_experiment(site.head.home / folder, {**LONG, "name": folder, "resources": resources, **changes})
 
 
 def until_ranks_exchange(job: str) -> list[int]:
-    """Processes of the two ranks of ``job``, once both do so by gloo."""
+    """Pids of the two ranks of ``job``, once both have started gloo."""
 
     def threads(pid: int) -> set[str]:
         return {name.read_text().strip() for name in Path(f"/proc/{pid}/task").glob("*/comm")}
@@ -204,14 +204,14 @@ def until_ranks_exchange(job: str) -> list[int]:
     def found() -> list[int]:
         try:
             return [pid for pid in helpers.processes_with(f"/{job}-s0/0") if "gloo_tcp_loop" in threads(pid)]
-        except OSError:  # a process or thread that is over by now
+        except OSError:  # a process or thread has ended
             return []
 
     wait_until(lambda: len(found()) == 2, f"the ranks of {job}, both with gloo", PATIENCE_S)
     return found()
 
 
-def test_ranks_on_two_machines_come_to_the_weights_of_one(site: Site) -> None:
+def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     changes = {"total_timesteps": 20_480, "checkpoint_every": 10_240, "n_envs": 2}
     jobs = too_wide_for_a_node(site, "wide", **changes)
     with site.head.running(jobs, *OVER, "--run-dir", "wide/far") as process:
@@ -229,7 +229,7 @@ def test_ranks_on_two_machines_come_to_the_weights_of_one(site: Site) -> None:
     assert hashes(site.head.home / "wide/far") == near
 
 
-def test_a_stranger_runs_no_code_in_ranks_either(site: Site, tmp_path: Path) -> None:
+def test_an_attacker_runs_no_code_in_ranks(site: Site, tmp_path: Path) -> None:
     before, code = ids(site.head), tmp_path / "code has run"
     jobs = too_wide_for_a_node(site, "visited")
     with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
@@ -237,7 +237,7 @@ def test_a_stranger_runs_no_code_in_ranks_either(site: Site, tmp_path: Path) -> 
         variables = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
         told = dict(variable.partition("=")[::2] for variable in variables)
         meeting = told["MASTER_ADDR"], told["MASTER_PORT"]
-        done = site.stranger.run(
+        done = site.attacker.run(
             [sys.executable, ranks_intruder.__file__, *meeting, str(code), *ADDRESSES],
             PYTHONPATH=str(Path(ranks_intruder.__file__).parent),
         )
@@ -259,7 +259,7 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
     run_dir = site.head.home / "stalled/run"
 
     def steps() -> dict[str, int]:
-        """Of the job of each node, as far as they have come home."""
+        """Node → env_steps of its job, as far as the driver knows."""
         assert process.poll() is None, process.communicate()
         rows = summary(run_dir).values() if (run_dir / "summary.json").exists() else ()
         return {row["node"]: row["env_steps"] for row in rows if row["env_steps"]}
@@ -269,20 +269,20 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
         wait_until(lambda: steps().keys() == {"head", "node1", "node2"}, "progress on every node", PATIENCE_S)
         with site.network.stalled(NODE2):
             subprocess.run(["sleep", str(STALL_S)], check=True)
-        came_home = steps()["node2"]
-        wait_until(lambda: steps()["node2"] > came_home, "progress of node2", PATIENCE_S)
+        received = steps()["node2"]
+        wait_until(lambda: steps()["node2"] > received, "progress of node2", PATIENCE_S)
         assert ids(site.head) == before
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
     told = [json.loads(line)["event"] for line in out.splitlines()]
-    assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "nothing was lost, nobody was warned"
+    assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "no loss, no warning"
     assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
-    assert hashes(run_dir).keys() == summary(run_dir).keys(), "each had its last word"
+    assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
 
 
-def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(site: Site) -> None:
-    """All see the same files, so that two workers of one job would write to them. Leaves the cluster without node2."""
+def test_a_node_that_is_cut_off_ends_its_jobs_before_they_continue_elsewhere(site: Site) -> None:
+    """All nodes see the same files, which two workers of one job would both write. Removes node2 from the cluster."""
     jobs = write_experiment(site.head.home / "cut", {**LONG, "seeds": [0, 1, 2]})
     run_dir = site.head.home / "cut/run"
     over = ("--executor", "ray", "--ray-address", HEAD, "--storage", "shared", "--run-dir", run_dir)
@@ -297,7 +297,7 @@ def test_a_node_that_is_cut_off_has_ended_its_jobs_before_they_go_on_elsewhere(s
         wait_until(lambda: list(checkpoints.glob("*.pt")), "a checkpoint")
         with site.network.stalled(NODE2):
             again = next(event for event in events if event["event"] == "launched")  # Ray's tasks end minutes later
-            assert not same_process(cut_off["pid"], started), "it has ended itself"
+            assert not same_process(cut_off["pid"], started), "the node has killed it"
         assert again["job_id"] == cut_off["job_id"]
         assert again["node"] in ("head", "node1")
         process.send_signal(signal.SIGINT)

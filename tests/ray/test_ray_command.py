@@ -1,4 +1,4 @@
-"""The command with ``--executor ray``, on a real cluster of several nodes: as on one machine."""
+"""The command with ``--executor ray`` on a real cluster of several nodes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import orchestrator
 from orchestrator.executors.ray.cluster import cluster_token
 
 RAY_PATIENCE_S = 240.0
-"""Where the command starts Ray, or processes of ours on several nodes."""
+"""For commands that start Ray, or processes on several nodes."""
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A job file, and the weights that its jobs come to on this machine alone."""
+    """A job file, and the weights of its jobs when trained on this machine without Ray."""
     cwd = tmp_path_factory.mktemp("near")
     jobs = write_experiment(cwd, {**SHORT, "seeds": [0, 1]}, {"name": "hopper", "xml": commands.HOPPER})
     assert give("run", jobs, "--run-dir", "local", cwd=cwd).returncode == 0
@@ -36,7 +36,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 
 
 @pytest.mark.parametrize("way", ["shared", "stream", "file"])
-def test_an_experiment_over_three_nodes_gives_the_weights_of_one_machine(
+def test_an_experiment_on_three_nodes_has_the_same_weights_as_on_one_machine(
     tmp_path: Path, ray_cluster: Cluster, near: tuple[Path, dict[str, str]], way: str
 ) -> None:
     between = tmp_path / "between"
@@ -44,12 +44,12 @@ def test_an_experiment_over_three_nodes_gives_the_weights_of_one_machine(
     with Run(near[0], *options(ray_cluster, "far", storage), cwd=tmp_path) as run:
         nodes = {run.until("launched")["node"] for _ in near[1]}
         if way == "file":
-            wait_until(lambda: list(between.iterdir()), "a file on its way")
+            wait_until(lambda: list(between.iterdir()), "a file in the storage")
         assert run.end() == 0, run.stderr
-    assert run.stderr == "", "nothing of Ray's own"
+    assert run.stderr == "", "no messages of Ray"
     assert len(nodes) == 3
     assert weights(tmp_path / "far") == near[1]
-    assert not list(between.glob("*")), "nothing stays there"
+    assert not list(between.glob("*")), "the storage is empty afterwards"
     shown = give("status", "far", cwd=tmp_path).stdout
     assert all(row["node"] in shown for row in summary(tmp_path / "far").values())
 
@@ -100,7 +100,7 @@ def rows(table: Path) -> int:
     return len(table.read_text().splitlines()) - 1 if table.exists() else 0
 
 
-def test_what_a_node_tells_comes_home_meanwhile_and_the_other_commands_see_it(
+def test_files_are_synchronised_during_the_training_for_the_other_commands(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1], "checkpoint_every": 10_000_000})

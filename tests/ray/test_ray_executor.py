@@ -1,4 +1,4 @@
-"""Attempts on a real Ray cluster of several nodes: what runs where, and what is left when something dies."""
+"""Attempts on a real Ray cluster of several nodes: placement, failures, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
 
 
 def placed(executor: RayExecutor, launch: Launch) -> Placed:
-    """The attempt, once it runs; where it is on one node, once it has said something, too."""
+    """Submit, and wait until the attempt runs; on a single node, also until it has reported progress."""
     handle = executor.submit(launch)
-    awaited = {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}  # what one rank says early is dropped
+    awaited = {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}  # one rank's progress is dropped
 
     def has_begun(events: list[Event]) -> bool:
         return {type(event) for event in events if event.handle == handle} >= awaited
@@ -67,13 +67,13 @@ def placed(executor: RayExecutor, launch: Launch) -> Placed:
 
 
 def task_of(pid: int) -> int:
-    """The process of the Ray task that has started ``pid``."""
+    """Pid of the Ray task that started ``pid``."""
     stat = process_stat(pid)
     assert stat is not None
     return stat.parent
 
 
-def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: RayExecutor) -> None:
+def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
     taken = [placed(executor, on_node(tmp_path, node, f"j{number}", ASLEEP)).cpus for number in range(at_once)]
@@ -82,21 +82,17 @@ def test_neighbours_on_a_node_have_cpus_of_their_own(tmp_path: Path, executor: R
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
 
 
-def test_a_worker_has_the_thread_budget_and_no_gpu_that_it_did_not_ask_for(
-    tmp_path: Path, executor: RayExecutor
-) -> None:
+def test_a_worker_has_its_thread_budget_and_no_gpu_unless_requested(tmp_path: Path, executor: RayExecutor) -> None:
     launch = on_node(tmp_path, executor.nodes.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)])
     event = placed(executor, launch)
     seen = json.loads((launch.job_dir / "seen.json").read_text())
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
     assert (seen["cpus"], seen["pid"]) == (str(event.cpus[0]), str(event.pid))
-    assert psutil.Process(event.pid).nice() == os.nice(0), "it is no less than other processes"
+    assert psutil.Process(event.pid).nice() == os.nice(0), "its priority is normal"
 
 
-def test_neighbours_on_a_node_have_gpus_of_their_own(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    """Which Ray hands out by number; that there are none here is nothing to it."""
+def test_attempts_on_a_node_have_different_gpus(tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor) -> None:
+    """Ray hands out GPUs by number, whether they exist or not."""
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     with ray_cluster.further(num_cpus=2, num_gpus=2) as late:
         until_used(executor.nodes, late.node_id)
@@ -126,7 +122,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
         processes = psutil.Process(raylet.process.pid).children()
         (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
         agent.kill()
-        nodes.suspect(late.node_id)  # else it is asked in its turn, every 20 s
+        nodes.suspect(late.node_id)  # otherwise it is asked every 20 s
 
         def is_replaced() -> bool:
             nodes.update()
@@ -174,7 +170,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     assert executor.nodes.slots.lanes == cores - 3
 
 
-def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
+def test_a_suspended_node_is_lost_although_its_connections_persist(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     with ray_cluster.further(num_cpus=3) as late:
@@ -195,7 +191,7 @@ def test_a_node_that_falls_silent_is_lost_though_its_connections_stand(
         await_gone([event.pid])  # its agent learns that the node was declared dead; Ray there continues
 
 
-def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
+def test_an_end_by_rays_memory_monitor_is_not_a_crash(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
     with memory_watched_node(ray_cluster, num_cpus=3) as late:
@@ -209,7 +205,7 @@ def test_what_rays_memory_monitor_ends_is_told_from_a_crash(
     until_unused(executor.nodes, late.node_id)
 
 
-def test_one_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
+def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.driver_node
     running = [executor.submit(on_node(tmp_path, node, f"j{number}", ASLEEP)) for number in range(4)]
     until_heard(executor, *running)
@@ -233,7 +229,7 @@ def over_two_nodes(
     return dataclasses.replace(make_rank_group(root, job_id, *orders), cpus=(), rank_slots=rank_slots)
 
 
-def test_ranks_over_nodes_know_each_other_and_where_to_meet(tmp_path: Path, executor: RayExecutor) -> None:
+def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(tmp_path: Path, executor: RayExecutor) -> None:
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     launch = over_two_nodes(tmp_path, executor.nodes, "a", look, look)
     event = placed(executor, launch)
@@ -285,7 +281,7 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
     until_unused(executor.nodes, late.node_id)
 
 
-def test_ranks_over_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
+def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, executor: RayExecutor) -> None:
     polite: list[list[Order]] = [[("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)]
     launch = over_two_nodes(tmp_path, executor.nodes, "a", *polite)
     handle = placed(executor, launch).handle
@@ -317,7 +313,7 @@ def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: Ray
     ],
 )
 @pytest.mark.usefixtures("ray_cluster")
-def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[str, Any], is_suspected: bool) -> None:
+def test_the_causes_of_a_dead_task_are_distinguished(error: str, expected: dict[str, Any], is_suspected: bool) -> None:
     import ray.exceptions
 
     handle = Handle("a", 0)
@@ -329,7 +325,7 @@ def test_what_ray_says_of_a_dead_task_is_told_apart(error: str, expected: dict[s
     assert bool(suspected) == is_suspected
 
 
-def test_a_node_whose_disk_is_full_is_used_no_more_and_its_jobs_go_elsewhere(
+def test_a_node_with_a_full_disk_is_excluded(
     tmp_path: Path, ray_nodes: CompatibleNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = ray_nodes.all[-1]

@@ -1,4 +1,4 @@
-"""Whole runs on a real Ray cluster when something dies, fills up or is missing: nothing lost, nothing orphaned."""
+"""Whole runs on a real Ray cluster when something dies or fills up: nothing is lost, and no process is orphaned."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ray_helpers import LONG, SHORT, TOO_MUCH_MIB, Cluster, has_progressed, memo
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 GONE_WITHIN_S = 10.0
-"""From the death of their driver: what users are promised of trainings on all nodes."""
+"""Documented limit for the end of all trainings after the death of their driver."""
 
 ENDING = {**LONG, "name": "ending", "total_timesteps": 128_000, "checkpoint_every": 6_400}
-"""By itself, but not before its first checkpoint has long been home."""
+"""Ends by itself, long after its first checkpoint has been received."""
 LARGE = {**SHORT, "name": "large", "policy_kwargs": {"net_arch": [256, 256]}}
 """Its checkpoints have 1.6 MiB each."""
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What those two come to on this machine alone."""
+    """The weights of both jobs when trained on this machine without Ray."""
     cwd = tmp_path_factory.mktemp("undisturbed")
     jobs = write_experiment(cwd, ENDING, LARGE)
     assert give("run", jobs, "--run-dir", "local", cwd=cwd).returncode == 0
@@ -34,12 +34,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def checkpoints(run_dir: Path, job_id: str) -> list[int]:
-    """The steps after which they were written."""
+    """The env_steps of its checkpoints."""
     return [int(path.stem.rpartition("-")[2]) for path in (run_dir / "jobs" / job_id).glob("checkpoints/*.pt")]
 
 
 def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
-    """The last word of a job's last attempt."""
+    """The exit record of a job's last attempt."""
     number = summary(run_dir)[job_id]["attempts"] - 1
     word: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
     return word
@@ -49,7 +49,7 @@ def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["stream", pytest.param("file", marks=pytest.mark.slow)])
-def test_a_stop_lets_every_node_checkpoint_and_the_same_command_goes_on(
+def test_a_stop_lets_every_node_checkpoint_and_the_same_command_resumes(
     tmp_path: Path, ray_cluster: Cluster, way: str
 ) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
@@ -65,12 +65,12 @@ def test_a_stop_lets_every_node_checkpoint_and_the_same_command_goes_on(
             assert run.end() == 130
         assert [event["event"] for event in run.events].count("paused") == len(left)
         for name in left if attempt else ():
-            assert last_attempt(run_dir, name)["resumed_from"] == left[name], "it went on from where it was left"
+            assert last_attempt(run_dir, name)["resumed_from"] == left[name], "it resumed where it was stopped"
         left = {name: row["env_steps"] for name, row in summary(run_dir).items()}
 
 
 @pytest.mark.parametrize("way", ["stream", pytest.param("shared", marks=pytest.mark.slow)])
-def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_on(
+def test_no_training_outlives_a_killed_driver_and_the_same_command_resumes(
     tmp_path: Path, ray_cluster: Cluster, way: str
 ) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
@@ -96,7 +96,7 @@ def test_no_training_outlives_a_driver_that_is_killed_and_the_same_command_goes_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"])
-def test_a_job_whose_node_dies_goes_on_elsewhere_from_the_checkpoint_that_came_home(
+def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], kill: Any
 ) -> None:
     jobs = write_experiment(tmp_path, ENDING)
@@ -109,14 +109,14 @@ def test_a_job_whose_node_dies_goes_on_elsewhere_from_the_checkpoint_that_came_h
         await_gone([first["pid"]])
         assert run.end() == 0
     row = summary(run_dir)["ending-s0"]
-    assert row["attempts"] == 2, "it was in the middle of it, and nothing more was sent to the dead node"
+    assert row["attempts"] == 2, "nothing more was sent to the dead node"
     assert row["node"] != first["node"]
     assert last_attempt(run_dir, "ending-s0")["resumed_from"] >= 6_400
     assert row["weights_sha256"] == undisturbed["ending-s0"]
 
 
 @pytest.mark.slow
-def test_a_head_that_dies_ends_the_driver_with_a_clear_message_and_a_new_cluster_goes_on(tmp_path: Path) -> None:
+def test_a_head_that_dies_ends_the_driver_with_a_message_and_a_new_cluster_resumes(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
     run_dir = tmp_path / "stream"
     with ray_helpers.cluster() as own, Run(jobs, *options(own, "stream"), cwd=tmp_path) as run:
@@ -150,8 +150,8 @@ def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(tmp_path: Path, ra
             assert run.end() == 130
 
 
-def test_nodes_that_differ_get_what_they_have_room_for(tmp_path: Path, ray_cluster: Cluster) -> None:
-    """The driver's own, as the other two, has 4 cores and 8 GiB."""
+def test_different_nodes_get_the_jobs_that_they_have_room_for(tmp_path: Path, ray_cluster: Cluster) -> None:
+    """The other three nodes have 4 cores and 8 GiB each."""
     one_core = {"cores": 1, "threads": 1}
     jobs = write_experiment(
         tmp_path,
@@ -184,16 +184,16 @@ from odd import Odd
 
 
 class Greedy(Odd):
-    '''Once it takes ``mib`` of memory at its 400th step, and keeps it.'''
+    '''Allocates ``mib`` of memory at its 400th step, once, and keeps it.'''
 
     def __init__(self, mib):
         super().__init__("nothing", 0)
         self.mib = mib
 
     def step(self, action):
-        has_eaten = Path(__file__).with_name("has-eaten")
-        if self.count == 400 and not has_eaten.exists():
-            has_eaten.touch()
+        has_allocated = Path(__file__).with_name("has-allocated")
+        if self.count == 400 and not has_allocated.exists():
+            has_allocated.touch()
             held = b"x" * (self.mib << 20)
             time.sleep(600)
         return super().step(action)
@@ -204,7 +204,7 @@ def make(xml=None, seed=0, mib=0):
 """
 
 
-def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Path, ray_cluster: Cluster) -> None:
+def test_a_job_killed_by_rays_memory_monitor_is_retried_as_out_of_memory(tmp_path: Path, ray_cluster: Cluster) -> None:
     job = {"name": "greedy", "entry_point": "greedy:make", "env_kwargs": {"mib": TOO_MUCH_MIB}}
     jobs = write_experiment(tmp_path, {**job, "total_timesteps": 1024, "resources": {"memory": "8 GiB"}})
     (tmp_path / "greedy.py").write_text(GREEDY)
@@ -222,10 +222,10 @@ def test_a_job_that_rays_memory_monitor_ends_is_tried_again_as_such(tmp_path: Pa
     await_gone([first["pid"]])
 
 
-def test_a_job_that_fills_the_disk_of_its_node_goes_on_elsewhere(
+def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(
     tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], small_disk: Path
 ) -> None:
-    """It has room for one of its checkpoints."""
+    """The disk has room for one checkpoint."""
     jobs = write_experiment(tmp_path, LARGE)
     with (
         ray_cluster.further(num_cpus=8, temporary=small_disk) as full,
@@ -240,5 +240,5 @@ def test_a_job_that_fills_the_disk_of_its_node_goes_on_elsewhere(
     told = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
     assert f"{name} is no longer used: its disk is full" in told
     assert any(f"no space left on the disk of {name}" in message for message in told)
-    assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "what it had saved came home"
+    assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "its checkpoint had been received"
     assert weights(tmp_path / "stream")["large-s0"] == undisturbed["large-s0"]

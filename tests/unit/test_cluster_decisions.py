@@ -1,4 +1,4 @@
-"""What a cluster's commands decide, without Ray: tokens, addresses, offers, records, what is slow."""
+"""The decisions of the cluster commands, without Ray: tokens, addresses, offers, records, hot spots."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ TOKEN = "0123456789abcdef" * 4
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home directory."""
     for name in (
         cluster_token.MODE_VARIABLE,
         cluster_token.TOKEN_VARIABLE,
@@ -58,9 +58,9 @@ def no_umask() -> Iterator[None]:
 # -- the token
 
 
-def test_a_token_is_made_once_and_for_its_owner_alone(place: Path, no_umask: None) -> None:
+def test_a_token_is_created_once_and_readable_by_its_owner_only(home: Path, no_umask: None) -> None:
     path = cluster_token.create_token()
-    assert path == place / ".config/orchestrator/cluster-token"
+    assert path == home / ".config/orchestrator/cluster-token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     made = path.read_text()
@@ -70,7 +70,7 @@ def test_a_token_is_made_once_and_for_its_owner_alone(place: Path, no_umask: Non
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
+def test_a_token_that_others_can_read_or_write_is_refused(mode: int) -> None:
     path = cluster_token.create_token()
     path.chmod(mode)
     with pytest.raises(UsageError, match=f"others can read this token .mode 0{mode:o}.*chmod 600 {path}"):
@@ -78,7 +78,7 @@ def test_a_token_that_others_can_reach_is_refused(mode: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "two words that are long enough", "a" * 20 + "\n" + "b" * 20])
-def test_what_is_no_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cluster_token.create_token()
     path.write_text(text)
     with pytest.raises(UsageError, match=f"{path}: not a valid token"):
@@ -97,29 +97,32 @@ def test_another_users_token_is_refused() -> None:
         cluster_token.check_token()
 
 
-def test_where_the_token_is_looked_for(place: Path) -> None:
+def test_where_the_token_file_is(home: Path) -> None:
     assert cluster_token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path("/c/orchestrator/cluster-token")
-    assert cluster_token.token_file({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"}) == place / "mine"
+    assert cluster_token.token_file({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"}) == home / "mine"
     assert cluster_token.has_token({cluster_token.TOKEN_VARIABLE: TOKEN})
     assert not cluster_token.has_token({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"})
 
 
-def test_rays_processes_are_told_of_the_token_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_token_or_turns_authentication_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="there is no token"):
         cluster_token.environment()
     assert cluster_token.environment(insecure=True)[cluster_token.MODE_VARIABLE] == "disabled"
     assert cluster_token.client_environment("10.0.0.1:6379")[cluster_token.MODE_VARIABLE] == "disabled"
     path = cluster_token.create_token()
-    told = cluster_token.client_environment("10.0.0.1:6379")
-    assert (told[cluster_token.MODE_VARIABLE], told[cluster_token.TOKEN_FILE_VARIABLE]) == ("token", str(path))
-    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in told
+    variables = cluster_token.client_environment("10.0.0.1:6379")
+    assert (variables[cluster_token.MODE_VARIABLE], variables[cluster_token.TOKEN_FILE_VARIABLE]) == (
+        "token",
+        str(path),
+    )
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in variables
     assert cluster_token.client_environment("127.0.0.1:6379")["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, TOKEN)
     assert cluster_token.TOKEN_FILE_VARIABLE not in cluster_token.environment()
 
 
 @pytest.mark.parametrize(("version", "fits"), [("2.54.0", False), ("2.55.0", True), ("2.60.0", True), ("3.0.0", False)])
-def test_which_rays_will_do(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_versions_of_ray_are_accepted(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     if fits:
         assert cluster_token.require_ray() == version
@@ -184,12 +187,12 @@ def test_addresses_are_understood(text: str, found: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:", ":6379", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536", ""])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected HOST:PORT, such as 10\.0\.0\.1:6379"):
         address.parse(text)
 
 
-def test_an_address_must_be_ours_and_free() -> None:
+def test_an_address_must_be_of_this_machine_and_free() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -204,7 +207,7 @@ def test_an_address_must_be_ours_and_free() -> None:
     assert address.own("127.0.0.1") == "127.0.0.1"
 
 
-# -- what a machine offers
+# -- the offer of a machine
 
 
 def machine(cores: int = 8, siblings: int = 2, quota: float | None = None, memory_mib: int = 64_000) -> Machine:
@@ -228,7 +231,7 @@ def test_memory_is_left_for_ray_and_the_system(memory_mib: int, shared_memory_mi
         assert offer.memory_mib + offer.store_mib <= memory_mib - 700
 
 
-# -- records, and the end
+# -- the record of a node, and its end
 
 
 def node(**changes: object) -> LocalNode:
@@ -272,14 +275,14 @@ def test_a_record_comes_back_as_it_was(bystander: subprocess.Popen[bytes]) -> No
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"processes": [{}]}', '{"processes": 1}'])
-def test_a_damaged_record_is_told_of(text: str) -> None:
+def test_a_damaged_record_is_refused(text: str) -> None:
     node_state.save(node())
     node_state.path().write_text(text)
     with pytest.raises(UsageError, match="not a valid record of a cluster's node"):
         node_state.load()
 
 
-def test_a_pid_that_another_has_now_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_reused_a_pid_is_not_ended(bystander: subprocess.Popen[bytes]) -> None:
     node_state.save(node(processes=(recorded(bystander, later=1.0),)))
     assert node_state.local_cluster() is None
     assert down.down() == ["nothing to end: 10.0.0.2, a node of the cluster at 10.0.0.1:6379 had already ended"]
@@ -287,13 +290,13 @@ def test_a_pid_that_another_has_now_is_left_alone(bystander: subprocess.Popen[by
     assert node_state.load() is None
 
 
-def test_after_a_reboot_nothing_of_the_record_is_ours(bystander: subprocess.Popen[bytes]) -> None:
+def test_after_a_reboot_no_recorded_process_is_ended(bystander: subprocess.Popen[bytes]) -> None:
     node_state.save(node(processes=(recorded(bystander),), boot="another"))
     assert down.down()[0].startswith("nothing to end: ")
     assert bystander.poll() is None
 
 
-def test_what_carries_the_mark_is_ended_even_if_it_does_not_want_to() -> None:
+def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm() -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
     marked = node()
     process = subprocess.Popen(
@@ -304,8 +307,8 @@ def test_what_carries_the_mark_is_ended_even_if_it_does_not_want_to() -> None:
     assert process.stdout is not None
     process.stdout.readline()
     node_state.save(marked)
-    (said,) = down.down()
-    assert said.startswith("ended 10.0.0.2, a node of the cluster at 10.0.0.1:6379: ")
+    (line,) = down.down()
+    assert line.startswith("ended 10.0.0.2, a node of the cluster at 10.0.0.1:6379: ")
     assert process.wait() == -9
     process.stdout.close()
 
@@ -316,7 +319,7 @@ def test_one_command_at_a_time() -> None:
     assert down.down()[0].startswith("nothing to end")
 
 
-# -- what is slow
+# -- hot spots
 
 
 def job(key: str, speed: float | None = None, waits: float | None = None, cores: int = 1) -> RunningJob:
@@ -346,7 +349,7 @@ def test_a_node_whose_jobs_wait_is_a_hot_spot() -> None:
     assert line.startswith("busy: its jobs wait 30% of the time for a CPU")
 
 
-def test_a_node_that_is_slower_for_each_core_is_a_hot_spot() -> None:
+def test_a_node_that_is_slower_per_core_is_a_hot_spot() -> None:
     fast = member("fast", job("a-s0/0", 100), job("b-s0/0", 10))
     also = member("also", job("a-s1/0", 200, cores=2), job("a-s2/0", 98))
     slow = member("slow", job("a-s3/1", 50), job("b-s1/0", 5))
@@ -354,13 +357,13 @@ def test_a_node_that_is_slower_for_each_core_is_a_hot_spot() -> None:
     assert line.startswith("slow: its jobs run at 50% of the speed per core")
 
 
-def test_jobs_of_other_names_are_no_yardstick() -> None:
+def test_jobs_of_other_names_are_not_compared() -> None:
     assert hot_spots([member("one", job("ant-s0/0", 100)), member("two", job("humanoid-s0/0", 5))]) == []
     assert hot_spots([member("one", job("a-s0/0", None)), member("two", job("a-s1/0", 5))]) == []
     assert hot_spots([]) == []
 
 
-def test_versions_are_told_once_and_then_where_they_differ() -> None:
+def test_the_usual_versions_are_shown_once_and_then_differences() -> None:
     usual: dict[str, str | None] = {"torch": "2.13", "numpy": "2.4", "psutil": None}
     nodes = [
         member("one", versions=usual),
@@ -375,7 +378,7 @@ def test_versions_are_told_once_and_then_where_they_differ() -> None:
     ]
 
 
-def test_status_is_made_of_what_the_cluster_says() -> None:
+def test_status_from_the_report_of_the_cluster() -> None:
     progress = {"env_steps_per_s": 100.0, "run_delay_share": 0.5}
     rows = [
         {

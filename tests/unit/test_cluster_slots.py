@@ -1,4 +1,4 @@
-"""Which node a job goes to, and which nodes are used at all. Nothing here needs Ray."""
+"""Which node a job goes to, and which nodes are used, without Ray."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine.slots import RankSlot, Slot
 
 
-def pool(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterSlots:
-    """Of nodes ``a``, ``b`` … with so many cores, GPUs and MiB."""
+def slots_of(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> ClusterSlots:
+    """Slots of nodes ``a``, ``b`` … with so many cores, GPUs and MiB."""
     made = ClusterSlots(max_parallel)
     for name, (cores, gpus, memory_mib) in zip("abcdef", nodes, strict=False):
         made.add(name, cores=cores, gpus=gpus, memory_mib=memory_mib)
@@ -40,102 +40,102 @@ def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
     return [None if slot is None else "+".join(place.node for place in slot.rank_slots) for slot in slots]
 
 
-# -- the pool
+# -- slots
 
 
 def test_jobs_go_where_most_cores_are_free() -> None:
-    rooms = pool((2, 0, 100), (4, 0, 100))
-    assert nodes_of(rooms.acquire(1) for _ in range(7)) == ["b", "b", "a", "b", "a", "b", None]
+    slots = slots_of((2, 0, 100), (4, 0, 100))
+    assert nodes_of(slots.acquire(1) for _ in range(7)) == ["b", "b", "a", "b", "a", "b", None]
 
 
-def test_what_is_given_back_is_handed_out_again() -> None:
-    rooms = pool((1, 0, 100), (1, 0, 100))
-    first, second = rooms.acquire(1), rooms.acquire(1)
+def test_a_released_slot_is_handed_out_again() -> None:
+    slots = slots_of((1, 0, 100), (1, 0, 100))
+    first, second = slots.acquire(1), slots.acquire(1)
     assert first is not None
     assert second is not None
-    assert rooms.acquire(1) is None
-    rooms.release(first)
-    again = rooms.acquire(1)
+    assert slots.acquire(1) is None
+    slots.release(first)
+    again = slots.acquire(1)
     assert again == first
     with pytest.raises(ValueError, match="is not held"):
-        rooms.release(Slot(index=7))
+        slots.release(Slot(index=7))
 
 
-def test_a_node_with_too_little_memory_or_without_gpus_is_passed_by() -> None:
-    rooms = pool((8, 0, 1000), (2, 1, 4000))
-    assert nodes_of([rooms.acquire(1, memory_mib=3000), rooms.acquire(1, 1)]) == ["b", "b"]
-    assert rooms.acquire(1, 1) is None
-    assert rooms.acquire(1, memory_mib=1001) is None
+def test_a_node_with_too_little_memory_or_without_gpus_is_not_used() -> None:
+    slots = slots_of((8, 0, 1000), (2, 1, 4000))
+    assert nodes_of([slots.acquire(1, memory_mib=3000), slots.acquire(1, 1)]) == ["b", "b"]
+    assert slots.acquire(1, 1) is None
+    assert slots.acquire(1, memory_mib=1001) is None
 
 
-def test_max_parallel_holds_over_all_nodes_and_is_told_when_it_is_too_much() -> None:
-    rooms = pool((2, 0, 100), (2, 0, 100), max_parallel=3)
-    assert (rooms.lanes, rooms.warnings()) == (3, ())
-    assert nodes_of(rooms.acquire(1) for _ in range(4)).count(None) == 1
-    assert "the cluster has 4 cores now" in pool((4, 0, 100), max_parallel=5).warnings()[0]
+def test_max_parallel_holds_for_all_nodes_together_with_a_warning_if_too_large() -> None:
+    slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=3)
+    assert (slots.lanes, slots.warnings()) == (3, ())
+    assert nodes_of(slots.acquire(1) for _ in range(4)).count(None) == 1
+    assert "the cluster has 4 cores now" in slots_of((4, 0, 100), max_parallel=5).warnings()[0]
 
 
-def test_a_node_that_joins_adds_lanes_and_one_that_leaves_takes_its_own_along() -> None:
-    rooms = pool((1, 0, 100))
-    held = rooms.acquire(1)
+def test_a_node_that_joins_adds_lanes_and_one_that_leaves_removes_its_own() -> None:
+    slots = slots_of((1, 0, 100))
+    held = slots.acquire(1)
     assert held is not None
-    rooms.add("late", cores=2, gpus=0, memory_mib=100)
-    assert rooms.lanes == 3
-    rooms.remove("a")
-    rooms.release(held)
-    assert rooms.lanes == 2
-    assert nodes_of(rooms.acquire(1) for _ in range(3)) == ["late", "late", None]
+    slots.add("late", cores=2, gpus=0, memory_mib=100)
+    assert slots.lanes == 3
+    slots.remove("a")
+    slots.release(held)
+    assert slots.lanes == 2
+    assert nodes_of(slots.acquire(1) for _ in range(3)) == ["late", "late", None]
 
 
-def test_ranks_stay_together_where_a_node_has_room_for_all() -> None:
-    rooms = pool((2, 0, 100), (4, 0, 100))
-    slot = rooms.acquire(4, memory_mib=40, ranks=4)
+def test_ranks_stay_together_if_a_node_has_room_for_all() -> None:
+    slots = slots_of((2, 0, 100), (4, 0, 100))
+    slot = slots.acquire(4, memory_mib=40, ranks=4)
     assert slot is not None
     assert slot.rank_slots == (RankSlot(node="b", ranks=4, cores=4, memory_mib=40),)
 
 
 def test_ranks_that_fit_nowhere_together_are_spread() -> None:
-    rooms = pool((2, 0, 100), (2, 0, 100), (2, 0, 100))
-    slot = rooms.acquire(4, memory_mib=40, ranks=4)
+    slots = slots_of((2, 0, 100), (2, 0, 100), (2, 0, 100))
+    slot = slots.acquire(4, memory_mib=40, ranks=4)
     assert slot is not None
     assert slot.rank_slots == (
         RankSlot(node="a", ranks=2, cores=2, memory_mib=20),
         RankSlot(node="b", ranks=2, cores=2, memory_mib=20),
     )
-    assert rooms.acquire(4, ranks=4) is None
-    assert rooms.acquire(4, ranks=1) is None
-    assert rooms.acquire(2) is not None
+    assert slots.acquire(4, ranks=4) is None
+    assert slots.acquire(4, ranks=1) is None
+    assert slots.acquire(2) is not None
 
 
 def test_ranks_are_spread_over_nodes_of_one_kind_only() -> None:
-    rooms = ClusterSlots()
+    slots = ClusterSlots()
     for node, kind in (("a", "Kx"), ("b", "Zy"), ("c", "Kx")):
-        rooms.add(node, cores=2, gpus=0, memory_mib=100, kind=kind)
-    assert nodes_of([rooms.acquire(4, ranks=2)]) == ["a+c"]
-    assert rooms.fits_ever(4, ranks=2)
-    assert not rooms.fits_ever(6, ranks=3), "the third would be on another kind"
+        slots.add(node, cores=2, gpus=0, memory_mib=100, kind=kind)
+    assert nodes_of([slots.acquire(4, ranks=2)]) == ["a+c"]
+    assert slots.fits_ever(4, ranks=2)
+    assert not slots.fits_ever(6, ranks=3), "the third would be on another kind"
 
 
 def test_a_node_that_is_paused_gets_nothing_more_until_it_is_resumed() -> None:
-    rooms = pool((4, 0, 100), (2, 0, 100))
-    held = rooms.acquire(1)
+    slots = slots_of((4, 0, 100), (2, 0, 100))
+    held = slots.acquire(1)
     assert held is not None
-    rooms.pause("a")
-    assert nodes_of(rooms.acquire(1) for _ in range(3)) == ["b", "b", None]
-    rooms.release(held)
-    assert rooms.acquire(1) is None
-    assert rooms.fits_ever(4), "it may come back"
-    rooms.resume("a")
-    assert nodes_of(rooms.acquire(1) for _ in range(5)) == ["a"] * 4 + [None]
+    slots.pause("a")
+    assert nodes_of(slots.acquire(1) for _ in range(3)) == ["b", "b", None]
+    slots.release(held)
+    assert slots.acquire(1) is None
+    assert slots.fits_ever(4), "it may come back"
+    slots.resume("a")
+    assert nodes_of(slots.acquire(1) for _ in range(5)) == ["a"] * 4 + [None]
 
 
-def test_what_would_never_fit_is_known() -> None:
-    rooms = pool((2, 0, 100), (2, 1, 50))
-    rooms.acquire(2), rooms.acquire(2)
-    assert rooms.fits_ever(2, 1, memory_mib=50)
-    assert not rooms.fits_ever(2, 1, memory_mib=51)
-    assert rooms.fits_ever(4, memory_mib=100, ranks=2)
-    assert not rooms.fits_ever(6, ranks=3)
+def test_fits_ever_ignores_what_is_in_use() -> None:
+    slots = slots_of((2, 0, 100), (2, 1, 50))
+    slots.acquire(2), slots.acquire(2)
+    assert slots.fits_ever(2, 1, memory_mib=50)
+    assert not slots.fits_ever(2, 1, memory_mib=51)
+    assert slots.fits_ever(4, memory_mib=100, ranks=2)
+    assert not slots.fits_ever(6, ranks=3)
 
 
 # -- versions
@@ -157,27 +157,27 @@ HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "
         ({CODE: "abd"}, True),
     ],
 )
-def test_versions_that_change_results_are_told_from_others(changed: dict[str, str | None], deciding: bool) -> None:
+def test_versions_that_change_results_are_distinguished(changed: dict[str, str | None], deciding: bool) -> None:
     found = differences(HERE, {**HERE, **changed})
-    told, silent = (found.deciding, found.others) if deciding else (found.others, found.deciding)
-    assert len(told) == 1
-    assert not silent
-    assert next(iter(changed)) in told[0]
+    lines, others = (found.deciding, found.others) if deciding else (found.others, found.deciding)
+    assert len(lines) == 1
+    assert not others
+    assert next(iter(changed)) in lines[0]
 
 
-def test_the_code_of_this_package_is_part_of_what_is_compared() -> None:
+def test_the_code_of_this_package_is_compared() -> None:
     assert node_versions.installed_versions()[CODE] is not None
     assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= node_versions.installed_versions().keys()
 
 
-# -- the fleet
+# -- compatible nodes
 
 
 class FakeNodes:
-    """What nodes tell, without any."""
+    """A registry whose changes are given by the test."""
 
     def __init__(self, *first: NodeChange) -> None:
-        self.told = list(first)
+        self.pending = list(first)
         self.driver_node = "a"
         self.head = SimpleNamespace(missing_s=0.0)
 
@@ -190,8 +190,8 @@ class FakeNodes:
         self.suspected.append(node_id)
 
     def changes(self) -> list[NodeChange]:
-        told, self.told = self.told, []
-        return told
+        reports, self.pending = self.pending, []
+        return reports
 
 
 def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> RayNode:
@@ -217,11 +217,11 @@ def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any
 
 
 def assembled(*changes: NodeChange, mode: TransferMode | None = None) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
-    told: list[str] = []
+    reports: list[str] = []
     nodes = FakeNodes(*changes)
     made = CompatibleNodes(nodes, ClusterSlots(), Transport(mode))  # type: ignore[arg-type]
-    made.report = lambda kind, text: told.append(f"{kind}: {text}")
-    return made, nodes, told
+    made.report = lambda kind, text: reports.append(f"{kind}: {text}")
+    return made, nodes, reports
 
 
 def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
@@ -233,7 +233,7 @@ def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
     assert failure_reason(f"{inside} {other[16:]}").startswith("another version of this package is installed there (")
 
 
-def test_a_cluster_whose_nodes_differ_in_what_decides_results_is_refused_with_the_list() -> None:
+def test_nodes_that_differ_in_what_changes_results_are_refused_with_a_list() -> None:
     made, _, _ = assembled(
         joined("good"),
         joined("old", "numpy 2.1.0, here 2.4.6", "torch missing, here 2.13.0"),
@@ -254,28 +254,28 @@ def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
     assert made.slots.lanes == 4
 
 
-def test_a_late_node_that_differs_is_told_of_and_not_used() -> None:
-    made, nodes, told = assembled(joined("a"))
+def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
+    made, nodes, reports = assembled(joined("a"))
     made.assemble()
-    nodes.told = [
+    nodes.pending = [
         joined("late", "numpy 2.1.0, here 2.4.6"),
         joined("fine"),
         NodeFailed("y", "broken", "it has no disk"),
     ]
     made.update()
-    assert told == [
+    assert reports == [
         "warning: late has joined the cluster and is not used: numpy 2.1.0, here 2.4.6",
         "node: fine has joined the cluster: 2 cores",
         "warning: broken has joined the cluster and is not used: it has no disk",
     ]
     assert made.slots.lanes == 4
-    nodes.told = [NodeLeft("late"), NodeLeft("a")]
+    nodes.pending = [NodeLeft("late"), NodeLeft("a")]
     made.update()
-    assert told[3:] == ["warning: a has left the cluster; its jobs continue elsewhere"]
+    assert reports[3:] == ["warning: a has left the cluster; its jobs continue elsewhere"]
     assert made.slots.lanes == 2
 
 
-def test_nodes_without_the_run_directory_are_refused_only_where_it_must_be_shared() -> None:
+def test_nodes_without_the_run_directory_are_refused_only_if_it_must_be_shared() -> None:
     made, _, _ = assembled(joined("a", sees_run_dir=False), mode="shared")
     with pytest.raises(UsageError, match="does not see the run directory"):
         made.assemble()
@@ -284,54 +284,54 @@ def test_nodes_without_the_run_directory_are_refused_only_where_it_must_be_share
     assert [made.transfer_mode(node) for node in made.all] == ["stream", "shared"]
 
 
-def test_a_node_where_something_was_lost_gets_no_more_until_it_has_answered() -> None:
-    made, nodes, told = assembled(joined("a"), joined("b"))
+def test_a_suspected_node_gets_nothing_until_it_has_answered() -> None:
+    made, nodes, reports = assembled(joined("a"), joined("b"))
     made.assemble()
     made.suspect("a")
     assert nodes.suspected == ["a"]
     assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.told = [joined("a")]
+    nodes.pending = [joined("a")]
     made.update()
     assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert not told, "nobody needs to know"
+    assert not reports, "there is no report"
 
 
-def test_a_node_that_was_given_up_is_not_used_again_whatever_is_heard_of_it() -> None:
-    made, nodes, told = assembled(joined("a"), joined("b"))
+def test_an_excluded_node_is_never_used_again() -> None:
+    made, nodes, reports = assembled(joined("a"), joined("b"))
     made.assemble()
     slot = made.slots.acquire(2)
     assert nodes_of([slot]) == ["a"]
     made.exclude("a", "its disk is full")
     made.suspect("a")
     assert nodes.suspected == []
-    nodes.told = [joined("a"), NodeFailed("a", "a", "gone")]
+    nodes.pending = [joined("a"), NodeFailed("a", "a", "gone")]
     made.update()
-    assert told == ["warning: a is no longer used: its disk is full"]
+    assert reports == ["warning: a is no longer used: its disk is full"]
     assert made.slots.lanes == 2
     assert made.all_excluded is None
     made.exclude("b", "it cannot start anything")
     assert made.all_excluded == "a: its disk is full; b: it cannot start anything"
 
 
-def test_a_node_in_use_that_becomes_unfit_is_given_up() -> None:
-    made, nodes, told = assembled(joined("a"), joined("b"))
+def test_a_node_in_use_that_becomes_incompatible_is_excluded() -> None:
+    made, nodes, reports = assembled(joined("a"), joined("b"))
     made.assemble()
-    nodes.told = [joined("a", storage_problem="checking --storage s3://b: denied")]
+    nodes.pending = [joined("a", storage_problem="checking --storage s3://b: denied")]
     made.update()
     assert made.get("a") is None
-    assert told == ["warning: a is no longer used: checking --storage s3://b: denied"]
+    assert reports == ["warning: a is no longer used: checking --storage s3://b: denied"]
 
 
-def test_a_node_that_cannot_be_reached_is_no_obstacle_and_gets_nothing_until_it_can() -> None:
-    made, nodes, told = assembled(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
+def test_an_unreachable_node_does_not_prevent_a_run_and_gets_nothing_until_it_answers() -> None:
+    made, nodes, reports = assembled(joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True))
     assert made.assemble() == ["b cannot be reached now, and will be used once it can."]
-    nodes.told = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
+    nodes.pending = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
     made.update()
     assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.told = [joined("a")]
+    nodes.pending = [joined("a")]
     made.update()
     assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert told == ["node: b has joined the cluster: 2 cores"]
+    assert reports == ["node: b has joined the cluster: 2 cores"]
 
 
 def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
@@ -340,7 +340,7 @@ def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
         made.assemble()
 
 
-def test_a_storage_that_is_another_place_on_a_node_is_noticed(tmp_path: Path) -> None:
+def test_a_storage_that_is_another_folder_on_a_node_is_detected(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     here = Transport.from_option(f"file://{tmp_path}/here", tmp_path)
     assert here.problem() is None
@@ -354,12 +354,12 @@ def test_a_storage_that_is_another_place_on_a_node_is_noticed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("option", ["nfs", "sharde"])
-def test_an_unknown_way_of_storing_is_answered_with_the_valid_ones(option: str, tmp_path: Any) -> None:
+def test_an_unknown_storage_is_refused_naming_the_valid_ones(option: str, tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="auto, shared, stream, or a URI"):
         Transport.from_option(option, tmp_path)
 
 
-def test_what_an_earlier_driver_left_in_the_storage_is_taken_away(tmp_path: Any) -> None:
+def test_files_left_in_the_storage_by_an_earlier_driver_are_removed(tmp_path: Any) -> None:
     uri = f"file://{tmp_path}/place"
     with contextlib.closing(Transport.from_option(uri, tmp_path / "run")) as first:
         assert first.storage is not None
@@ -367,6 +367,6 @@ def test_what_an_earlier_driver_left_in_the_storage_is_taken_away(tmp_path: Any)
         left.parent.mkdir(parents=True, exist_ok=True)
         left.write_text("x")
         with contextlib.closing(Transport.from_option(uri, tmp_path / "other")):
-            assert left.exists(), "another run directory's is none of ours"
+            assert left.exists(), "another run directory's is not removed"
         Transport.from_option(uri, tmp_path / "run")
         assert not left.exists()
