@@ -32,9 +32,9 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[
                     yield
                     array.write(b",\n")
                 else:
-                    table.write(_header(page[0]).encode())
+                    table.write(_csv([_columns(page[0])]))
                 array.write(",\n".join(map(_line, page)).encode())
-                table.write(_cells(page).encode())
+                table.write(_csv(map(_cells, page)))
             array.write(b"\n]\n")
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
@@ -62,19 +62,15 @@ def _columns(row: SummaryRow) -> list[str]:
     return [name for name in row if name != "traceback"]
 
 
-def _header(row: SummaryRow) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerow(_columns(row))
-    return text.getvalue()
+def _cells(row: SummaryRow) -> Iterator[object]:
+    values = (value for name, value in row.items() if name != "traceback")
+    return (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
 
 
-def _cells(page: Sequence[SummaryRow]) -> str:
+def _csv(lines: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    for row in page:
-        values = [value for name, value in row.items() if name != "traceback"]
-        writer.writerow(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
-    return text.getvalue()
+    csv.writer(text).writerows(lines)
+    return text.getvalue().encode()
 
 
 LEARNERS_SHOWN = 4

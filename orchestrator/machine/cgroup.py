@@ -107,7 +107,7 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
 def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
     """The group of this process and its ancestors, innermost first, in all hierarchies with ``controller``."""
     mounts = list(_mounts(root))
-    found: list[Group] = []
+    visible_groups: list[Group] = []
     for version, path in _memberships(root, controller):
         chains = (
             _chain(root, mount, path)
@@ -116,8 +116,8 @@ def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
         )
         # A hierarchy may be mounted several times: read the mount that shows most of it.
         longest = max(chains, key=len, default=[])
-        found += (Group(directory=directory, version=version) for directory in longest)
-    return tuple(found)
+        visible_groups += (Group(directory=directory, version=version) for directory in longest)
+    return tuple(visible_groups)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

@@ -30,8 +30,8 @@ def shared_directory() -> Path | None:
     except OSError:
         return None
     # Everybody may write to the temporary directory, so that the name may belong to another user.
-    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return path if ours else None
+    is_safe = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return path if is_safe else None
 
 
 class CpuLocks:

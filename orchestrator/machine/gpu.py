@@ -50,16 +50,16 @@ def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float
 
 def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
     """By CUDA's rule, the first entry that names no device hides itself and all entries after it."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for token in (part.strip() for part in visible.split(",")):
         matches = [row for row in rows if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))]
         if matches:
-            found.append(Gpu(index=token, name=matches[0][2], memory_mib=_integer(matches[0][3])))
+            gpus.append(Gpu(index=token, name=matches[0][2], memory_mib=_integer(matches[0][3])))
         elif token.startswith("MIG-"):
-            found.append(Gpu(index=token, name="MIG instance", memory_mib=None))
+            gpus.append(Gpu(index=token, name="MIG instance", memory_mib=None))
         else:
             break
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _integer(text: str) -> int | None:

@@ -80,8 +80,8 @@ class SlotPool:
         self._machine = machine
         self._locks = locks or CpuLocks(directory=None)
         self._asked = max_parallel
-        wanted = machine.capacity if max_parallel is None else max(1, max_parallel)
-        self.lanes = min(wanted, machine.quota_cores or wanted)
+        lanes = machine.capacity if max_parallel is None else max(1, max_parallel)
+        self.lanes = min(lanes, machine.quota_cores or lanes)
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
