@@ -33,6 +33,16 @@ _NOT_IN_MATRIX = {
     "matrix": "a matrix cannot hold a matrix",
 }
 
+_NOT_ON_COMMAND_LINE = {
+    "matrix": "cannot be set on the command line; write the matrix in the job file",
+    "max_parallel": "is not a default of jobs; use --max-parallel",
+}
+_SAME_IN_SPEC = (
+    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "checkpoint_every", "eval_episodes", "video"),
+    *("policy", "policy_kwargs"),
+)
+"""Settings that are fields of :class:`WorkerSpec` with the same name and value."""
+
 Tree = dict[str, Any]
 
 
@@ -116,13 +126,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:
     values: Tree = {}
     for key, value in overrides.items():
-        where, top = f"--set {key}", key.partition(".")[0]
-        if top == "matrix":
-            tree, message = None, "cannot be set on the command line; write the matrix in the job file"
-            problems.add(where, message)
-        elif key == "max_parallel":
-            tree, message = None, "is not a default of jobs; use --max-parallel"
-            problems.add(where, message)
+        where, top, tree = f"--set {key}", key.partition(".")[0], None
+        if top in _NOT_ON_COMMAND_LINE:
+            problems.add(where, _NOT_ON_COMMAND_LINE[top])
         else:
             tree = check_one(key, value, where, problems)
         if tree is None:
@@ -134,10 +140,7 @@ def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: Pr
 
 def _choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:
     """The valid values of every key of a matrix; an invalid key is left out."""
-    first, *others = [key for key in matrix if key in FAMILY] or [""]
-    for key in others:
-        message = f"{key} and {first} exclude each other; keep the one that makes the environment"
-        problems.add(f"{where}.matrix.{key}", message)
+    others = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
     return {
         key: choices
         for key, values in matrix.items()
@@ -162,8 +165,7 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
             continue
         plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
         if canonical(plain) in seen:
-            message = "the same value is earlier in the list; each value makes its own jobs"
-            problems.add(f"{there}[{number}]", message)
+            problems.add(f"{there}[{number}]", "the same value is earlier in the list; each value makes its own jobs")
             continue
         seen.add(canonical(plain))
         choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
@@ -246,30 +248,21 @@ def _jobs(
             job_id=job_id,
             name=name,
             seed=seed,
-            algo=merged["algo"],
-            learner=merged["learner"],
-            total_timesteps=merged["total_timesteps"],
-            n_envs=merged["n_envs"],
-            normalize=merged["normalize"],
-            checkpoint_every=merged["checkpoint_every"],
-            eval_episodes=merged["eval_episodes"],
-            video=merged["video"],
             xml=f"robot/{robot.xml.name}" if robot.xml else None,
             model_edits=flat(merged["model"]),
-            task=merged.get("task"),
+            task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
             entry_point=entry_point,
             env_kwargs={} if "task" in merged else merged["env_kwargs"],
             hyperparameters=merged[merged["algo"]],
-            policy=merged["policy"],
-            policy_kwargs=merged["policy_kwargs"],
             threads=resources.threads,
             device="cuda" if resources.gpus else "cpu",
             ranks=resources.ranks,
             backend=merged["distributed"]["backend"],
             mode=merged["distributed"]["mode"],
             search_path=str(base) if task is None or is_users_task(task) else None,
+            **{name: merged[name] for name in _SAME_IN_SPEC},
         )
         jobs.append(
             Job(

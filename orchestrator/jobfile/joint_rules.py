@@ -23,12 +23,13 @@ _SET_BY_JOB = {"seed": "seeds", "xml": "xml"}
 """Keyword arguments of an environment that the job sets, and the job's keys for them."""
 
 
-def check_family(layer: Layer, problems: Problems) -> None:
-    """Check that a layer sets at most one of task, env and entry_point."""
+def check_family(layer: Layer, problems: Problems) -> list[str]:
+    """Check that a layer sets at most one of task, env and entry_point; returns the keys that are too many."""
     first, *others = [key for key in FAMILY if key in layer.values] or [""]
     for key in others:
         message = f"{key} and {first} exclude each other; keep the one that makes the environment"
         problems.add(layer.where(key), message)
+    return others
 
 
 def check_together(
