@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import importlib
+import io
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,9 +21,13 @@ from typing import Any
 import torch
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.runtime import exit_record
+from orchestrator.worker.runtime.progress import ProgressReporter
+from orchestrator.worker.training import sb3_internals, train
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 60
@@ -106,12 +115,39 @@ class Worker:
 
 
 def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecord, str]:
-    """Run an attempt to its end. Returns its last word, whose code is that of the process, and its log."""
+    """Run an attempt to its end. Returns its exit record, whose code is that of the process, and its log."""
     with Worker(paths, number, **environment) as worker:
         code = worker.wait()
         record = worker.record
         assert record.code == code
         return record, worker.log
+
+
+def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
+    """Run an attempt in this process, as the worker does but for its start, its signals and its exit."""
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    files, facts, log = paths.attempt(number), exit_record.AttemptFacts(started=time.monotonic()), io.StringIO()
+    files.root.mkdir(parents=True, exist_ok=True)
+    search_path, modules, backward = list(sys.path), set(sys.modules), torch.Tensor.backward
+    sb3_internals.keep_compiler_out()
+    torch.set_num_threads(spec.threads)
+    sys.path[:0] = [spec.search_path] if spec.search_path else []
+    importlib.invalidate_caches()
+    try:
+        with contextlib.redirect_stdout(log), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            train.run(spec, paths, facts, ProgressReporter(None), lambda: False, files.rendezvous)
+        record = facts.record(ExitCode.SUCCEEDED)
+    except Exception as error:
+        record = facts.record(*exit_record.classify(error))
+    finally:
+        sys.path[:] = search_path
+        torch.Tensor.backward = backward  # type: ignore[method-assign]  # timed where the training was cut short
+        for name in set(sys.modules) - modules:
+            if spec.search_path and str(getattr(sys.modules[name], "__file__", "")).startswith(spec.search_path):
+                del sys.modules[name]
+    files.exit.write_text(record.to_json())
+    return record, f"{log.getvalue()}{record.traceback}"
 
 
 def algorithm(algo: str, **changes: Any) -> WorkerSpec:

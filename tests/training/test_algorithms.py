@@ -65,7 +65,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A training that is over."""
     spec = helpers.algorithm(request.param, normalize=True, n_envs=3, eval_episodes=3)
     paths = helpers.job(tmp_path_factory.mktemp(request.param) / "job", spec)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     return paths
 
@@ -104,7 +104,7 @@ def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
 ) -> None:
     spec = helpers.algorithm("sac", n_envs=1, total_timesteps=700, hyperparameters={**helpers.SMALL["sac"], **given})
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     _, theirs, _ = stock(spec, tmp_path, **by_hand)
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(theirs))
@@ -222,7 +222,7 @@ def test_numbers_that_are_not_finite_end_as_diverged_at_once(tmp_path: Path, alg
     (tmp_path / "own_env.py").write_text(OWN_ENV.format(bad=bad))
     spec = helpers.algorithm(algo, entry_point="own_env:make_env", search_path=str(tmp_path), normalize=True)
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log
     assert record.message.startswith("iteration 2 (env_steps 6"), "found in the rollout that it was in"
     assert message in record.message

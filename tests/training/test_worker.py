@@ -100,7 +100,7 @@ def stock_ppo(spec: WorkerSpec, directory: Path) -> tuple[Path, Path]:
 def test_weights_are_those_of_stock_sb3_on_a_discrete_task(tmp_path: Path) -> None:
     spec = helpers.spec(env="CartPole-v1")
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     stock, _ = stock_ppo(spec, tmp_path)
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
@@ -110,7 +110,7 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     hyperparameters = {**helpers.SMALL_PPO, "learning_rate": "linear(3e-4, 0)", "gamma": 0.98}
     spec = helpers.spec(env="Hopper-v5", normalize=True, learner="sb3", hyperparameters=hyperparameters)
     paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     stock, statistics = stock_ppo(spec, tmp_path)
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(stock))
@@ -122,7 +122,7 @@ def test_model_loads_where_this_package_is_not_installed(env: str, learner: str,
     changes = {"hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"}, "normalize": True}
     given = helpers.spec(**changes, env=env, policy_kwargs={"activation_fn": "relu"})
     paths = helpers.job(tmp_path / "job", given)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert (record.code, record.learner) == (ExitCode.SUCCEEDED, learner), log
     program = (
         "import pickle, sys; sys.modules['orchestrator'] = None\n"
@@ -147,7 +147,7 @@ def test_names_of_activations_become_classes_of_torch() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_an_error_not_a_training_on_the_cpu(tmp_path: Path) -> None:
-    record, _ = helpers.run(helpers.job(tmp_path, helpers.spec(device="cuda")))
+    record, _ = helpers.train_here(helpers.job(tmp_path, helpers.spec(device="cuda")))
     assert record.code == ExitCode.ERROR
     assert "resources.gpus asks for a GPU, but PyTorch" in record.message
 
@@ -156,7 +156,7 @@ def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
     for name, changes in {"discrete": {}, "continuous": {"env": "Pendulum-v1"}}.items():
         hyperparameters = {**helpers.SMALL_PPO, "clip_range_vf": 0.2, "n_steps": 256}
         paths = helpers.job(tmp_path / name, helpers.spec(**changes, hyperparameters=hyperparameters))
-        record, log = helpers.run(paths)
+        record, log = helpers.train_here(paths)
         assert record.code == ExitCode.SUCCEEDED, log
         (row,) = helpers.rows(paths.progress_csv)
         assert all(row.values())
@@ -168,7 +168,7 @@ def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
 
 def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, helpers.spec())
-    helpers.run(paths)
+    helpers.train_here(paths)
     table = helpers.rows(paths.progress_csv)
     assert [row["time/total_timesteps"] for row in table] == ["128", "256", "384", "512"]
     assert [row["train/n_updates"] for row in table] == ["2", "4", "6", "8"]
@@ -226,7 +226,7 @@ def test_numbers_that_are_not_finite_end_as_diverged(
     module(tmp_path, "STEPS = 304", after_step=after_step)
     given = own(tmp_path, normalize=normalize, learner=learner)
     paths = helpers.job(tmp_path / "job", given)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log
     assert record.message.startswith("iteration 3 (env_steps ")
     assert message in record.message
@@ -252,7 +252,7 @@ def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
 ) -> None:
     changes = {"hyperparameters": {**helpers.SMALL_PPO, "learning_rate": 1e6}, "total_timesteps": 2048}
     spec = helpers.spec(env="Ant-v5", normalize=True, learner=learner, **changes)
-    record, log = helpers.run(helpers.job(tmp_path, spec))
+    record, log = helpers.train_here(helpers.job(tmp_path, spec))
     assert record.code == ExitCode.DIVERGED, log
     assert problem in record.message
     assert len(record.message) < 300
@@ -264,7 +264,7 @@ def test_unstable_physics_ends_as_diverged_and_names_the_robot(tmp_path: Path, c
     source = Path(gymnasium.__file__).parent / "envs/mujoco/assets/hopper.xml"
     (tmp_path / "robot").mkdir()
     (tmp_path / "robot" / "torn.xml").write_text(source.read_text().replace('gear="200.0"', 'gear="2e11"'))
-    record, log = helpers.run(helpers.job(tmp_path, helpers.spec(**changes, xml="robot/torn.xml")))
+    record, log = helpers.train_here(helpers.job(tmp_path, helpers.spec(**changes, xml="robot/torn.xml")))
     assert record.code == ExitCode.DIVERGED, log
     assert "torn" in record.message
 
@@ -399,6 +399,6 @@ def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
 
 def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(entry_point="json:make_env"))
-    record, _ = helpers.run(paths)
+    record, _ = helpers.train_here(paths)
     assert record.code == ExitCode.ERROR
     assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")

@@ -1,8 +1,7 @@
-"""``timings.csv``: one row an iteration, telling where its time went.
+"""``timings.csv``: one row an iteration, with the time spent in each phase.
 
-The phases are measured on instances (one policy, one optimiser, one buffer); nothing that
-is saved with a model is touched. The clock is :func:`time.perf_counter` (monotonic), read twice a phase
-and step: about 0.1 microseconds each.
+Phases are measured on instances (one policy, one optimiser, one buffer); nothing that is saved with a model changes.
+The clock is :func:`time.perf_counter` (monotonic), read twice a phase and step: about 0.1 microseconds each.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
 
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
-"""Environment variable: set to 1, nothing is written, and nothing measured but what the fast learner itself measures
-(to find out what measuring costs)."""
+"""Environment variable: with 1 no timings are written or measured, except by the fast learner itself; used to measure
+the cost of measuring."""
 
 
 class TimedVecEnv(VecEnvWrapper):
-    """What ``collect_rollouts`` needs of a ``VecEnv``, with the clock running while it steps.
+    """Measures the time of an environment's steps in ``collect_rollouts``.
 
-    A stand-in rather than a changed environment: the environment, of which ``VecNormalize`` is
-    saved, knows nothing of it.
+    The model keeps the environment itself, so that nothing of this wrapper is saved.
     """
 
     def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
@@ -57,9 +55,9 @@ class TimedVecEnv(VecEnvWrapper):
 
 
 class PhaseTimers:
-    """Seconds spent in the parts of rollout and update, since they were last taken.
+    """Seconds spent in the phases of rollout and update since the last :meth:`take`.
 
-    Random actions before ``learning_starts`` are nobody's part; off-policy algorithms have no ``gae_s``.
+    Random actions before ``learning_starts`` belong to no phase; off-policy algorithms have no ``gae_s``.
     """
 
     def __init__(self, model: Model, env: TimedVecEnv) -> None:
@@ -70,14 +68,14 @@ class PhaseTimers:
             return
         self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         if isinstance(model, OffPolicy):
-            self._watch(model.policy, "predict", "policy_s")
+            self._time_method(model.policy, "predict", "policy_s")
         else:
             for acting in ("forward", "get_distribution", "predict_values"):
-                self._watch(model.policy, acting, "policy_s")
-            self._watch(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
-        self._watch_backward()
+                self._time_method(model.policy, acting, "policy_s")
+            self._time_method(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
+        self._time_backward()
         for optimizer in algorithms.optimizers(model).values():
-            self._watch_optimizer(optimizer)
+            self._time_optimizer(optimizer)
 
     def take(self) -> dict[str, float]:
         taken = {"env_s": self._env.seconds, **self._seconds}
@@ -86,7 +84,7 @@ class PhaseTimers:
         return taken
 
     def remove(self) -> None:
-        """Leave everything as it was found."""
+        """Remove all measuring from model and torch."""
         while self._undo:
             self._undo.pop()()
 
@@ -101,17 +99,17 @@ class PhaseTimers:
 
         return timed
 
-    def _watch(self, owner: Any, method: str, phase: str) -> None:
+    def _time_method(self, owner: Any, method: str, phase: str) -> None:
         setattr(owner, method, self._timed(getattr(owner, method), phase))
         self._undo.append(lambda: delattr(owner, method))
 
-    def _watch_backward(self) -> None:
-        # Losses are made anew for every minibatch: only their class is there to be watched.
+    def _time_backward(self) -> None:
+        # Every minibatch has a new loss tensor: only the class can be instrumented.
         plain = torch.Tensor.backward
         torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
 
-    def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def _time_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         seconds = self._seconds
 
         def before(*_: Any) -> None:
@@ -127,12 +125,12 @@ class PhaseTimers:
 class Timings:
     """Measures iterations and writes their rows.
 
-    ``rollout_s`` and ``train_s`` include looking for non-finite numbers; ``wall_s`` is both and the writing
-    of logs. Checkpoints fall between iterations.
+    ``rollout_s`` and ``train_s`` include the search for non-finite numbers; ``wall_s`` is both and the writing of logs.
+    Checkpoints fall between iterations.
     """
 
     def __init__(self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> None:
-        self._ranks, self._together_s = ranks, 0.0
+        self._ranks, self._collectives_s = ranks, 0.0
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = PhaseTimers(model, env)
         self._reader = UsageReader()
@@ -147,23 +145,23 @@ class Timings:
         self._phases.take()
         self._usage = self._reader.read()
         self._rollout_s = self._train_s = 0.0
-        self._together_s = self._ranks.seconds
+        self._collectives_s = self._ranks.seconds
         self._begun = self._mark = perf_counter()
 
     def rollout_done(self) -> None:
-        """What came since the last mark was a rollout."""
+        """Count the time since the last mark as rollout."""
         now = perf_counter()
         self._rollout_s += now - self._mark
         self._mark = now
 
     def train_done(self) -> None:
-        """What came since the last mark was an update."""
+        """Count the time since the last mark as update."""
         now = perf_counter()
         self._train_s += now - self._mark
         self._mark = now
 
     def end(self, iteration: int, env_steps: int) -> None:
-        """Write the iteration's row. :raises OSError: as the disk answers."""
+        """Write the iteration's row. :raises OSError: it cannot be written."""
         now, clock_s = perf_counter(), monotonic()
         before, usage = self._usage, self._reader.read()
         self._table.append(
@@ -183,17 +181,17 @@ class Timings:
                 "n_threads": usage.n_threads,
                 "n_cpus": usage.n_cpus,
                 "clock_s": _seconds(clock_s),
-                "allreduce_s": _seconds(self._ranks.seconds - self._together_s),
+                "allreduce_s": _seconds(self._ranks.seconds - self._collectives_s),
             }
         )
 
     def stop(self) -> None:
-        """Leave model and torch as they were found."""
+        """Remove all measuring from model and torch."""
         self._phases.remove()
 
 
 class DisabledTimings:
-    """In the place of :class:`Timings` where nothing is to be measured."""
+    """Stands in for :class:`Timings` where nothing is measured."""
 
     rows = 0
 
@@ -207,10 +205,7 @@ class DisabledTimings:
 
 
 def start(path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> Timings | DisabledTimings:
-    """Timings into ``path``, whose first ``keep`` rows are kept.
-
-    None where :data:`OFF_VARIABLE` says so, and none of other ranks than the first.
-    """
+    """Timings into ``path``, keeping its first ``keep`` rows; none on ranks above 0 or with :data:`OFF_VARIABLE`."""
     if os.environ.get(OFF_VARIABLE) == "1" or ranks.rank > 0:
         return DisabledTimings()
     return Timings(path, model, env, ranks, keep=keep)
