@@ -19,6 +19,7 @@ from command_helpers import (
     command,
     environment,
     give,
+    invoke,
     wait_until,
     write_experiment,
 )
@@ -58,8 +59,12 @@ def no_number(text: str) -> None:
 def check(
     *arguments: str | Path, cwd: Path, before: Callable[[], None] | None = None, code: int
 ) -> dict[str, dict[str, Any]]:
-    """``check --json`` through the real command: rows by file name."""
-    done = give("check", *arguments, "--json", cwd=cwd, before=before)
+    """``check --json``: rows by file name.
+
+    :param before: called first in a process of its own for the command.
+    """
+    arguments = ("check", *arguments, "--json")
+    done = give(*arguments, cwd=cwd, before=before) if before else invoke(*arguments, cwd=cwd)
     assert done.returncode == code, done.stderr
     rows = json.loads(done.stdout, parse_constant=no_number)
     assert all(set(row) >= {"path", "verdict", "messages", *FIGURES} for row in rows)
@@ -249,7 +254,7 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
         {"name": "preset", "task": "gymnasium:Hopper-v5"},
         {"name": "environment", "env": "CartPole-v1"},
     )
-    done = give("check", jobs, "--json", cwd=tmp_path)
+    done = invoke("check", jobs, "--json", cwd=tmp_path)
     assert done.returncode == 1
     good, bad, chosen, preset, environment = json.loads(done.stdout)
     assert (good["verdict"], good["job"], good["where"]) == ("ok", "good-s0", f"{jobs}: jobs[0]")
@@ -266,7 +271,7 @@ def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None
     unlimited.write_text(cart(actuator='<motor joint="x"/>'))
     many = {"xml": unlimited, "task": "auto", "seeds": [0, 1, 2], "matrix": {"ppo.gamma": [0.9, 0.99]}}
     jobs = write_experiment(tmp_path, {"name": "cart", **many}, {"name": "preset", "task": "gymnasium:Swimmer-v5"})
-    done = give("run", jobs, "--dry-run", "--json", cwd=tmp_path)
+    done = invoke("run", jobs, "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(done.stdout)
     assert [text for text in plan["warnings"] if "ctrlrange" in text] == [
         "cart: 1 actuator has no ctrlrange ('0'): actions in [-1, 1] go to them as they are, which may be far too much "
@@ -305,7 +310,7 @@ def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path
 
 @pytest.mark.parametrize(("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml in it")])
 def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
-    done = give("check", path, "--json", cwd=tmp_path)
+    done = invoke("check", path, "--json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
 
@@ -313,7 +318,7 @@ def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path
 def test_people_get_a_table_and_the_reasons(tmp_path: Path) -> None:
     (tmp_path / "good.xml").write_text(cart())
     (tmp_path / "idle.xml").write_text(cart(actuator=""))
-    done = give("check", ".", "good.xml", cwd=tmp_path)
+    done = invoke("check", ".", "good.xml", cwd=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0][:4] == ["robot", "verdict", "root", "task"]
     assert lines[1][:4] == ["good.xml", "ok", "slide", "balance"]

@@ -128,7 +128,7 @@ class TestExperiments:
         shown = commands.give("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
         assert shown.returncode == 0
         assert "env_steps/s" in shown.stdout
-        assert "What else differs" not in shown.stdout
+        assert "Other differences" not in shown.stdout
 
     def test_returns_of_training_are_not_compared_with_evaluations(
         self, tmp_path: Path, finished_once: Experiment
