@@ -6,7 +6,7 @@ Two benchmarks are compared by baseline and level, two experiments by job, over 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,16 +37,6 @@ class Pair:
     bound: str = ""
     """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or ``ab``."""
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "figure": self.figure,
-            "a": self.a.facts(),
-            "b": self.b.facts(),
-            "ratio": None if self.ratio is None else self.ratio.facts(),
-            "bound": self.bound,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -65,7 +55,7 @@ class Comparison:
             "kind": self.kind,
             "a": str(self.a),
             "b": str(self.b),
-            "pairs": [pair.facts() for pair in self.pairs],
+            "pairs": list(map(asdict, self.pairs)),
             "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),

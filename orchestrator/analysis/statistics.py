@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class Estimate:
     """Number of values; of a ratio, that of the shorter side."""
 
     def facts(self) -> Facts:
-        return {"median": self.median, "low": self.low, "high": self.high, "n": self.n}
+        return asdict(self)
 
     def scaled(self, factor: float) -> Estimate:
         """In another unit; ``factor`` must be positive."""

@@ -30,28 +30,24 @@ def speedup(speedups: Curves, efficiencies: Curves, capacity: int, *, unit: str 
     """
     levels = _levels(speedups)
     drawn, (left, right) = _pair_of_axes(len(speedups) + 1)
-    left.plot(range(len(levels)), [min(level, capacity) for level in levels], color=DIM, linestyle="--", linewidth=1)
-    right.axhline(100, color=DIM, linestyle="--", linewidth=1)
     _curves(left, speedups, levels)
     _curves(right, efficiencies, levels, scale=100)
+    ideal = [min(level, capacity) for level in levels]
+    left.plot(range(len(levels)), ideal, color=DIM, linestyle="--", linewidth=1, label="ideal", zorder=1)
+    right.axhline(100, color=DIM, linestyle="--", linewidth=1, zorder=1)
     left.set_ylabel("speed-up")
     right.set_ylabel("efficiency (%)")
     for axes in (left, right):
         axes.set_ylim(bottom=0)
         axes.set_xlabel(unit)
         drawing.plain_ticks(axes, y=True, most=6)
-    _legend(drawn, list(speedups), ideal=True)
+    drawing.legend(drawn, *left.get_legend_handles_labels(), columns=LEGEND_COLUMNS)
     return drawn
 
 
-def _pair_of_axes(legend_entries: int) -> tuple[Drawn, tuple[Axes, Axes]]:
+def _pair_of_axes(legend_entries: int) -> tuple[Drawn, list[Axes]]:
     """Two axes side by side, with room for a legend above."""
-    legend_in = 0.2 * math.ceil(legend_entries / LEGEND_COLUMNS) + 0.12
-    left, below, height = 0.6, 0.45, 2.3
-    drawn = drawing.sheet(height + below + legend_in)
-    half = drawing.WIDTH_IN / 2
-    first = drawing.axes_at(drawn, left, below, half - left - 0.15, height - 0.1)
-    return drawn, (first, drawing.axes_at(drawn, half + left, below, half - left - 0.1, height - 0.1))
+    return drawing.panels(2, columns=2, height_in=2.2, legend_in=0.2 * math.ceil(legend_entries / LEGEND_COLUMNS) - 0.1)
 
 
 def _levels(curves: Curves) -> list[int]:
@@ -60,39 +56,22 @@ def _levels(curves: Curves) -> list[int]:
 
 def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.0, bound: str = "≤") -> None:
     """:param bound: the mark of bounds."""
-    for number, (_, points) in enumerate(curves.items()):
+    for number, (name, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
         colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-        known = sorted(level for level in points if points[level]["median"] is not None)
-        places = [levels.index(level) + shift for level in known]
-        medians = [points[level]["median"] * scale for level in known]
-        axes.plot(places, medians, color=colour, linewidth=1, alpha=0.5)
-        axes.plot(places, medians, color=colour, marker=marker, markersize=4.5, linewidth=0)
-        for place, level in zip(places, known, strict=True):
-            one = points[level]
+        places = {levels.index(level) + shift: points[level] for level in sorted(points)}
+        medians = [one["median"] * scale for one in places.values()]
+        axes.plot(list(places), medians, color=colour, linewidth=1, alpha=0.5)
+        axes.plot(list(places), medians, color=colour, marker=marker, markersize=4.5, linewidth=0, label=name)
+        for place, one in places.items():
             if one["low"] is not None and one["high"] is not None:
                 axes.vlines(place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1)
             if one.get("cut"):
-                axes.annotate(
-                    bound, (place, one["median"] * scale), (0, 5), textcoords="offset points", color=colour, ha="center"
-                )
-    axes.set_xticks(range(len(levels)), [str(level) for level in levels])
+                above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+                axes.annotate(bound, (place, one["median"] * scale), color=colour, **above)
+    axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)
     axes.set_xlabel("processes at once")
-
-
-def _legend(drawn: Drawn, baselines: Sequence[str], *, ideal: bool = False) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=SERIES[number % len(SERIES)], marker=MARKERS[number % len(MARKERS)], markersize=4)
-        for number, _ in enumerate(baselines)
-    ]
-    labels = list(baselines)
-    if ideal:
-        handles.append(Line2D([], [], color=DIM, linestyle="--"))
-        labels.append("ideal")
-    drawing.legend(drawn, handles, labels, columns=LEGEND_COLUMNS)
 
 
 def latency(latencies: Curves, delays: Curves) -> Drawn:
@@ -109,7 +88,7 @@ def latency(latencies: Curves, delays: Curves) -> Drawn:
     drawing.plain_ticks(right, y=True)
     left.set_ylabel("ms per optimiser step")
     right.set_ylabel("s waiting for a CPU")
-    _legend(drawn, list(latencies))
+    drawing.legend(drawn, *left.get_legend_handles_labels(), columns=LEGEND_COLUMNS)
     return drawn
 
 

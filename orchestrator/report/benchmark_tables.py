@@ -50,7 +50,7 @@ def throughput(baselines: Baselines) -> Table:
         "env_steps/s": lambda row: _bounded(row, "throughput", number),
         "speed-up": lambda row: _bounded(row, "speedup", number),
         "efficiency": lambda row: _bounded(row, "efficiency", percent),
-        "measurements": lambda row: str(row[2]["throughput"]["n"]),
+        "repeats": lambda row: str(row[2]["throughput"]["n"]),
         "remarks": lambda row: remarks(row[2]),
     }
     caption = (

@@ -115,7 +115,7 @@ def _table(result: Facts) -> Table:
         "speed-up": lambda row: number(1.0) if row[1] == "1" else interval(row[2]["speedup"]),
         "efficiency": lambda row: DASH if row[1] == "1" else interval(row[2]["efficiency"], percent),
         "in all-reduce": lambda row: interval(row[2]["allreduce"], percent),
-        "measurements": lambda row: str(row[2]["throughput"]["n"]),
+        "repeats": lambda row: str(row[2]["throughput"]["n"]),
         "remarks": lambda row: remarks(row[2]),
     }
     caption = (

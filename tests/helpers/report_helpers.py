@@ -1,4 +1,4 @@
-"""Run directories made by hand, of any size: what `report` reads, and nothing that was trained.
+"""Run directories made by hand, of any size, without training, for `report` to read.
 
 By hand, to see what a report of 500 jobs × 500 iterations takes:
 ``python tests/report_helpers.py DIR 500 500``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
@@ -22,22 +22,19 @@ from supervisor_helpers import make_job
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.ledger import Ledger
 
 PROGRESS = ("time/iterations", "time/total_timesteps", "rollout/ep_rew_mean", "train/loss", "train/approx_kl")
-TIMINGS = (
-    *("iteration", "env_steps", "wall_s", "rollout_s", "env_s", "policy_s", "gae_s", "train_s", "backward_s"),
-    *("optimizer_s", "cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s", "rss_mib"),
-    *("n_threads", "clock_s", "allreduce_s"),
-)
+TIMINGS = tuple(name for name in COLUMNS if name != "n_cpus")
 STEPS = 2048
-"""Of an iteration."""
+"""env_steps of an iteration."""
 BEGUN = 1.8e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A job of a run directory, and what became of it."""
+    """A job of a run directory and its outcome."""
 
     name: str = "robot"
     seed: int = 0
@@ -58,7 +55,7 @@ class Trained:
 
 
 def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPaths:
-    """As after a run, or in the middle of one whose supervisor died."""
+    """A run directory as after a run, or as left by a supervisor that died in the middle of one."""
     root.mkdir(parents=True)
     paths, rng = RunPaths(root), random.Random(0)
     ledger = Ledger.create(paths.ledger)

@@ -1,4 +1,4 @@
-"""Two run directories side by side."""
+"""Comparison of two run directories."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class TestBenchmarks:
         shutil.copytree(machines[0], tmp_path / "copy")
         assert pair(compare(machines[0], tmp_path / "copy"), "default × 2", "throughput").ratio is None
 
-    def test_what_else_differs_is_told(self, machines: tuple[Path, Path]) -> None:
+    def test_other_differences_are_listed(self, machines: tuple[Path, Path]) -> None:
         found = compare(*machines)
         assert ("torch", "2.13.0", "2.14.0") in found.differences
         assert ("cpu model", "Example 9000", "Other") in found.differences
         assert found.only_b == ["pinned × 4", "default × 4"]
 
-    def test_another_learner_is_told(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_another_learner_is_listed(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
         measured = [
             {**record, "processes": [{**one, "learner": "fast"} for one in record["processes"]]}
             for record in measurements("pinned", 1)
@@ -112,7 +112,7 @@ class TestExperiments:
         evaluated = pair(found, "balancer", "evaluation")
         assert evaluated.a.median == evaluated.b.median
 
-    def test_another_learner_is_told(self, tmp_path: Path, finished_once: Experiment) -> None:
+    def test_another_learner_is_listed(self, tmp_path: Path, finished_once: Experiment) -> None:
         copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET learner = 'sb3'")
@@ -142,7 +142,7 @@ class TestExperiments:
         assert ("balancer", "evaluation") in figures
         assert without == {one for one in figures if one[1] != "evaluation"}
 
-    def test_what_nobody_has_finished_is_no_common_ground(self, tmp_path: Path, finished_once: Experiment) -> None:
+    def test_jobs_that_have_not_finished_are_not_compared(self, tmp_path: Path, finished_once: Experiment) -> None:
         copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error'")

@@ -64,7 +64,7 @@ def kinds(findings: list[ContentionFinding]) -> list[str]:
     return [one.kind for one in findings]
 
 
-class TestJudging:
+class TestDiagnosis:
     def test_without_contention_nothing_is_found(self) -> None:
         assert diagnose(experiment(*(job(f"j{cpu}", cpus=frozenset({cpu})) for cpu in (0, 1)))) == []
         assert diagnose(experiment(usable_cpus=None, online_cpus=None, lanes=None)) == []
@@ -94,7 +94,7 @@ class TestJudging:
         assert one.what == "kept off the CPU by a cgroup limit (and 2 more jobs)"
         assert one.evidence == "j2: throttled 44% of its time; the quota is 1.5 CPUs"
 
-    def test_a_quota_that_idles_cpus_is_named_though_nothing_was_throttled(self) -> None:
+    def test_a_quota_that_idles_cpus_is_found_without_throttling(self) -> None:
         (one,) = diagnose(experiment(job("j"), quota=1.0, lanes=1))
         assert (one.kind, one.job_id) == ("quota", "")
         assert "a cgroup limit of 1 CPUs leaves some of 2 idle" in one.what
@@ -140,7 +140,7 @@ class TestJudging:
         (other,) = diagnose(experiment(*like, replace(slow, cpu_s=49.0)))
         assert "disk, pipe or lock" in other.evidence
 
-    def test_what_a_system_does_not_measure_accuses_nobody(self) -> None:
+    def test_metrics_that_are_not_measured_give_no_finding(self) -> None:
         blind = {"cpu_s": None, "run_delay_s": None, "throttled_s": None, "n_threads": None}
         assert diagnose(experiment(job("j", **blind))) == []
         (one,) = diagnose(experiment(job("j", threads=4, **blind)))
@@ -262,7 +262,7 @@ class TestPlanted:
         assert "0.5 CPUs" in one.what + one.evidence
 
 
-def test_every_finding_names_a_cure() -> None:
+def test_every_finding_names_a_remedy() -> None:
     jobs = (
         job("a", threads=9),
         job("b", throttled_s=9.0),

@@ -1,4 +1,4 @@
-"""The report of a run directory: true numbers, nothing but itself, readable at any size, of a live run too."""
+"""The report of a run directory: correct numbers, a self-contained page, also while the experiment runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, and the text that a reader sees."""
+    """Tags with their attributes, and the visible text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
     assert drawing.COLOURS["ink"][0] in (tmp_path / "run/report/phases.svg").read_text()
 
 
-def test_run_that_is_at_work_is_reported_as_it_stands(tmp_path: Path) -> None:
+def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
     jobs = [Trained(name="done"), Trained(name="going", state="RUNNING"), Trained(name="waiting", state="PENDING")]
     paths = make_run_dir(tmp_path / "run", jobs)
     going = paths.job("j1-s0")
@@ -188,7 +188,7 @@ def test_missing_files_leave_gaps_and_no_error(tmp_path: Path) -> None:
     assert facts["machine"] == {}
 
 
-def test_missing_previews_are_said_once(tmp_path: Path) -> None:
+def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
     jobs = [Trained(name=f"r{number}", preview=film_strip if number == 0 else None) for number in range(4)]
     _, _, page = made(tmp_path / "run", jobs)
     assert page.text.count("preview:") == 1
@@ -196,7 +196,7 @@ def test_missing_previews_are_said_once(tmp_path: Path) -> None:
     assert sum(tag == "img" for tag, _ in page.tags) == 1
 
 
-def test_failures_are_told_with_their_causes(tmp_path: Path) -> None:
+def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
     assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]
     assert "knee & hip" in page.text
@@ -225,7 +225,7 @@ def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
     assert facts["robots"][0]["point"] == {"ppo.learning_rate": 1e-4, "model.geom.leg.size": "*0.8"}
 
 
-def test_figure_that_is_none_any_more_goes_and_other_files_stay(tmp_path: Path) -> None:
+def test_old_figures_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained()])
     folder = done.page.parent
     facts = json.loads((folder / "report.json").read_text())
@@ -297,7 +297,7 @@ def test_command_says_where_the_page_is_or_prints_markdown(tmp_path: Path) -> No
     assert (done.returncode, "no such run directory" in done.stderr) == (2, True)
 
 
-# -- of a benchmark
+# -- benchmarks
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +336,7 @@ def test_benchmark_page_has_its_facts(bench_report: report.Made) -> None:
         assert len(figure.caption) > 100
 
 
-def test_what_is_not_measured_has_no_interval_and_a_warning_is_said_once(bench_report: report.Made) -> None:
+def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: report.Made) -> None:
     text = bench_report.markdown()
     assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
     assert re.search(
@@ -346,7 +346,7 @@ def test_what_is_not_measured_has_no_interval_and_a_warning_is_said_once(bench_r
     assert "Metrics of one process" in text
 
 
-def test_measurements_that_are_not_counted_are_told_and_baselines_keep_their_order(tmp_path: Path) -> None:
+def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     path = root / "bench/cells.jsonl"
     cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
@@ -395,7 +395,7 @@ def test_certificate_of_an_experiment_is_shown(tmp_path: Path) -> None:
     assert "FAIL: 1 of 2 jobs" in done.markdown()
 
 
-# -- its parts
+# -- parts
 
 
 def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:

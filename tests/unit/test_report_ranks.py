@@ -1,4 +1,4 @@
-"""Reports know ranks: how many, what they spent in all-reduce, and how much faster more of them are."""
+"""Ranks in reports: their number, their share of time in all-reduce, and the speed-up by more ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
     assert "| parameter-server |" in done.markdown()
 
 
-def test_every_job_says_its_ranks_and_share_in_all_reduce_where_any_has_several(tmp_path: Path) -> None:
+def test_jobs_have_ranks_and_all_reduce_share_where_any_has_several(tmp_path: Path) -> None:
     done, facts = made(tmp_path / "run", [Trained(name="one"), trained(2, 0, 1.0)])
     assert [(job["ranks"], job["allreduce"]) for job in facts["jobs"]] == [(1, None), (2, pytest.approx(0.4))]
     assert "| ranks | in all-reduce |" in done.markdown()

@@ -1,4 +1,4 @@
-"""Intervals that hold the truth as often as they say."""
+"""Intervals have the coverage that they state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestCoverage:
 
     @pytest.mark.parametrize("n", [2, 3, 4])
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_of_a_few_values_too(self, shape: str, n: int) -> None:
+    def test_the_interval_of_a_median_of_a_few_values_holds_it(self, shape: str, n: int) -> None:
         draw, truth = SHAPES[shape]
         rng = np.random.default_rng(n)
         held = sum(holds(estimate(draw(rng, n)), truth) for _ in range(tries(n)))
@@ -114,7 +114,7 @@ class TestEdges:
         assert (interval.high or 0) - (interval.low or 0) < 0.1
 
     @pytest.mark.parametrize(
-        ("call", "said"),
+        ("call", "message"),
         [
             (lambda: estimate([]), "no values"),
             (lambda: estimate([1.0, float("nan")]), "not finite"),
@@ -122,8 +122,8 @@ class TestEdges:
             (lambda: ratio([1.0, 2.0], [1.0], paired=True), "cannot be paired"),
         ],
     )
-    def test_what_has_no_median_is_refused(self, call: Callable[[], object], said: str) -> None:
-        with pytest.raises(ValueError, match=said):
+    def test_values_without_a_median_are_refused(self, call: Callable[[], object], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
             call()
 
     def test_another_unit_scales_all_three(self) -> None:
