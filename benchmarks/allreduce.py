@@ -50,9 +50,9 @@ def parameters(observations: int, actions: int, width: int = WIDTH) -> int:
 
 def shared_memory(repeats: int) -> list[Line]:
     """``distributed.backend = "auto"``."""
-    found = measured("auto", repeats)
+    figures = measured("auto", repeats)
     of = f"of {parameters(OBSERVATIONS, ACTIONS):,} float32 (a {WIDTH}-{WIDTH} policy) between {RANKS} ranks, µs"
-    return lines(f"over shared memory {of}", found, MOST_US)
+    return lines(f"over shared memory {of}", figures, MOST_US)
 
 
 def gloo(repeats: int) -> list[Line]:
@@ -60,12 +60,12 @@ def gloo(repeats: int) -> list[Line]:
     return lines("the same over gloo", measured("gloo", repeats), None)
 
 
-def lines(of: str, found: Mapping[str, Sequence[float]], most_us: float | None) -> list[Line]:
+def lines(of: str, figures: Mapping[str, Sequence[float]], most_us: float | None) -> list[Line]:
     return [
-        at_most(f"one all-reduce {of}", found["allreduce"], most_us),
-        at_most("the mean, which determines the time of a training", found["allreduce, mean"], most_us),
-        at_most(f"reduce and broadcast (parameter server) {of}", found["parameter-server"]),
-        at_most("their mean", found["parameter-server, mean"]),
+        at_most(f"one all-reduce {of}", figures["allreduce"], most_us),
+        at_most("the mean, which determines the time of a training", figures["allreduce, mean"], most_us),
+        at_most(f"reduce and broadcast (parameter server) {of}", figures["parameter-server"]),
+        at_most("their mean", figures["parameter-server, mean"]),
     ]
 
 
@@ -85,8 +85,8 @@ def measured(backend: Backend, repeats: int) -> dict[str, list[float]]:
         answers = [popen.communicate()[0] for popen in ranks]
     if any(popen.returncode for popen in ranks):
         raise SystemExit("a rank has failed; see its message above")
-    found: dict[str, list[float]] = json.loads(answers[0])
-    return found
+    figures: dict[str, list[float]] = json.loads(answers[0])
+    return figures
 
 
 def as_rank(folder: Path, repeats: int, backend: Any) -> None:
@@ -108,15 +108,15 @@ def as_rank(folder: Path, repeats: int, backend: Any) -> None:
         "allreduce": lambda: ranks.all_reduce(gradients),
         "parameter-server": served,
     }
-    found: dict[str, list[float]] = {f"{name}{kind}": [] for name in ways for kind in ("", ", mean")}
+    figures: dict[str, list[float]] = {f"{name}{kind}": [] for name in ways for kind in ("", ", mean")}
     for _ in range(repeats):
         for name, collective in ways.items():
             seconds = [_timed(collective) for _ in range(WARM_UP + CALLS)][WARM_UP:]
-            found[name].append(statistics.median(seconds) * 1e6)
-            found[f"{name}, mean"].append(statistics.mean(seconds) * 1e6)
+            figures[name].append(statistics.median(seconds) * 1e6)
+            figures[f"{name}, mean"].append(statistics.mean(seconds) * 1e6)
     ranks.close()
     if ranks.rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(figures))
 
 
 def _timed(call: Callable[[], None]) -> float:

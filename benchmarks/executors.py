@@ -107,7 +107,7 @@ def tune_s(cores: int) -> float | None:
 def makespan(repeats: int) -> list[Line]:
     cores = topology.detect().capacity
     of_local, of_tune = [], []
-    found: dict[str, list[float]] = {"local": [], "ray": [], "tune": []}
+    seconds_by: dict[str, list[float]] = {"local": [], "ray": [], "tune": []}
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         file = job_file(Path(folder))
 
@@ -119,15 +119,15 @@ def makespan(repeats: int) -> list[Line]:
             ways: Any = (("local", lambda: makespan_s(file)), ("ray", by_ray), ("tune", lambda: tune_s(cores)))
             for name, way in both_ways(number, *ways):
                 if (seconds := way()) is not None:
-                    found[name].append(seconds)
-            of_local.append(found["ray"][-1] / found["local"][-1])
-            if found["tune"]:
-                of_tune.append(found["ray"][-1] / found["tune"][-1])
+                    seconds_by[name].append(seconds)
+            of_local.append(seconds_by["ray"][-1] / seconds_by["local"][-1])
+            if seconds_by["tune"]:
+                of_tune.append(seconds_by["ray"][-1] / seconds_by["tune"][-1])
     what = f"{JOBS} trainings of Ant-v5, {STEPS:,} env_steps, {cores} at once: makespan of --executor ray"
     lines = [at_most(f"{what} / of --executor local", of_local, MOST_OF_LOCAL)]
     if of_tune:
         lines.append(at_most(f"{what} / of Ray Tune", of_tune, MOST_OF_TUNE))
-    lines += [at_least(f"seconds by {name}", values) for name, values in found.items() if values]
+    lines += [at_least(f"seconds by {name}", values) for name, values in seconds_by.items() if values]
     return lines
 
 

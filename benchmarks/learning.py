@@ -29,9 +29,9 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 
 
-def mean_std(found: Sequence[float]) -> str:
+def mean_std(returns: Sequence[float]) -> str:
     """``1,234 ± 56``: mean and sample standard deviation over seeds."""
-    return f"{np.mean(found):,.0f} ± {np.std(found, ddof=1):,.0f}" if len(found) > 1 else f"{found[0]:,.0f}"
+    return f"{np.mean(returns):,.0f} ± {np.std(returns, ddof=1):,.0f}" if len(returns) > 1 else f"{returns[0]:,.0f}"
 
 
 def signed(number: float) -> str:
@@ -44,8 +44,8 @@ def probability(p: float) -> str:
 
 def comparison(a: Side, b: Side, robots: Sequence[str], measure: str) -> list[str]:
     """The table of one measure: one line per robot, and one for all of them."""
-    found = {robot: (values(a.robots[robot], measure), values(b.robots[robot], measure)) for robot in robots}
-    pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in found.items() if x and y}
+    returns = {robot: (values(a.robots[robot], measure), values(b.robots[robot], measure)) for robot in robots}
+    pairs = {robot: Pair(np.array(x), np.array(y)) for robot, (x, y) in returns.items() if x and y}
     if not pairs:
         return []
     tested = [p_value([pair]) for pair in pairs.values()]
@@ -89,9 +89,9 @@ def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
     lines += [f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |", "|---" * (2 + len(seeds)) + "|"]
     for robot in robots:
         for place, side in enumerate((a, b)):
-            cells = {one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}" for one in side.robots[robot]}
-            told = " | ".join(cells.get(seed, "–") for seed in seeds)
-            lines.append(f"| {robot} | {_label(a, b, place)} | {told} |")
+            returns = {one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}" for one in side.robots[robot]}
+            row = " | ".join(returns.get(seed, "–") for seed in seeds)
+            lines.append(f"| {robot} | {_label(a, b, place)} | {row} |")
     return [*lines, ""]
 
 
@@ -133,12 +133,12 @@ def power(seeds: int, robots: int) -> list[str]:
     ]
     for name, design in tests if robots > 1 else tests[:1]:
         least = design.found_with()
-        told = f"a difference of {least:.2f} standard deviations" if math.isfinite(least) else "nothing"
-        lines.append(f"| {name} | {design.power():.1%} | {told} | {design.power(1.0):.0%} |")
+        smallest = f"a difference of {least:.2f} standard deviations" if math.isfinite(least) else "nothing"
+        lines.append(f"| {name} | {design.power():.1%} | {smallest} | {design.power(1.0):.0%} |")
     if robots > 1:
         spread = dataclasses.replace(alone, robots=robots, statistic=energy_distance)
-        told = ", ".join(f"{ratio} times as large in {spread.power(ratio=ratio):.0%} of cases" for ratio in (2, 3, 4))
-        lines += ["", f"The energy distance over all robots finds a standard deviation that is {told}."]
+        shares = ", ".join(f"{ratio} times as large in {spread.power(ratio=ratio):.0%} of cases" for ratio in (2, 3, 4))
+        lines += ["", f"The energy distance over all robots finds a standard deviation that is {shares}."]
     return [*lines, ""]
 
 
@@ -158,13 +158,13 @@ def against_published(side: Side, figures: str | None = None) -> list[str]:
     for measure, what in (("final", "last 100 episodes of training"), ("evaluated", "deterministic evaluation")):
         columns = [values(ours[robot], measure) for robot in published.ROBOTS]
         if all(columns):
-            told = " | ".join(f"**{mean_std(one)}**" for one in columns)
-            lines.append(f"| **`{side.learner}`, here** | {versions} | {seeds} | {what}, mean ± std | | {told} |")
+            row = " | ".join(f"**{mean_std(one)}**" for one in columns)
+            lines.append(f"| **`{side.learner}`, here** | {versions} | {seeds} | {what}, mean ± std | | {row} |")
     for source in (*published.RECIPE, *published.OTHERS):
-        told = " | ".join(str(source.returns.get(robot, "–")) for robot in published.ROBOTS)
+        row = " | ".join(str(source.returns.get(robot, "–")) for robot in published.ROBOTS)
         lines.append(
             f"| [{source.name}]({source.address}) | {source.versions} | {source.runs} | {source.figure} |"
-            f" {source.differs} | {told} |"
+            f" {source.differs} | {row} |"
         )
     lines += [
         "",
@@ -172,12 +172,13 @@ def against_published(side: Side, figures: str | None = None) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for robot, trained in ours.items():
-        found = values(trained, "final")
+        returns = values(trained, "final")
         (least, most), (low, high) = published.means(robot), published.band(robot)
-        mean = float(np.mean(found))
+        mean = float(np.mean(returns))
         verdict = "within" if low <= mean <= high else "above" if mean > high else "below"
         lines.append(
-            f"| {robot} | {_mean_interval(found)} | {least:,.0f} – {most:,.0f} | {low:,.0f} – {high:,.0f} | {verdict} |"
+            f"| {robot} | {_mean_interval(returns)} | {least:,.0f} – {most:,.0f} | {low:,.0f} – {high:,.0f} |"
+            f" {verdict} |"
         )
     return [
         *lines,
@@ -197,12 +198,12 @@ def _of(side: Side, robot: str) -> Sequence[Trained]:
     )
 
 
-def _mean_interval(found: Sequence[float]) -> str:
+def _mean_interval(returns: Sequence[float]) -> str:
     """The mean with Student's 95 % interval."""
-    mean = float(np.mean(found))
-    if len(found) < LEAST_SEEDS:
+    mean = float(np.mean(returns))
+    if len(returns) < LEAST_SEEDS:
         return f"{mean:,.0f}"
-    reach = t_quantile(0.975, len(found) - 1) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    reach = t_quantile(0.975, len(returns) - 1) * float(np.std(returns, ddof=1)) / math.sqrt(len(returns))
     return f"{mean:,.0f} ({mean - reach:,.0f} – {mean + reach:,.0f})"
 
 
@@ -224,8 +225,8 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
     ]
     for place, side in enumerate((a, b)):
         if side.unfinished:
-            told = listed(list(side.unfinished), 5)
-            lines += [f"**Incomplete**: of {_label(a, b, place)}, {told} have not succeeded.", ""]
+            names = listed(list(side.unfinished), 5)
+            lines += [f"**Incomplete**: of {_label(a, b, place)}, {names} have not succeeded.", ""]
     lines += _image(figures, "learning-curves", "Learning curves: seeds (thin) and their means (thick)")
     for measure in MEASURES:
         lines += comparison(a, b, robots, measure)

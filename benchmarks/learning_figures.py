@@ -205,7 +205,7 @@ def among(label: str, robots: Robots) -> Drawn:
         Line2D([], [], color=colour, marker=marker, markersize=4.5, linestyle="none")
         for marker, colour, _ in (*marks, ("o", DIM, ""))
     ]
-    drawing.legend(drawn, handles, [*(told for *_, told in marks), "other settings"], columns=4)
+    drawing.legend(drawn, handles, [*(label for *_, label in marks), "other settings"], columns=4)
     return drawn
 
 

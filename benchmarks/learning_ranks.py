@@ -137,9 +137,11 @@ def report(sides: Sides) -> str:
         "|---" * (2 + len(seeds)) + "|",
     ]
     for number, trained in sides.items():
-        cells = [f"{one.final:,.0f}" + ("" if one.evaluated is None else f" ({one.evaluated:,.0f})") for one in trained]
-        means = [mean_std(found) for measure in MEASURES if (found := values(trained, measure))]
-        lines.append(f"| {number} | {' | '.join(cells)} | {means[0]}{''.join(f' ({mean})' for mean in means[1:])} |")
+        finals = [
+            f"{one.final:,.0f}" + ("" if one.evaluated is None else f" ({one.evaluated:,.0f})") for one in trained
+        ]
+        means = [mean_std(returns) for measure in MEASURES if (returns := values(trained, measure))]
+        lines.append(f"| {number} | {' | '.join(finals)} | {means[0]}{''.join(f' ({mean})' for mean in means[1:])} |")
     for measure, what in MEASURES.items():
         lines += ["", *comparison(sides, measure, what)]
     return "\n".join([*lines, "", *power(len(seeds), 1)])

@@ -76,8 +76,8 @@ def read(run_dir: Path) -> Side:
             )
         )
     if len(learners) != 1:
-        said = f"trained with {joined(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
-        raise UsageError(f"{run_dir}: {said}; runs of one learner are compared: run the job file with --learner")
+        problem = f"trained with {joined(sorted(map(str, learners)))}" if learners else "no job has succeeded yet"
+        raise UsageError(f"{run_dir}: {problem}; runs of one learner are compared: run the job file with --learner")
     ordered = {robot: sorted(trained, key=lambda one: one.seed) for robot, trained in robots.items()}
     return Side(learner=str(learners.pop()), robots=ordered, work=work, unfinished=unfinished)
 
@@ -98,18 +98,18 @@ def in_common(a: Side, b: Side) -> list[str]:
                 raise UsageError(
                     f"{job_id}: {key} is {value} in A and {b.work[job_id][key]} in B; only the learner may differ"
                 )
-    found = [
+    common = [
         robot for robot, trained in a.robots.items() if min(len(trained), len(b.robots.get(robot, ()))) >= LEAST_SEEDS
     ]
-    if not found:
+    if not common:
         raise UsageError(
             f"no robot has {LEAST_SEEDS} finished seeds in both runs: A has {listed(list(a.robots), 5) or 'none'}, "
             f"B {listed(list(b.robots), 5) or 'none'}"
         )
-    return found
+    return common
 
 
 def values(trained: Sequence[Trained], measure: str) -> list[float]:
     """One value per seed; empty where a seed has none."""
-    found = [getattr(one, measure) for one in trained]
-    return [] if None in found else found
+    measured = [getattr(one, measure) for one in trained]
+    return [] if None in measured else measured

@@ -66,10 +66,10 @@ class _Timed:
         self._parts, self._part, self._it = parts, part, it
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._it, name)
-        if not callable(found):
-            return found
-        wrapped = self._parts.timed(self._part, found)
+        attribute = getattr(self._it, name)
+        if not callable(attribute):
+            return attribute
+        wrapped = self._parts.timed(self._part, attribute)
         setattr(self, name, wrapped)  # found directly from now on
         return wrapped
 

@@ -78,10 +78,10 @@ def weights(n_a: int, n_b: int) -> Floats:
         raise ValueError(
             f"{n_a} against {n_b} values: {amount:,} ways of assigning them; at most {MOST_SPLITS:,} are tried"
         )
-    found = np.full((amount, n_a + n_b), 1 / n_b)
-    for row, places in enumerate(itertools.combinations(range(n_a + n_b), n_a)):
-        found[row, list(places)] = -1 / n_a
-    return found
+    table = np.full((amount, n_a + n_b), 1 / n_b)
+    for row, columns in enumerate(itertools.combinations(range(n_a + n_b), n_a)):
+        table[row, list(columns)] = -1 / n_a
+    return table
 
 
 def mean_difference(values: Floats, n_a: int) -> Floats:
@@ -133,11 +133,11 @@ def holm(p: Sequence[float]) -> list[float]:
 
     S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979.
     """
-    found, least = [0.0] * len(p), 0.0
+    corrected, least = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         least = max(least, min(1.0, p[place] * (len(p) - rank)))
-        found[place] = least
-    return found
+        corrected[place] = least
+    return corrected
 
 
 def interval(pairs: Sequence[Pair], level: float = 0.95) -> tuple[float, float]:

@@ -21,10 +21,10 @@ LOOKS = 20
 
 
 def _talk() -> Any:
-    said = Progressed(Handle("away", 0), Progress(phase="training", env_steps=1000, env_steps_per_s=1000.0))
+    event = Progressed(Handle("away", 0), Progress(phase="training", env_steps=1000, env_steps_per_s=1000.0))
     chunk = Appended(path="progress.csv", offset=0, payload=Payload.of(ROW.encode(), compress=True))
     while True:
-        yield Batch(events=(said,), chunks=(chunk, chunk))
+        yield Batch(events=(event,), chunks=(chunk, chunk))
 
 
 def measure(streams: int) -> dict[str, Any]:

@@ -98,15 +98,15 @@ def in_a_process(what: str, *numbers: float, folder: Path | None) -> dict[str, A
     if folder is not None:
         command += ["--folder", str(folder)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
 
 
 # -- tables
 
 
-def cluster_row(found: Mapping[str, Any]) -> Sequence[str]:
-    outcome = Outcome(**found)
+def cluster_row(measured: Mapping[str, Any]) -> Sequence[str]:
+    outcome = Outcome(**measured)
     events = sum(outcome.events.values())
     offered = events / outcome.simulated_s
     shares = ("supervisor", "slots", "ledger", "summary files", "job directories", "view")
@@ -131,8 +131,8 @@ CLUSTER_HEAD = (
 )
 
 
-def stream_row(found: Mapping[str, Any]) -> Sequence[str]:
-    load = Load(**found)
+def stream_row(measured: Mapping[str, Any]) -> Sequence[str]:
+    load = Load(**measured)
     busy = sum(load.cpu_s.values())
     parts = ("unpickling", "files", "streams", "supervisor", "ledger", "summary files")
     return (
@@ -156,12 +156,12 @@ STREAM_HEAD = (
 )
 
 
-def ray_row(found: Mapping[str, Any]) -> Sequence[str]:
+def ray_row(measured: Mapping[str, Any]) -> Sequence[str]:
     return (
-        f"{found['streams']:,}",
-        f"{found['batch_cpu_us']:.0f} µs",
-        f"{found['look_cpu_us'] / 1000:.2f} ms",
-        f"{found['mib']:.0f}",
+        f"{measured['streams']:,}",
+        f"{measured['batch_cpu_us']:.0f} µs",
+        f"{measured['look_cpu_us'] / 1000:.2f} ms",
+        f"{measured['mib']:.0f}",
     )
 
 
@@ -194,7 +194,7 @@ def main() -> None:
     sizes = [int(nodes) for nodes in arguments.nodes.split(",")]
     record: dict[str, list[dict[str, Any]]] = {}
 
-    def found(what: str, *numbers: float) -> dict[str, Any]:
+    def measured(what: str, *numbers: float) -> dict[str, Any]:
         record.setdefault(what, []).append(in_a_process(what, *numbers, folder=arguments.folder))
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -202,16 +202,16 @@ def main() -> None:
 
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {CORES} cores a node")
     if "clusters" in chosen:
-        print_rows(CLUSTER_HEAD, (cluster_row(found("clusters", nodes, arguments.worse)) for nodes in sizes))
+        print_rows(CLUSTER_HEAD, (cluster_row(measured("clusters", nodes, arguments.worse)) for nodes in sizes))
     if "streams" in chosen:
         pairs = ((10, 1.0), (100, 1.0), (100, 3.0), (1000, 32.0))
-        print_rows(STREAM_HEAD, (stream_row(found("streams", *pair)) for pair in pairs))
+        print_rows(STREAM_HEAD, (stream_row(measured("streams", *pair)) for pair in pairs))
     if "ray" in chosen:
-        print_rows(RAY_HEAD, (ray_row(found("ray", streams)) for streams in (100, 1000, 4000)))
+        print_rows(RAY_HEAD, (ray_row(measured("ray", streams)) for streams in (100, 1000, 4000)))
     if "pending" in chosen:
-        rows = (found("pending", count) for count in PENDING)
-        told = ((f"{row['jobs']:,}", f"{row['before_mib']:.0f}", f"{row['mib']:.0f}") for row in rows)
-        print_rows(("jobs pending", "MiB before", "MiB of the driver"), told)
+        rows = (measured("pending", count) for count in PENDING)
+        table_rows = ((f"{row['jobs']:,}", f"{row['before_mib']:.0f}", f"{row['mib']:.0f}") for row in rows)
+        print_rows(("jobs pending", "MiB before", "MiB of the driver"), table_rows)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ class Training:
             if _times(before, CHECKPOINT_EVERY_S) < _times(self._at_s, CHECKPOINT_EVERY_S):
                 (paths.checkpoints / "latest.pt").write_bytes(os.urandom(CHECKPOINT_BYTES))
             steps = int(1000 * self._at_s)
-            said = Progress(phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0)
-            event = Progressed(Handle("away", 0), said)
+            progress = Progress(phase="training", env_steps=steps, iteration=steps // 2048, env_steps_per_s=1000.0)
+            event = Progressed(Handle("away", 0), progress)
             yield pickle.dumps(Batch(events=(event,), chunks=tuple(self._sender.scan())))
 
 

@@ -294,7 +294,7 @@ class TestCommand:
         half = write_run(tmp_path / "half", "fast", drawn(1), unfinished=missing)
         text = learning.report(learning_runs.read(runs[0]), learning_runs.read(half))
         assert "2 robots, sb3 against fast, at least 4 seeds each, 301,056 env_steps." in text
-        assert "of fast Hopper-v5-s3, Walker2d-v5-s0, Walker2d-v5-s1" in text
+        assert "of fast, Hopper-v5-s3, Walker2d-v5-s0, Walker2d-v5-s1" in text
         assert "| Walker2d-v5" not in text
 
     def test_without_evaluation_there_is_the_training_alone(self, tmp_path: Path) -> None:
