@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, TypeVar
 
 from orchestrator.core.procfs import text_of
 
 Controller: TypeAlias = Literal["cpu", "memory"]
+Number = TypeVar("Number", bound=float)
 
 ROOT = Path("/")
 
@@ -120,10 +121,13 @@ def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
     return tuple(visible_groups)
 
 
+def _least(values: Iterable[Number | None]) -> Number | None:
+    return min((value for value in values if value is not None), default=None)
+
+
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPU seconds per second that this process may use, the least over all groups; None without a limit."""
-    quotas = [_quota(group) for group in groups(root, "cpu")]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    return _least(_quota(group) for group in groups(root, "cpu"))
 
 
 def _quota(group: Group) -> float | None:
@@ -139,14 +143,12 @@ def _quota(group: Group) -> float | None:
 def _memory_limit(group: Group) -> int | None:
     """In bytes. ``memory.high`` counts as a limit, because above it the kernel stalls the group."""
     names = ("memory.limit_in_bytes",) if group.version == 1 else ("memory.max", "memory.high")
-    limits = [_number(group.directory / name) for name in names]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return _least(_number(group.directory / name) for name in names)
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
     """Bytes of memory that this process may use, the least over all groups; None without a limit."""
-    limits = [_memory_limit(group) for group in groups(root, "memory")]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return _least(_memory_limit(group) for group in groups(root, "memory"))
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
