@@ -20,6 +20,7 @@ from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_plan, session
 from orchestrator.jobfile import Experiment, from_mapping, load
+from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.terminal.live_table import LineReporter
 
@@ -213,7 +214,7 @@ def _new_run_dir() -> Path:
     return Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
+def _result(paths: RunPaths, row: SummaryRow) -> Result:
     ok = row["state"] == "SUCCEEDED"
     job = paths.job(row["job_id"])
     return Result(
@@ -233,7 +234,7 @@ def _result(paths: RunPaths, row: Mapping[str, Any]) -> Result:
     )
 
 
-def _error(row: Mapping[str, Any]) -> str:
+def _error(row: SummaryRow) -> str:
     if row["state"] in ("PENDING", "RUNNING"):
         return "stopped before it was finished; the same call with the same run_dir resumes it"
     return str(row["message"] or row["state"].lower())

@@ -16,6 +16,7 @@ from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.executors.process import end_group, with_descendants
+from orchestrator.ledger import SummaryRow
 
 GRACE_S = 5.0
 """Time that supervised workers have to end after SIGTERM, before they are killed."""
@@ -52,7 +53,7 @@ class MeasuredProcesses:
             return lines[-1] if lines else f"a process ended with exit code {codes[0]}"
         return ""
 
-    def summary_rows(self) -> list[dict[str, Any]]:
+    def summary_rows(self) -> list[SummaryRow]:
         """The supervisor's ``summary.json``; empty without a supervisor, and until the file is there."""
         if self.run_dir is not None:
             with contextlib.suppress(OSError, ValueError):
