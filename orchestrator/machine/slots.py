@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.machine.cpu_locks import CpuLocks
@@ -23,6 +23,11 @@ class RankSlot:
     cores: int = 1
     gpus: int = 0
     memory_mib: int = 0
+
+    def with_ranks(self, ranks: int) -> RankSlot:
+        """Room for another number of the same ranks."""
+        cores, gpus, memory_mib = (total // self.ranks * ranks for total in (self.cores, self.gpus, self.memory_mib))
+        return replace(self, ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

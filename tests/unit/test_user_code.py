@@ -105,14 +105,16 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copi
 
 
 def search_path(code: UserCode, scratch: Path) -> Path:
-    """Where a worker on this machine finds the code; fetching is simulated."""
-    (name, value), *others = code.variables(scratch, lambda files: files).items()
+    """Where a worker on this machine finds the code."""
+    (name, value), *others = code.variables(scratch).items()
     assert (name, others) == (SEARCH_PATH_VARIABLE, [])
     return Path(value)
 
 
 @pytest.fixture
-def code(folder: Path) -> UserCode:
+def code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
+    """Its files are the object itself instead of a reference to one of Ray's."""
+    monkeypatch.setattr(user_code, "_fetch", lambda files: files)
     files = python_files(folder)
     return UserCode(folder=str(folder), digest=digest(files), files=files)
 
@@ -145,23 +147,27 @@ def test_a_different_folder_is_replaced_by_a_copy(
     assert {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")} == CODE
 
 
-def test_the_code_is_fetched_once(folder: Path, code: UserCode, tmp_path: Path) -> None:
+def test_the_code_is_fetched_once(
+    folder: Path, code: UserCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(folder)
-    place = search_path(code, tmp_path)
-
-    def never(files: object) -> Mapping[str, bytes]:
-        raise AssertionError("fetched again")
-
-    assert code.variables(tmp_path, never) == {SEARCH_PATH_VARIABLE: str(place)}
+    copy = search_path(code, tmp_path)
+    monkeypatch.setattr(user_code, "_fetch", lambda files: pytest.fail("fetched again"))
+    assert search_path(code, tmp_path) == copy
 
 
-def test_two_attempts_can_fetch_the_code_at_the_same_time(folder: Path, code: UserCode, tmp_path: Path) -> None:
+def test_two_attempts_can_fetch_the_code_at_the_same_time(
+    folder: Path, code: UserCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(folder)
+    is_other = iter([True, False])
 
     def fetch(files: Any) -> Mapping[str, bytes]:
-        search_path(code, tmp_path)  # another attempt, which is faster
+        if next(is_other):
+            search_path(code, tmp_path)  # another attempt, which is faster
         return files  # type: ignore[no-any-return]
 
-    place = Path(code.variables(tmp_path, fetch)[SEARCH_PATH_VARIABLE])
-    assert python_files(place) == CODE
-    assert list((tmp_path / "code").iterdir()) == [place], "no partial copy is left"
+    monkeypatch.setattr(user_code, "_fetch", fetch)
+    copy = search_path(code, tmp_path)
+    assert python_files(copy) == CODE
+    assert list((tmp_path / "code").iterdir()) == [copy], "no partial copy is left"

@@ -164,19 +164,11 @@ def _place(
         return (replace(together, node=first.node),)
     if ranks == 1:
         return None
-    rank = RankSlot(node="", ranks=1, cores=cores // ranks, gpus=gpus // ranks, memory_mib=memory_mib // ranks)
     placed_by_kind: dict[str, Counter[str]] = {}
-    for free in with_room(rank):
+    for free in with_room(together.with_ranks(1)):
         placed = placed_by_kind.setdefault(free.kind, Counter())
-        while placed.total() < ranks and free.fits(_times(rank, placed[free.node] + 1, free.node)):
+        while placed.total() < ranks and free.fits(together.with_ranks(placed[free.node] + 1)):
             placed[free.node] += 1
         if placed.total() == ranks:
-            return tuple(_times(rank, number, node) for node, number in placed.items())
+            return tuple(replace(together.with_ranks(number), node=node) for node, number in placed.items())
     return None
-
-
-def _times(rank: RankSlot, number: int, node: str) -> RankSlot:
-    """Room for so many ranks on ``node``."""
-    return RankSlot(
-        node=node, ranks=number, cores=rank.cores * number, gpus=rank.gpus * number, memory_mib=rank.memory_mib * number
-    )

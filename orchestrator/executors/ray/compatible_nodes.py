@@ -24,17 +24,13 @@ Report: TypeAlias = Callable[[str, str], None]
 """Receives kind and message of an event."""
 
 
-def _ignore(_kind: str, _message: str) -> None:
-    """Report to nobody."""
-
-
 class CompatibleNodes:
     """See the module. :meth:`assemble` comes first, then :meth:`update` regularly."""
 
     def __init__(self, registry: NodeRegistry, slots: ClusterSlots, transport: Transport) -> None:
         self.slots = slots
         self.transport = transport
-        self.report: Report = _ignore
+        self.report: Report = lambda _kind, _message: None
         self._registry = registry
         self._usable: dict[str, RayNode] = {}
         self._names: dict[str, str] = {}

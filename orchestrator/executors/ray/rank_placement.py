@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
@@ -154,14 +154,4 @@ def _bundle(rank: RankSlot) -> dict[str, float]:
 
 def by_rank(rank_slots: Sequence[RankSlot]) -> list[RankSlot]:
     """One slot for each rank of an attempt over ``rank_slots``."""
-    return [
-        replace(
-            slot,
-            ranks=1,
-            cores=slot.cores // slot.ranks,
-            gpus=slot.gpus // slot.ranks,
-            memory_mib=slot.memory_mib // slot.ranks,
-        )
-        for slot in rank_slots
-        for _ in range(slot.ranks)
-    ]
+    return [slot.with_ranks(1) for slot in rank_slots for _ in range(slot.ranks)]

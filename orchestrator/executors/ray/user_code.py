@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,15 +43,14 @@ class UserCode:
     files: Any
     """Reference to an object of Ray's, a :data:`Files`: only nodes that need it fetch it."""
 
-    def variables(self, scratch: Path, fetch: Callable[[Any], Files] | None = None) -> dict[str, str]:
+    def variables(self, scratch: Path) -> dict[str, str]:
         """The variables by which a worker on this node finds the code.
 
         :param scratch: the session's scratch directory on this node.
-        :param fetch: dereferences ``files``.
         :raises OrchestratorError: the code is not on this node, and fetching it timed out.
         :raises OSError: it could not be written.
         """
-        return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._copy(scratch, fetch or _fetch))}
+        return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._copy(scratch))}
 
     def _same_folder(self) -> Path | None:
         """The folder of the same path on this node, if its code is the same."""
@@ -61,13 +60,13 @@ class UserCode:
                 return folder
         return None
 
-    def _copy(self, scratch: Path, fetch: Callable[[Any], Files]) -> Path:
+    def _copy(self, scratch: Path) -> Path:
         target = scratch / CODE_FOLDER / self.digest
         if target.is_dir():
             return target
         temporary = target.with_name(f".{self.digest[:8]}-{os.getpid()}")
         try:
-            for name, content in fetch(self.files).items():
+            for name, content in _fetch(self.files).items():
                 path = temporary / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
