@@ -195,7 +195,7 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
         trained_policy.read_checkpoint(job, "latest")
 
 
-def test_ctrl_c_ends_the_player_before_the_command(finished_once: Experiment) -> None:
+def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> None:
     played = commands.command("play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never")
     with subprocess.Popen(
         played, cwd=finished_once.cwd, env=environment(**NO_DISPLAY), stderr=subprocess.PIPE
@@ -204,7 +204,7 @@ def test_ctrl_c_ends_the_player_before_the_command(finished_once: Experiment) ->
         popen.send_signal(signal.SIGINT)
         _, said = popen.communicate(timeout=commands.PATIENCE_S)
     assert (popen.returncode, said.decode()) == (130, "stopped\n")
-    assert not is_running(player)
+    wait_until(lambda: not is_running(player), "the player ends with its command")
 
 
 def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Experiment) -> None:
