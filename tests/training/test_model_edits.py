@@ -13,6 +13,8 @@ from bundle_helpers import INSTALLED, OWN, ROBOTS, lay_out
 from command_helpers import HOPPER, give, summary, write_experiment
 from model_helpers import differences
 
+import orchestrator
+from orchestrator.core.errors import SpecError
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.robots import model_edits
 from orchestrator.worker.robots.bundle import collect
@@ -209,8 +211,7 @@ def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path
 
 def test_edits_that_do_not_fit_are_told_before_anything_is_launched(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "matrix": {"model.geom.fot.size": [0.1, 0.2]}})
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "jobs[0]" in done.stderr
-    assert "model.geom.fot.size: no geom of the robot is called 'fot'; did you mean 'foot'" in done.stderr
+    with pytest.raises(SpecError, match=r"jobs\[0\]") as caught:
+        orchestrator.run(jobs, run_dir=tmp_path / "run")
+    assert "model.geom.fot.size: no geom of the robot is called 'fot'; did you mean 'foot'" in str(caught.value)
     assert not (tmp_path / "run/jobs").exists()

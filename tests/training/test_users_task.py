@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from stable_baselines3 import PPO
 
 import orchestrator
@@ -43,6 +44,7 @@ def test_the_documented_task_is_under_40_lines_and_trains(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     name = written(tmp_path, snippet, "documented_task")
     env = MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=4, seed=0, task_options={"effort_weight": 0.5}, measuring=True)
+    torch.set_num_threads(1)
     PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, device="cpu").learn(512)
     assert env.simulation.task.options.effort_weight == 0.5
     env.reset()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -75,6 +76,7 @@ def test_shared_attributes_are_given_for_the_environments_asked_for() -> None:
 
 
 def test_stock_ppo_trains_logs_episodes_and_evaluates_without_a_warning() -> None:
+    torch.set_num_threads(1)
     env = VecNormalize(make(max_episode_steps=30))
     model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
     model.learn(512)
