@@ -43,8 +43,8 @@ THROUGHPUT: Sequence[Column[_Line]] = (
     number_column("env_steps/s", lambda line: line.throughput),
     number_column("95 % interval", lambda line: line.interval),
 )
-ARM_COLUMNS: Sequence[Column[_Line]] = (
-    Column("arm", lambda line: line.way),
+BASELINE_COLUMNS: Sequence[Column[_Line]] = (
+    Column("baseline", lambda line: line.way),
     number_column("processes", lambda line: line.number),
     *THROUGHPUT,
     number_column("efficiency", lambda line: line.median("efficiency_absolute", ".2f", bounded=True)),
@@ -64,12 +64,12 @@ def show(analysis: Mapping[str, Any], run_dir: Path) -> None:
     :param analysis: as of :func:`orchestrator.bench.scaling_analysis.analyse`.
     """
     lines = [
-        _Line(way=arm, number=level, estimates=estimates)
-        for arm, figures in analysis["arms"].items()
+        _Line(way=name, number=level, estimates=estimates)
+        for name, figures in analysis["arms"].items()
         for level, estimates in sorted(figures["levels"].items(), key=lambda item: int(item[0]))
     ]
     note = "Efficiency: throughput divided by that of one pinned process alone and by the processes or cores, if fewer."
-    _show(ARM_COLUMNS, lines, [note], run_dir)
+    _show(BASELINE_COLUMNS, lines, [note], run_dir)
 
 
 def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:

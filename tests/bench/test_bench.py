@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from orchestrator.bench import (
 from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.measurement import Measurement, MeasurementLog, with_disturbance
 from orchestrator.bench.measurement_window import TimeSeries
+from orchestrator.bench.plan import BenchOptions
 from orchestrator.core.environment import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.timing_columns import COLUMNS, Iteration
@@ -233,26 +234,37 @@ def pids_with(folder: Path) -> set[int]:
     return found
 
 
-def test_wrong_usage_is_told_with_what_would_be_right(tmp_path: Path) -> None:
+def test_wrong_usage_names_what_would_be_right(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    for options, words in (
-        (("--arms", "pinned,ray"), ["unknown: ray", "valid: pinned, threads, default, pool-fork"]),
-        (("--levels", "two"), ["--levels two", "auto"]),
-        (("--job", "walker"), ["--job walker", "valid: balancer"]),
-        (("--set", "resources.gpus=1"), ["GPU", "--set resources.gpus=0"]),
-    ):
-        done = commands.give("bench", jobs, *options, "--run-dir", "bench", cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
-        assert all(word in done.stderr for word in words), done.stderr
-        assert not (tmp_path / "bench/bench/plan.json").exists()
+    calls: list[tuple[Callable[[], object], list[str]]] = [
+        (lambda: baselines.chosen("pinned,ray"), ["unknown: ray", "valid: pinned, threads, default, pool-fork"]),
+        (lambda: plan.levels("two", cores(2), 1), ["--levels two", "auto"]),
+        (lambda: workload.pick(load(jobs), "walker"), ["--job walker", "valid: balancer"]),
+        (
+            lambda: workload.pick(load(jobs, overrides={"resources.gpus": 1}), None),
+            ["GPU", "--set resources.gpus=0"],
+        ),
+    ]
+    for call, words in calls:
+        with pytest.raises(UsageError) as error:
+            call()
+        assert all(word in str(error.value) for word in words), error.value
+
+
+def test_the_command_refuses_wrong_usage_and_writes_nothing(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK)
+    done = commands.give("bench", jobs, "--job", "walker", "--run-dir", "bench", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "--job walker" in done.stderr
+    assert not (tmp_path / "bench/bench/plan.json").exists()
 
 
 def test_an_experiments_run_directory_is_not_taken(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {**WORK, "total_timesteps": 128})
-    assert commands.give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
-    done = commands.give("bench", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "holds an experiment" in done.stderr
+    jobs = write_experiment(tmp_path, WORK)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/ledger.sqlite3").touch()
+    with pytest.raises(UsageError, match="holds an experiment"):
+        benchmark.run(load(jobs), BenchOptions(run_dir=tmp_path / "run"), lambda _: None)
 
 
 # -- cells of real processes
@@ -362,19 +374,24 @@ def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runn
     assert {len(one["cpus"]) for one in record["processes"]} == {1}
 
 
-# -- tuning, by the command
+# -- tuning
 
 
 @pytest.mark.slow
-def test_tuning_prints_lines_that_a_job_file_takes(tmp_path: Path) -> None:
+def test_tuning_gives_lines_that_a_job_file_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    done = commands.give("bench", jobs, "--tune", "--seconds", "0.2", "--run-dir", "bench", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(tune, "packings", lambda _: [(1, 1)])
+    monkeypatch.setattr(tune, "FACTORS", (2.0,))
+    monkeypatch.setattr(tune, "ROUNDS", 2)
+    options = BenchOptions(run_dir=tmp_path / "bench", tune=True, seconds=0.2)
+    lines = benchmark.run(load(jobs), options, lambda _: None).lines
     found = json.loads((tmp_path / "bench/bench/tune.json").read_text())
     assert found["best"] in found["points"]
-    assert len({(one["processes"], one["threads"], one["n_envs"]) for one in found["points"]}) == len(found["points"])
+    assert [len(point["samples"]) for point in found["points"]] == [2, 2]
     (tmp_path / "tuned.toml").write_text(
-        f'name = "tuned"\n{done.stdout}\n[[jobs]]\nname = "balancer"\nxml = "{BALANCER}"\ntask = "balance"\n'
+        "\n".join(
+            ['name = "tuned"', *lines, "[[jobs]]", 'name = "balancer"', f'xml = "{BALANCER}"', 'task = "balance"']
+        )
     )
     tuned = load(tmp_path / "tuned.toml", overrides={"ppo.batch_size": 64})
     assert tuned.max_parallel == found["best"]["processes"]

