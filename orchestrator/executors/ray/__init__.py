@@ -2,18 +2,19 @@
 
 On a node the local executor starts the same worker processes as on one machine, on CPUs of their own.
 
-================= ==================================================================================
-``ray_backend``   everything together, for ``run --executor ray``
-``ray_executor``  the executor: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
-``node_attempt``  what such a task does on its node, in a ``scratch_directory``
-``node_agent``    one small actor on each node: its CPUs, orders to attempts, facts about the node
-``node_registry`` the nodes of the cluster as they join and leave, each with its agent
+==================== ===============================================================================================
+``ray_backend``      everything together, for ``run --executor ray``
+``ray_executor``     the executor: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
+``node_attempt``     what such a task does on its node, in a folder of the ``scratch_directory``
+``node_agent``       one small actor on each node: its CPUs, orders to attempts, facts about the node
+``node_registry``    the nodes of the cluster as they join and leave, each with its agent
 ``compatible_nodes`` those whose software agrees with the driver's (``node_versions``); ``cluster_slots``: their room
-``rank_placement`` room for ranks on several nodes
-``transport``     how files travel (``--storage``): ``file_sync``; ``user_code`` for the user's Python code
-``connection``    the connection to Ray; ``liveness`` of its head; ``internals``: Ray's private names
-``cluster``       the commands ``cluster up``, ``join``, ``status`` and ``down``
-================= ==================================================================================
+``rank_placement``   room for ranks on several nodes
+``transport``        how files travel (``--storage``); ``file_sync`` without a shared file system
+``driver_directory`` the run directory as nodes know it; ``user_code``: the user's Python code on nodes
+``connection``       the connection to Ray; ``liveness`` of its head; ``internals``: Ray's private names
+``cluster``          the commands ``cluster up``, ``join``, ``status`` and ``down``
+==================== ===============================================================================================
 
 Importing these modules does not import Ray.
 """

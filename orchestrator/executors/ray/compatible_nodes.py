@@ -133,7 +133,7 @@ class CompatibleNodes:
 
         Returns the nodes that have left the cluster, whether they were used or not.
         """
-        left = []
+        departed = []
         for change in self._registry.changes():
             match change:
                 case RayNode():
@@ -147,14 +147,14 @@ class CompatibleNodes:
                 case NodeFailed(name=name, why=why):
                     self._report_unused(name, why)
                 case NodeLeft(node_id=node_id):
-                    left.append(node_id)
+                    departed.append(node_id)
                     self._excluded.pop(node_id, None)
                     if self._usable.pop(node_id, None) is not None:
                         self.slots.remove(node_id)
                         self.report(
                             "warning", f"{self.name(node_id)} has left the cluster; its jobs continue elsewhere"
                         )
-        return left
+        return departed
 
     def _update_joined(self, node: RayNode) -> None:
         is_used = node.node_id in self._usable

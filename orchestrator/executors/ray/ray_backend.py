@@ -63,19 +63,19 @@ class RayBackend:
         return [*self.nodes.assemble(), *self.slots.warnings()]
 
     def problems(self, job: Job) -> list[Problem]:
-        wanted = job.resources
+        resources = job.resources
         if self.slots.fits_ever(
-            wanted.all_cores, wanted.all_gpus, memory_mib=wanted.all_memory_mib, ranks=wanted.ranks
+            resources.all_cores, resources.all_gpus, memory_mib=resources.all_memory_mib, ranks=resources.ranks
         ):
             return []
-        each = f" for each of {wanted.ranks} ranks" if wanted.ranks > 1 else ""
+        each = f" for each of {resources.ranks} ranks" if resources.ranks > 1 else ""
         nodes = self.slots.nodes
         largest = max(nodes, key=lambda node: (node.gpus, node.cores, node.memory_mib), default=None)
         offered = "it has no nodes"
         if largest is not None:
-            resources = _resources(largest.cores, largest.gpus, largest.memory_mib)
-            offered = f"the largest of its {count(len(nodes), 'node')} has {resources} for jobs"
-        asked = _resources(wanted.cores, wanted.gpus, wanted.memory_mib)
+            amounts = _amounts(largest.cores, largest.gpus, largest.memory_mib)
+            offered = f"the largest of its {count(len(nodes), 'node')} has {amounts} for jobs"
+        asked = _amounts(resources.cores, resources.gpus, resources.memory_mib)
         text = f"asks for {asked}{each}, which the cluster cannot give: {offered}"
         return [Problem(where=f"{job.where}.resources", message=text)]
 
@@ -108,5 +108,5 @@ class RayBackend:
         self._stack.close()
 
 
-def _resources(cores: int, gpus: int, memory_mib: int) -> str:
+def _amounts(cores: int, gpus: int, memory_mib: int) -> str:
     return f"{count(cores, 'core')}, {count(gpus, 'GPU')} and {memory_mib} MiB"
