@@ -130,7 +130,7 @@ class ExaminationAnswer:
     problem: str | None = None
     """Why it cannot be trained, naming the file; None: it can."""
     errno: int | None = None
-    """Of the operating system's error that is the problem, if it is one."""
+    """Error number when ``problem`` is an error of the operating system."""
     warnings: Sequence[str] = ()
     """Reasons not to train it as it is."""
     notes: Sequence[str] = ()

@@ -96,7 +96,7 @@ def test_every_message_comes_back_as_it_was_sent() -> None:
     assert ExitRecord.from_json(record.to_json()) == record
     request = ExaminationRequest(xml="/a.xml", model_edits={"geom.a.size": [1, 2.5]}, alone=True, memory_mib=5)
     assert ExaminationRequest.from_line(request.to_line()) == request
-    answer = ExaminationAnswer(warnings=("w",), hash="h", spoilt=True, figures={"bodies": 3, "root": None})
+    answer = ExaminationAnswer(warnings=("w",), hash="h", process_exits=True, figures={"bodies": 3, "root": None})
     assert ExaminationAnswer.from_line(answer.to_line()) == answer
 
 
