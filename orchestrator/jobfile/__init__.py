@@ -57,21 +57,13 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experime
     :param overrides: dotted keys of ``[defaults]`` and their values, as from :func:`parse_override`.
     :raises SpecError: with every problem of the file.
     """
-    source = str(path)
+    source, text = str(path), ""
     try:
-        # Some editors write a byte order mark, which TOML does not allow.
-        text = path.read_bytes().decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark, which TOML does not allow
         data = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise SpecError(
-            source, [Problem(where="", message=f"is not UTF-8 text: {error.reason} at byte {error.start}")]
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(source, [_syntax_problem(text, str(error))]) from None
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, endless brackets
-        raise SpecError(source, [Problem(where="", message=f"is not a job file: {error}")]) from None
-    except OSError as error:
-        raise SpecError(source, [Problem(where="", message=_read_error(path, error))]) from None
+    except (OSError, ValueError, RecursionError) as error:
+        where, message = _read_error(path, text, error)
+        raise SpecError(source, [Problem(where=where, message=message)]) from None
     return from_mapping(data, source=source, base=path.parent, overrides=overrides)
 
 
@@ -118,22 +110,33 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, parsed["value"] if parsed.keys() == {"value"} else written
 
 
-def _syntax_problem(text: str, message: str) -> Problem:
+def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
+    """Place and message of an error in reading or parsing a file."""
+    match error:
+        case UnicodeDecodeError():
+            return "", f"is not UTF-8 text: {error.reason} at byte {error.start}"
+        case tomllib.TOMLDecodeError():
+            return _syntax_error(text, str(error))
+        case IsADirectoryError():
+            return "", "is a directory, not a job file"
+        case FileNotFoundError():
+            return "", _missing_file(path)
+        case OSError():
+            return "", f"cannot be read: {error.strerror}"
+        case _:  # numbers of thousands of digits, endless brackets
+            return "", f"is not a job file: {error}"
+
+
+def _syntax_error(text: str, message: str) -> tuple[str, str]:
     match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
     if match is None:
-        return Problem(where="", message=f"is not valid TOML: {message}")
+        return "", f"is not valid TOML: {message}"
     line = text.splitlines()[int(match[2]) - 1 :][:1]
     source_line = f": {line[0].strip()[:80]}" if line and line[0].strip() else ""
-    return Problem(
-        where=f"line {match[2]}, column {match[3]}", message=f"not valid TOML, {match[1].lower()}{source_line}"
-    )
+    return f"line {match[2]}, column {match[3]}", f"not valid TOML, {match[1].lower()}{source_line}"
 
 
-def _read_error(path: Path, error: OSError) -> str:
-    if isinstance(error, IsADirectoryError):
-        return "is a directory, not a job file"
-    if not isinstance(error, FileNotFoundError):
-        return f"cannot be read: {error.strerror}"
+def _missing_file(path: Path) -> str:
     if not path.parent.is_dir():
         return "no such file, and its folder does not exist"
     suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])

@@ -1,4 +1,4 @@
-"""The command as functions: from scripts, threads, notebooks, and again and again."""
+"""The functions ``run`` and ``train``: from scripts, threads and event loops, and called repeatedly."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ record = {"code": 0, "message": "", "env_steps": 1, "ep_rew_mean": 1.0}
 
 
 def leftovers() -> tuple[int, int, int]:
-    """Children, descriptors and threads of this process."""
+    """Numbers of children, file descriptors and threads of this process."""
     return len(psutil.Process().children(recursive=True)), len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
@@ -139,7 +139,7 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         done = orchestrator.run(jobs, run_dir=tmp_path / f"runs/{number}")
         assert done.ok
 
-    for number in range(20):  # what is loaded and cached once
+    for number in range(20):  # fills caches
         call(number)
     gc.collect()
     before, memory = leftovers(), psutil.Process().memory_info().rss
@@ -273,7 +273,7 @@ def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> Non
             (row, column) for row in timings for column, cell in row.items() if not cell and column not in optional
         ]
         total = {column: sum(float(row[column] or 0) for row in timings) for column in timings[0]}
-        # The rest is the writing of logs, which is much beside iterations of a few milliseconds.
+        # The rest is the time for writing logs, a large share of iterations of a few milliseconds.
         assert 0.8 * total["wall_s"] <= total["rollout_s"] + total["train_s"] <= total["wall_s"]
         assert total["env_s"] + total["policy_s"] <= total["rollout_s"]
         assert total["backward_s"] + total["optimizer_s"] <= total["train_s"]

@@ -36,7 +36,7 @@ EXPLODES = """
   <worldbody><body><joint name="j" type="slide" axis="1 0 0" stiffness="-25"/><geom size=".1" mass="1"/></body>
   </worldbody><actuator><motor joint="j" gear="10" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
 """
-"""Each push makes the next one stronger: well while it is examined, beyond all numbers some seconds later."""
+"""Its spring pushes outwards: it is stable while it is examined, and diverges some seconds later."""
 
 INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     # job, place of its problem, what the message says
@@ -169,7 +169,7 @@ def fill(folder: Path) -> Path:
             return ballast
 
 
-def test_a_read_only_run_directory_is_told_and_still_shown(finished: Experiment) -> None:
+def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experiment) -> None:
     folder = finished.run_dir
     if AS_ROOT:
         mount = ["mount", "--bind", "-o", "ro", str(folder), str(folder)]
@@ -192,7 +192,7 @@ def test_a_read_only_run_directory_is_told_and_still_shown(finished: Experiment)
     assert retried.returncode == 0
 
 
-def test_a_full_disk_at_the_start_is_told_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 256})
     ballast = fill(small_disk)
     done = give("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path)
@@ -351,7 +351,7 @@ def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path
         assert len(carriers(token)) == 4, "two workers, two children"
         run.signal(signal.SIGTERM)
         assert run.end() == 130
-    wait_until(lambda: not carriers(token), "every process gone", patience_s=2)
+    wait_until(lambda: not carriers(token), "the end of every process", patience_s=2)
 
 
 def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_pa
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """The limit of a memory cgroup of 700 MiB, to be entered by whoever writes to the ``cgroup.procs`` beside it."""
+    """The limit file of a memory cgroup of 700 MiB; a process enters through ``cgroup.procs`` beside it."""
     for root, limit in (
         (Path("/sys/fs/cgroup"), "memory.max"),
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
@@ -394,14 +394,14 @@ def small_memory() -> Iterator[Path]:
             group.mkdir()
             (group / limit).write_text(str(700 * 2**20))
             yield group / limit
-            wait_until(lambda group=group: not (group / "cgroup.procs").read_text(), "nobody is left in the group")
+            wait_until(lambda group=group: not (group / "cgroup.procs").read_text(), "the group is empty")
             group.rmdir()
             return
     pytest.skip("no memory cgroup may be made here")
 
 
 def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path: Path) -> None:
-    # The limit is the machine's total: a job may ask for all of it, and the supervisor needs some too.
+    # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor needs some too.
     jobs = write_experiment(tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"}))
     process = subprocess.Popen(
         ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', small_memory.parent, *commands.command("run", jobs)],
@@ -412,7 +412,7 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
         text=True,
     )
     wait_until((tmp_path / "runs/tiny/jobs/eats-s0/attempts/0").exists, "a worker is launched")
-    # What it shares with others counts as its own, but not in the group: the job's limit is to be out of reach.
+    # Shared pages count for the job but not for the group; the job must not reach its own limit first.
     small_memory.write_text(str(500 * 2**20))
     out, _ = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 1, out
@@ -456,7 +456,7 @@ def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
         assert "killing 1 worker" in run.until("stopping")["message"]
         run.signal(signal.SIGINT)  # during shutdown: once more changes nothing
         assert run.end() == 130
-    wait_until(lambda: not carriers(token), "every process gone", patience_s=2)
+    wait_until(lambda: not carriers(token), "the end of every process", patience_s=2)
     assert commands.summary(tmp_path / "run")["deaf-s0"]["state"] == "PENDING"
 
 

@@ -1,4 +1,4 @@
-"""``check``: the right verdict for every file, whatever is in it, and nothing that crashes or hangs us."""
+"""``check``: the right verdict for every file, and no file that makes the command crash or hang."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
 
 @pytest.fixture(scope="module")
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Verdicts of a folder of them all, of a pipe, of links in circles, of what may not be read."""
+    """Verdicts on a folder with all of them, a pipe, circular links, and unreadable files."""
     folder = tmp_path_factory.mktemp("nasty")
     for name, (content, *_) in NASTY.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -162,7 +162,7 @@ def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dic
     assert copy["hash"] == nasty["good.xml"]["hash"] != nasty["mark.xml"]["hash"]
 
 
-def test_the_figures_of_a_good_robot_are_told(nasty: dict[str, dict[str, Any]]) -> None:
+def test_the_figures_of_a_good_robot_are_shown(nasty: dict[str, dict[str, Any]]) -> None:
     row = nasty["good.xml"]
     assert (row["nq"], row["nv"], row["nu"], row["root"], row["actuators"]) == (2, 2, 1, "slide", {"motor": 1})
     assert (row["task"], row["job"]) == ("balance", None)
@@ -215,7 +215,7 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
         assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB available" in str(answer.problem)
 
 
-def test_who_crashed_is_told_from_who_was_examined_before(tmp_path: Path) -> None:
+def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import os\ndef make_env(xml, seed):\n    os.abort()\ndef once(xml, seed):\n    import gymnasium\n"
         f"    if not os.path.exists({str(tmp_path / 'been')!r}):\n"

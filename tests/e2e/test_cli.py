@@ -559,7 +559,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Terminal:
-    """The command in a terminal of its own, 80 columns wide."""
+    """The command in its own terminal, 80 columns wide."""
 
     def __init__(self, *arguments: str | Path, cwd: Path) -> None:
         import fcntl
@@ -587,7 +587,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def close(self) -> None:
-        """As the user does with the window."""
+        """Close the terminal, as closing its window does."""
         os.close(self._ours)
 
 

@@ -401,14 +401,14 @@ def test_names_that_differ_in_case_alone_get_different_directories_everywhere(pl
     assert len({job_id.lower() for job_id in ids}) == 3
 
 
-def test_a_name_that_looks_like_another_jobs_matrix_point_is_told_apart(place: Path) -> None:
+def test_a_name_that_looks_like_another_jobs_matrix_point_is_distinguished(place: Path) -> None:
     matrix = HOPPER | {"matrix": {"ppo.learning_rate": [1e-4]}}
     ids = [job.job_id for job in resolve(place, matrix, HOPPER | {"name": "hopper-lr1e-4"}).jobs]
     assert ids[0] == "hopper-lr1e-4-s0"
     assert re.fullmatch(r"hopper-lr1e-4-[0-9a-f]{8}-s0", ids[1])
 
 
-def test_matrix_points_whose_marks_are_equal_are_told_apart(place: Path) -> None:
+def test_matrix_points_whose_marks_are_equal_are_distinguished(place: Path) -> None:
     matrix = {"task_options.shape": [[64], 64]}
     ids = [job.job_id for job in resolve(place, HOPPER | {"matrix": matrix}).jobs]
     assert len(set(ids)) == 2
@@ -1007,7 +1007,7 @@ def test_reading_a_job_file_imports_nothing_heavy(write: Callable[..., Path]) ->
     subprocess.run([sys.executable, "-c", code, write(EXAMPLE)], cwd=ROOT, check=True)
 
 
-def test_ten_thousand_jobs_are_told_apart(place: Path) -> None:
+def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
         place, *(HOPPER | {"name": f"j{number}"} for number in range(5000)), defaults={"seeds": [0, 1]}
     )
