@@ -65,7 +65,7 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
         ({"executor": "slurmm"}, "--executor slurmm: unknown; valid: local, ray"),
         ({"executor": "ray", "storage": "cloud"}, "--storage cloud: unknown; valid: auto, shared, stream, or a URI"),
         ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "--ray-address 127.0.0.1:1: no Ray cluster at"),
-        ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is no address: expected HOST:PORT"),
+        ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is not an address: expected HOST:PORT"),
     ],
 )
 def test_errors_are_those_of_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
