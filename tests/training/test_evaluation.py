@@ -277,7 +277,7 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
     found = []
     for name in ("one", "other"):
         paths = helpers.job(tmp_path / name, cart(tmp_path / name, normalize=True))
-        record, log = helpers.run(paths)
+        record, log = helpers.train_here(paths)
         told = json.loads(paths.eval.read_text())
         assert record.eval_mean == told["deterministic"]["mean"], log
         line = next(line for line in log.splitlines() if "evaluated over" in line)
@@ -290,18 +290,24 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "asked to leave"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGTERM, id="asked to stop", marks=pytest.mark.slow),
+    ],
+)
 def test_ended_during_evaluation_and_resumed_it_evaluates_the_same(tmp_path: Path, ending: signal.Signals) -> None:
     options = {**PLAIN, "max_episode_steps": 1000}
     changes = {"normalize": True, "eval_episodes": 8, "task_options": options}
     undisturbed, resumed = (helpers.job(tmp_path / name, cart(tmp_path / name, **changes)) for name in ("a", "b"))
-    assert helpers.run(undisturbed)[0].code == ExitCode.SUCCEEDED
+    assert helpers.train_here(undisturbed)[0].code == ExitCode.SUCCEEDED
     with helpers.Worker(resumed, channel=True) as worker:
         wait_for_evaluation(worker)
         worker.process.send_signal(ending)
         assert worker.wait() == (-signal.SIGKILL if ending == signal.SIGKILL else ExitCode.INTERRUPTED)
         assert not resumed.eval.exists()
-    record, log = helpers.run(resumed, 1)
+    record, log = helpers.train_here(resumed, 1)
     assert record.code == ExitCode.SUCCEEDED, log
     assert resumed.eval.read_bytes() == undisturbed.eval.read_bytes()
 
@@ -332,7 +338,7 @@ print(json.dumps(returns))
 
 def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3))
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     files = map(str, (paths.model, paths.vecnormalize, paths.eval))
     answer = subprocess.run(

@@ -92,7 +92,7 @@ def own(tmp_path: Path) -> Path:
 
 def test_a_robot_trains_with_the_fast_learner(tmp_path: Path) -> None:
     robot = {"task": "forward", "xml": str(MJCF / "hopper.xml"), "normalize": True}
-    record, log = helpers.run(helpers.job(tmp_path, helpers.spec(**robot)))
+    record, log = helpers.train_here(helpers.job(tmp_path, helpers.spec(**robot)))
     assert (record.code, record.learner) == (ExitCode.SUCCEEDED, "fast"), log
     assert record.learner_reason == "auto: it suits policy and environment"
     assert "learner fast (auto: it suits policy and environment)" in log
@@ -131,7 +131,7 @@ def test_where_it_cannot_stock_is_taken_and_asked_for_it_is_refused(
 
 def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> None:
     changes, why = CANNOT["dictionary"]
-    record, log = helpers.run(helpers.job(own / "job", helpers.spec(**changes, search_path=str(own))))
+    record, log = helpers.train_here(helpers.job(own / "job", helpers.spec(**changes, search_path=str(own))))
     assert (record.code, record.learner) == (ExitCode.SUCCEEDED, "sb3"), log
     assert record.learner_reason == f"auto: {why}, and the fast learner supports only MlpPolicy"
     assert f"learner sb3 ({record.learner_reason})" in log
@@ -140,7 +140,7 @@ def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> Non
 def test_a_worker_asked_for_what_cannot_be_ends_with_the_reason(own: Path) -> None:
     changes, why = CANNOT["gelu"]
     given = helpers.spec(**changes, search_path=str(own), learner="fast")
-    record, _ = helpers.run(helpers.job(own / "job", given))
+    record, _ = helpers.train_here(helpers.job(own / "job", given))
     assert record.code == ExitCode.ERROR
     assert record.message.startswith(f'ValueError: learner = "fast" is not possible: {why}')
 
@@ -161,7 +161,7 @@ def test_losses_and_gradients_that_are_no_numbers_end_as_diverged_with_the_last_
     policy_kwargs = {"net_arch": []}  # a tanh would stop a huge observation
     given = helpers.spec(entry_point=f"own:{kind}", search_path=str(own), learner="fast", policy_kwargs=policy_kwargs)
     paths = helpers.job(own / "job", given)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.DIVERGED, log
     assert re.fullmatch(rf"iteration 3 \(env_steps \d+\): {message}", record.message), record.message
     state = CheckpointStore(paths.checkpoints, given.fingerprint()).newest()
@@ -188,9 +188,9 @@ def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_s
 ) -> None:
     given = helpers.spec(env="Hopper-v5", normalize=True, learner="fast")
     alone, beside = (helpers.job(tmp_path / name, given) for name in ("alone", "beside"))
-    helpers.run(alone)
+    helpers.train_here(alone)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
-        record, log = helpers.run(beside)
+        record, log = helpers.train_here(beside)
         assert neighbour.poll() is None
         neighbour.kill()
     assert record.code == ExitCode.SUCCEEDED, log

@@ -13,6 +13,7 @@ import worker_helpers as helpers
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import RunDelay, UsageReader
+from orchestrator.worker.training import timings
 from orchestrator.worker.training.timings import COLUMNS
 
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
@@ -22,7 +23,7 @@ HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 def test_phases_add_up_and_every_cell_is_filled(learner: str, tmp_path: Path) -> None:
     changes = {"total_timesteps": 3072, "hyperparameters": HYPERPARAMETERS}
     paths = helpers.job(tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes))
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     text = helpers.rows(paths.timings_csv)
     assert tuple(text[0]) == COLUMNS
@@ -56,10 +57,13 @@ def test_times_of_the_attempt_are_told_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"], ids=["stock", "fast"])
-def test_measuring_changes_nothing_and_can_be_switched_off(env: str, tmp_path: Path) -> None:
+def test_measuring_changes_nothing_and_can_be_switched_off(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured, plain = (helpers.job(tmp_path / name, helpers.spec(env=env)) for name in ("measured", "plain"))
-    helpers.run(measured)
-    record, log = helpers.run(plain, ORCHESTRATOR_NO_TIMINGS="1")
+    helpers.train_here(measured)
+    monkeypatch.setenv(timings.OFF_VARIABLE, "1")
+    record, log = helpers.train_here(plain)
     assert record.code == ExitCode.SUCCEEDED, log
     assert not plain.timings_csv.exists()
     assert helpers.same_bits(helpers.parameters(measured.model), helpers.parameters(plain.model))

@@ -49,12 +49,12 @@ def by_hand(job: Path) -> str:
 
 
 def test_a_finished_training_tells_the_hash_of_what_it_left(tmp_path: Path) -> None:
-    record, log = worker.run(worker.job(tmp_path, worker.spec(normalize=True)))
+    record, log = worker.train_here(worker.job(tmp_path, worker.spec(normalize=True)))
     assert record.weights_sha256 == by_hand(tmp_path), log
 
 
 def test_a_training_that_failed_has_none(tmp_path: Path) -> None:
-    record, _ = worker.run(worker.job(tmp_path, worker.spec(env="NoSuchEnv-v0")))
+    record, _ = worker.train_here(worker.job(tmp_path, worker.spec(env="NoSuchEnv-v0")))
     assert record.code == 1
     assert record.weights_sha256 is None
 

@@ -117,7 +117,10 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
 
 
-@pytest.mark.parametrize(("env", "learner", "size"), [("CartPole-v1", "sb3", 4), ("Pendulum-v1", "fast", 3)])
+@pytest.mark.parametrize(
+    ("env", "learner", "size"),
+    [pytest.param("CartPole-v1", "sb3", 4, marks=pytest.mark.slow), ("Pendulum-v1", "fast", 3)],
+)
 def test_model_loads_where_this_package_is_not_installed(env: str, learner: str, size: int, tmp_path: Path) -> None:
     changes = {"hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"}, "normalize": True}
     given = helpers.spec(**changes, env=env, policy_kwargs={"activation_fn": "relu"})
@@ -175,7 +178,7 @@ def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Pat
     assert all(cell for row in table for cell in row.values())
 
 
-@pytest.mark.parametrize("learner", ["fast", "sb3"])
+@pytest.mark.parametrize("learner", [pytest.param("fast", marks=pytest.mark.slow), "sb3"])
 def test_no_compiler_is_loaded_and_no_thread_too_many(learner: str, tmp_path: Path) -> None:
     report = (
         "import os, sys\n"
@@ -292,7 +295,9 @@ def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_s
     assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(undisturbed.model))
 
 
-@pytest.mark.parametrize(("env", "learner"), [("CartPole-v1", "sb3"), ("Pendulum-v1", "fast")])
+@pytest.mark.parametrize(
+    ("env", "learner"), [pytest.param("CartPole-v1", "sb3", marks=pytest.mark.slow), ("Pendulum-v1", "fast")]
+)
 def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, learner: str, tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, helpers.spec(env=env, total_timesteps=10_000_000, checkpoint_every=10_000_000))
     with helpers.Worker(paths, channel=True) as worker:
@@ -367,7 +372,13 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
     assert 0 < (training[-1].cpu_share or 0) < 1.2
 
 
-@pytest.mark.parametrize(("env", "n_epochs"), [("CartPole-v1", 150), ("Pendulum-v1", 2500)], ids=["stock", "fast"])
+@pytest.mark.parametrize(
+    ("env", "n_epochs"),
+    [
+        pytest.param("CartPole-v1", 150, id="stock", marks=pytest.mark.slow),
+        pytest.param("Pendulum-v1", 2500, id="fast"),
+    ],
+)
 def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
     paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
