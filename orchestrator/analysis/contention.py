@@ -129,7 +129,7 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []
         if job.runnable is not None:
-            evidence.append(f"{job.runnable:.1f} wanted a CPU at once")
+            evidence.append(f"{job.runnable:.1f} were runnable at once")
             evidence.append(f"together they waited {_percent(job.share(job.run_delay_s))} of the time")
         slot = f"{count(cores, 'core')} ({cpu_text(job.cpus)})"
         if declared:

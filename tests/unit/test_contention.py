@@ -74,7 +74,7 @@ class TestDiagnosis:
         (one,) = diagnose(experiment(greedy, job("other", cpus=frozenset({2}))))
         assert (one.kind, one.job_id, one.what) == ("threads", "g", "threads = 8 on 2 cores (CPUs 0 and 1)")
         assert (
-            one.evidence == "23 threads were running; 4.1 wanted a CPU at once; together they waited 220% of the time"
+            one.evidence == "23 threads were running; 4.1 were runnable at once; together they waited 220% of the time"
         )
         assert one.cure == "resources.threads = 2, or resources.cores = 8"
 
