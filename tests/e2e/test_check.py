@@ -144,13 +144,15 @@ def test_every_file_gets_the_right_verdict(name: str, nasty: dict[str, dict[str,
         ("pipe.xml", "is not a regular file"),
         ("self.xml", "cannot be read: Too many levels of symbolic links"),
         ("nowhere.xml", "no such file"),
-        ("?.xml", "the name is not UTF-8, as MuJoCo needs it; rename the file or folder"),
+        ("?.xml", "rename the file or folder"),
         ("secret.xml", "cannot be read: Permission denied"),
         ("locked", "cannot be read: Permission denied"),
     ],
 )
 def test_what_is_no_readable_file_is_an_error(name: str, message: str, nasty: dict[str, dict[str, Any]]) -> None:
-    assert (nasty[name]["verdict"], nasty[name]["messages"]) == ("error", [message])
+    assert nasty[name]["verdict"] == "error"
+    (text,) = nasty[name]["messages"]
+    assert message in text
 
 
 def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dict[str, dict[str, Any]]) -> None:
@@ -273,10 +275,8 @@ def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None
     jobs = write_experiment(tmp_path, {"name": "cart", **many}, {"name": "preset", "task": "gymnasium:Swimmer-v5"})
     done = invoke("run", jobs, "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(done.stdout)
-    assert [text for text in plan["warnings"] if "ctrlrange" in text] == [
-        "cart: 1 actuator has no ctrlrange ('0'): actions in [-1, 1] go to them as they are, which may be far too much "
-        "or too little; give them a ctrlrange"
-    ]
+    (warning,) = (text for text in plan["warnings"] if "ctrlrange" in text)
+    assert warning.startswith("cart: 1 actuator has no ctrlrange ('0')")
     (choice,) = plan["choices"]
     assert choice.startswith("cart: task balance (")
     assert {job["task"] for job in plan["jobs"]} == {"balance", "gymnasium:Swimmer-v5"}
