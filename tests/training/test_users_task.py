@@ -13,6 +13,7 @@ from stable_baselines3 import PPO
 
 import orchestrator
 from orchestrator.core.errors import SpecError
+from orchestrator.worker import tasks
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
@@ -62,6 +63,13 @@ def test_the_documented_task_runs_from_a_job_file_beside_it(tmp_path: Path, monk
     assert result.ok, result.error
     with pytest.raises(SpecError, match='unknown option "efort_weight" of task "my_tasks:Jump"'):
         orchestrator.run(job_file(tmp_path, "{ efort_weight = 0.1 }"), run_dir=tmp_path / "other")
+
+
+def test_what_users_import_is_there() -> None:
+    names = {"AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"}
+    assert names <= set(tasks.__all__)
+    assert {kind.__name__ for kind in tasks.TASKS.values()} == {"Balance", "Forward", "Reach", "Stand", "Track"}
+    assert all(vars(tasks)[kind.__name__] is kind for kind in tasks.TASKS.values())
 
 
 WRONG: dict[str, tuple[str, str, str]] = {

@@ -20,6 +20,7 @@ __all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choos
 
 TASKS: Mapping[str, type[Task]] = {name: load_built_in(path) for name, path in task_names.TASKS.items()}
 """The built-in tasks by name."""
+globals().update({kind.__name__: kind for kind in TASKS.values()})  # a user's task may import Forward from here
 
 
 def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | None = None) -> Task:
