@@ -128,7 +128,9 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     spec = WorkerSpec.from_json(paths.spec.read_text())
     files, facts, log = paths.attempt(number), exit_record.AttemptFacts(started=time.monotonic()), io.StringIO()
     files.root.mkdir(parents=True, exist_ok=True)
-    search_path, modules, backward = list(sys.path), set(sys.modules), torch.Tensor.backward
+    search_path, backward = list(sys.path), torch.Tensor.backward
+    for file in Path(spec.search_path).glob("*.py") if spec.search_path else ():
+        sys.modules.pop(file.stem, None)  # of another test's folder
     sb3_internals.keep_compiler_out()
     torch.set_num_threads(spec.threads)
     sys.path[:0] = [spec.search_path] if spec.search_path else []
@@ -143,9 +145,6 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     finally:
         sys.path[:] = search_path
         torch.Tensor.backward = backward  # type: ignore[method-assign]  # timed where the training was cut short
-        for name in set(sys.modules) - modules:
-            if spec.search_path and str(getattr(sys.modules[name], "__file__", "")).startswith(spec.search_path):
-                del sys.modules[name]
     files.exit.write_text(record.to_json())
     return record, f"{log.getvalue()}{record.traceback}"
 
