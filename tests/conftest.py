@@ -39,29 +39,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of the full tier, and keep the tests of a file on one worker of pytest-xdist."""
+    tier = item.path.relative_to(TESTS).parts[0]
+    if tier in FULL or item.get_closest_marker("slow"):
+        item.add_marker("full")
+    if tier == "ray":
+        item.add_marker("ray")
+    if not item.get_closest_marker("xdist_group"):
+        item.add_marker(pytest.mark.xdist_group(GROUPS.get(tier, item.path.stem)))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of the full tier, leave them out unless asked for, and keep the tests of a file together."""
-    for item in items:
-        tier = _tier(item)
-        if tier in FULL or item.get_closest_marker("slow"):
-            item.add_marker("full")
-        if tier == "ray":
-            item.add_marker("ray")
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(GROUPS.get(tier, item.path.stem)))
+    """Leave out the full tier unless asked for; the cluster comes last because it stays in the process."""
     if not config.getoption("--full"):
         named = {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
-        left_out = [
+        left_out = {
             item for item in items if item.get_closest_marker("full") and not named & {item.path, item.path.parent}
-        ]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        }
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
-
-
-def _tier(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
 
 
 @pytest.fixture(scope="session")
