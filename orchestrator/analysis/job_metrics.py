@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.ledger import Ledger
@@ -31,7 +32,7 @@ class JobMetrics:
     cpus: frozenset[int]
     """CPUs of its slot; empty when they are not known or when its attempts had different ones."""
     fewest_cpus: int | None
-    """The smallest number of CPUs that it was allowed at the end of an iteration."""
+    """The smallest number of CPUs of its slot that it was allowed, at the end of an iteration or of an attempt."""
     spans: Sequence[tuple[float, float]]
     """Start and end of its attempts, seconds since the epoch."""
     threads: int | None
@@ -106,7 +107,8 @@ def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
     """Rows of attempts with the job's ``robot_hash``; without a ledger the last one of each job."""
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
-        return [row for row in rows if row.get("attempts")] if isinstance(rows, list) else []
+        rows = rows if isinstance(rows, list) else []
+        return [{**row, "number": row["attempts"] - 1} for row in rows if row.get("attempts")]
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
@@ -127,12 +129,15 @@ def of_job(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
     ranks = int(spec.get("ranks", 1))
     slots = {tuple(row["cpus"] or ()) for row in attempts}
     cpus = slots.pop() if len(slots) == 1 else ()
+    own_cpus = frozenset(cpus[: len(cpus) // ranks])
+    records = (read_exit_record(job.attempt(row["number"]).exit) for row in attempts)
+    allowed = [len(own_cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
     work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
     return JobMetrics(
         job_id=job.root.name,
-        cpus=frozenset(cpus[: len(cpus) // ranks]),
+        cpus=own_cpus,
         ranks=ranks,
-        fewest_cpus=_extreme(min, (row.n_cpus for row in counted)),
+        fewest_cpus=_extreme(min, (*(row.n_cpus for row in counted), *(allowed if own_cpus else ()))),
         spans=[(row["started_at"], row["ended_at"] or math.inf) for row in attempts if row["started_at"] is not None],
         threads=spec.get("threads"),
         work=json.dumps([attempts[-1].get("robot_hash"), work], sort_keys=True) if work else "",

@@ -73,6 +73,8 @@ class ExitRecord:
     """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
     unsaveable: str | None = None
     """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
+    cpus: Sequence[int] | None = None
+    """CPUs that the worker was allowed at its end; a job may have moved itself. None where the kernel does not say."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -24,12 +24,14 @@ from orchestrator.machine import topology
 CPUS = sorted(os.sched_getaffinity(0))
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 BURN = "while True: pass"
-CONFINED = """
+MOVED = """
 import os
 from odd import Odd
 
+at_first = os.sched_getaffinity(0)
+
 def make(xml=None, seed=0):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.sched_setaffinity(0, {CPU})
     return Odd("nothing", 0)
 """
 
@@ -174,6 +176,24 @@ class TestReading:
         )
         assert kinds(find(tmp_path)) == ["affinity"]
 
+    @pytest.mark.parametrize(
+        ("cpus", "evidence"),
+        [([4, 5], []), ([4, 6], ["allowed 1 CPU of"]), ([6, 7], ["allowed 0 CPUs of"]), (None, [])],
+    )
+    def test_the_exit_record_tells_cpus_of_another_slot(
+        self, tmp_path: Path, cpus: list[int] | None, evidence: list[str]
+    ) -> None:
+        folder = tmp_path / "jobs/j-s0"
+        (folder / "attempts/1").mkdir(parents=True)
+        (folder / "timings.csv").write_text("iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n")
+        record = {"code": 0, "message": ""} | ({} if cpus is None else {"cpus": cpus})  # without: of an earlier version
+        (folder / "attempts/1/exit.json").write_text(json.dumps(record))
+        row = {"job_id": "j-s0", "attempts": 2, "cpus": [4, 5], "started_at": 5.0, "ended_at": 9.0}
+        (tmp_path / "summary.json").write_text(json.dumps([row]))
+        found = find(tmp_path)
+        assert kinds(found) == ["affinity"] * len(evidence)
+        assert all(text in one.evidence for text, one in zip(evidence, found, strict=True))
+
     def test_an_empty_directory_has_no_contention(self, tmp_path: Path) -> None:
         assert find(tmp_path) == []
 
@@ -247,11 +267,19 @@ class TestPlanted:
 
     @two_cpus
     def test_a_job_that_is_confined_while_it_runs(self, tmp_path: Path) -> None:
-        (tmp_path / "confined.py").write_text(CONFINED)
+        (tmp_path / "confined.py").write_text(MOVED.replace("CPU", "min(at_first)"))
         found = train(tmp_path, {"name": "c", "entry_point": "confined:make", "resources": {"cores": 2}})
         (one,) = (finding for finding in found if finding.kind == "affinity")
         assert one.job_id == "c-s0"
         assert one.evidence.startswith("c-s0: allowed 1 CPU of its slot's CPUs")
+
+    @two_cpus
+    def test_a_job_that_moves_itself_to_the_cpu_of_another_slot(self, tmp_path: Path) -> None:
+        (tmp_path / "moved.py").write_text(MOVED.replace("CPU", f"min({set(CPUS)} - at_first, default=0)"))
+        found = train(tmp_path, {"name": "m", "entry_point": "moved:make"})
+        (one,) = (finding for finding in found if finding.kind == "affinity")
+        assert one.job_id == "m-s0"
+        assert one.evidence.startswith("m-s0: allowed 0 CPUs of its slot's CPU ")
 
     def test_a_limit_of_a_cgroup_from_outside(self, tmp_path: Path, group: Path) -> None:
         entry = group / "cgroup.procs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import time
 import traceback
@@ -59,6 +60,7 @@ class AttemptFacts:
             traceback=trace,
             wall_s=self.age_s(),
             cpu_s=time.process_time(),
+            cpus=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else None,
             **values,
         )
 
