@@ -71,16 +71,8 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
     was_ms = 1e6 * base.processes / median(base.throughputs)
     loss_ms = was_ms * (longer.median - 1)
     startup = _startup(now, base)
-    entry |= {
-        "longer": longer.facts(),
-        "at_least": at_least,
-        "ms_before": was_ms,
-        "loss_ms": loss_ms,
-        "shares": {},
-        "causes": [],
-        "startup": startup,
-        "recovers": None,
-    }
+    entry |= {"longer": longer.facts(), "at_least": at_least, "ms_before": was_ms, "loss_ms": loss_ms}
+    entry |= {"shares": {}, "causes": [], "startup": startup, "recovers": None}
     if longer.median - 1 < NO_LOSS and not at_least:
         text = f"{place}, nothing is lost: an env_step takes {times(longer)} the time that it takes with"
         return {**entry, "text": f"{text} {_processes(base.processes)}."}
@@ -103,12 +95,8 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         sentences.append(startup["text"])
     if now.disturbed:
         sentences.append("The machine was disturbed during every one of these measurements")
-    return {
-        **entry,
-        "shares": shares,
-        "causes": [asdict(cause) for cause in causes],
-        "text": ". ".join(sentences) + ".",
-    }
+    text = ". ".join(sentences) + "."
+    return {**entry, "shares": shares, "causes": [asdict(cause) for cause in causes], "text": text}
 
 
 def _processes(number: int) -> str:
@@ -149,62 +137,55 @@ def causes_of(
     :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at the lowest level.
     :param capacity: processes that have cores of their own at once.
     """
-    if "wall" not in now or "wall" not in base:
+    known = now.keys() & base.keys()
+    if "wall" not in known or now["wall"] <= base["wall"]:
         return []
     loss = now["wall"] - base["wall"]
-    if loss <= 0:
-        return []
-    more = {
-        name: now[name] - base[name] if name in now and name in base else 0.0
-        for name in ("cpu", "run_delay", "throttled")
-    }
+    more = {name: now[name] - base[name] if name in known else 0.0 for name in ("cpu", "run_delay", "throttled")}
     runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
     many = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
     causes: list[Cause] = []
+
+    def add(name: CauseName, ms: float, text: str) -> None:
+        causes.append(Cause(name=name, ms=ms, text=text))
+
     if many and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
-        text = (
-            f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"
-            f" together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU)"
+        text = f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"
+        add(
+            "threads", more["run_delay"] * 1e3, f"{text} together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU)"
         )
-        causes.append(Cause(name="threads", ms=more["run_delay"] * 1e3, text=text))
     if processes > capacity:
         ms = min(base["wall"] * (processes / capacity - 1), loss) * 1e3
         text = (
             f"{_processes(processes)} share cores for {capacity}: each gets {capacity / processes:.0%} of the CPU time"
-            f" that it needs, which costs {ms:,.0f} ms"
         )
-        causes.append(Cause(name="sharing", ms=ms, text=text))
+        add("sharing", ms, f"{text} that it needs, which costs {ms:,.0f} ms")
     if more["throttled"] >= NOTABLE * loss:
         text = (
             f"A cgroup limit throttled the processes for {more['throttled'] * 1e3:,.0f} ms: raise the CPU quota, or run"
-            " fewer processes at once"
         )
-        causes.append(Cause(name="throttling", ms=more["throttled"] * 1e3, text=text))
+        add("throttling", more["throttled"] * 1e3, f"{text} fewer processes at once")
     elif not causes and more["run_delay"] >= NOTABLE * loss:
-        causes.append(_others(now, more["run_delay"] * 1e3))
+        ms = more["run_delay"] * 1e3
+        text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each"
+        add("others", ms, f"{text}: {_why_waiting(now.get('others_cores'))}")
     if not many and more["cpu"] >= NOTABLE * loss and now["cpu"] >= base["cpu"] * (1 + NO_LOSS):
-        text = (
-            f"The same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms)"
-            " because of clock frequency, SMT siblings, caches or memory bandwidth"
-        )
-        causes.append(Cause(name="processor", ms=more["cpu"] * 1e3, text=text))
+        text = f"The same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms)"
+        reasons = "clock frequency, SMT siblings, caches or memory bandwidth"
+        add("processor", more["cpu"] * 1e3, f"{text} because of {reasons}")
     idle = loss - more["cpu"] - more["run_delay"]
-    if not causes and {"cpu", "run_delay"} <= now.keys() & base.keys() and idle >= NOTABLE * loss:
+    if not causes and {"cpu", "run_delay"} <= known and idle >= NOTABLE * loss:
         text = f"The process neither computes nor waits for a CPU for {idle * 1e3:,.0f} ms: pipes, disk or locks"
-        causes.append(Cause(name="waiting", ms=idle * 1e3, text=text))
+        add("waiting", idle * 1e3, text)
     return sorted(causes, key=lambda cause: -cause.ms)
 
 
-def _others(now: Mapping[str, float], ms: float) -> Cause:
-    others = now.get("others_cores")
-    if others is None:
-        why = "either other programs ran, or the kernel put two processes on one core"
-    elif others < NOTABLE:
-        why = "no other program ran, so the kernel put two processes on one core"
-    else:
-        why = f"other programs used {others:.1f} cores"
-    text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each: {why}"
-    return Cause(name="others", ms=ms, text=text)
+def _why_waiting(others_cores: float | None) -> str:
+    if others_cores is None:
+        return "either other programs ran, or the kernel put two processes on one core"
+    if others_cores < NOTABLE:
+        return "no other program ran, so the kernel put two processes on one core"
+    return f"other programs used {others_cores:.1f} cores"
 
 
 def _startup(now: LevelSamples, base: LevelSamples) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.core.environment import BINDING_VARIABLES, TOKEN_VARIABLE, worker_thread_settings
@@ -30,46 +29,30 @@ class Baseline:
     """The name within a sentence: "with …"."""
 
 
-BASELINES: Mapping[str, Baseline] = MappingProxyType(
-    {
-        "pinned": Baseline(
-            "supervised",
-            True,
-            "this program: supervised worker processes, thread budget, each pinned to a core of its own",
-            "pinned workers",
-        ),
-        "threads": Baseline(
-            "alone", True, "one subprocess each, thread budget, no affinity", "subprocesses with a thread budget"
-        ),
-        "default": Baseline("alone", False, "one subprocess each, the libraries' default threads", "default threads"),
-        "pool-fork": Baseline(
-            "fork",
-            False,
-            "multiprocessing.Pool by fork, the libraries' default threads",
-            "Pool by fork with default threads",
-        ),
-        "pool-spawn": Baseline(
-            "spawn",
-            False,
-            "multiprocessing.Pool by spawn, the libraries' default threads",
-            "Pool by spawn with default threads",
-        ),
-        "pool-fork-pinned": Baseline(
-            "fork", True, "multiprocessing.Pool by fork, thread budget", "Pool by fork with a thread budget"
-        ),
-        "pool-spawn-pinned": Baseline(
-            "spawn", True, "multiprocessing.Pool by spawn, thread budget", "Pool by spawn with a thread budget"
-        ),
-    }
-)
-SUBPROC = Baseline(
-    "subproc",
-    True,
-    "stock Stable-Baselines3: SubprocVecEnv with one process per environment, thread budget",
-    "SubprocVecEnv",
-)
+DEFAULT = "the libraries' default threads"
+
+
+def _pool(how: Literal["fork", "spawn"], *, budget: bool) -> Baseline:
+    about = f"multiprocessing.Pool by {how}, {'thread budget' if budget else DEFAULT}"
+    return Baseline(how, budget, about, f"Pool by {how} with {'a thread budget' if budget else 'default threads'}")
+
+
+PINNED = "this program: supervised worker processes, thread budget, each pinned to a core of its own"
+STOCK = "stock Stable-Baselines3: SubprocVecEnv with one process per environment, thread budget"
+BASELINES: Mapping[str, Baseline] = {
+    "pinned": Baseline("supervised", True, PINNED, "pinned workers"),
+    "threads": Baseline(
+        "alone", True, "one subprocess each, thread budget, no affinity", "subprocesses with a thread budget"
+    ),
+    "default": Baseline("alone", False, f"one subprocess each, {DEFAULT}", "default threads"),
+    "pool-fork": _pool("fork", budget=False),
+    "pool-spawn": _pool("spawn", budget=False),
+    "pool-fork-pinned": _pool("fork", budget=True),
+    "pool-spawn-pinned": _pool("spawn", budget=True),
+}
+SUBPROC = Baseline("subproc", True, STOCK, "SubprocVecEnv")
 """Compared with several ranks. All of its processes but the learner's only step environments."""
-ALL_BASELINES: Mapping[str, Baseline] = MappingProxyType({**BASELINES, "subproc": SUBPROC})
+ALL_BASELINES: Mapping[str, Baseline] = {**BASELINES, "subproc": SUBPROC}
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
@@ -91,22 +74,19 @@ def command(baseline: Baseline, threads: int, job_dirs: Sequence[Path]) -> list[
     """The commands that start the trainings in ``job_dirs``, for every baseline but the supervised one."""
     budget = str(threads) if baseline.budget else "default"
     base = [sys.executable, "-m", "orchestrator.worker.baselines.bench_child", baseline.how, budget]
-    if baseline.how in ("alone", "subproc"):
-        return [[*base, str(job_dir)] for job_dir in job_dirs]
-    return [[*base, *map(str, job_dirs)]]
+    groups = [[job_dir] for job_dir in job_dirs] if baseline.how in ("alone", "subproc") else [job_dirs]
+    return [[*base, *map(str, group)] for group in groups]
 
 
-def environment(
-    baseline: Baseline, threads: int, *, token: str, inherited: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """The variables of a baseline's processes: ``inherited`` without those that set numbers of threads.
+def environment(baseline: Baseline, threads: int, *, token: str) -> dict[str, str]:
+    """The variables of a baseline's processes: this process's, without those that set numbers of threads.
 
     :param token: marks every process, so that none is left behind.
     """
     settings = worker_thread_settings(threads)
     removed = {*settings, *BINDING_VARIABLES, NO_TIMINGS}
     return {
-        **{name: value for name, value in inherited.items() if name not in removed},
+        **{name: value for name, value in os.environ.items() if name not in removed},
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",

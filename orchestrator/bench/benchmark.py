@@ -36,66 +36,60 @@ class BenchResult:
     """Lines for the job file, from ``--tune``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Benchmark:
-    experiment: Experiment
-    options: BenchOptions
-    paths: RunPaths
-    work: Work
-    """With one rank."""
-    setup: Setup
-    tell: Callable[[str], None]
+def _measure(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> BenchResult:
+    """:param work: with one rank."""
+    if options.tune:
+        return BenchResult(run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds))
+    over = _scaling if options.ranks is None else _over_ranks
+    failed = over(experiment, options, paths, work, setup)
+    if failed:
+        setup.tell(f"{count(failed, 'measurement')} failed. Run the same command again to repeat them.")
+    return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
 
-    def run(self) -> BenchResult:
-        options, paths = self.options, self.paths
-        if options.tune:
-            lines = tune.run(paths, self.work, self.setup, options.seconds, self.tell)
-            return BenchResult(run_dir=paths.root, exit_code=0, lines=lines)
-        failed = self._scaling() if options.ranks is None else self._over_ranks(options.ranks)
-        if failed:
-            self.tell(f"{count(failed, 'measurement')} failed. Run the same command again to repeat them.")
-        return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
 
-    def _scaling(self) -> int:
-        """Weak and strong scaling. Returns how many measurements have failed."""
-        options, machine, cores = self.options, self.setup.machine, self.work.job.resources.cores
-        levels = plan.levels(options.levels, machine, cores)
-        unfit = [level for level in levels if not plan.has_slots(machine, level, cores)]
-        remarks = notes(machine, levels, unfit, cores, options.baselines)
-        for remark in remarks:
-            self.tell(remark)
-        path = self.paths.bench / "plan.json"
-        about = {name: BASELINES[name].about for name in options.baselines}
-        new = plan.document(self.experiment, self.work, machine, options, about, levels, remarks)
-        document = weak_scaling.calibrate(path, plan.begin(path, new), self.work, self.setup, self.tell)
-        planned = [
-            one for one in plan.measurements_of(document) if not (one.baseline == "pinned" and one.level in unfit)
-        ]
-        log = MeasurementLog(self.paths.bench / "cells.jsonl")
-        weak_scaling.run(
-            document, log, planned, lambda one: (one, self.work), self.setup, retakes=options.retakes, tell=self.tell
+def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> int:
+    """Weak and strong scaling. Returns how many measurements have failed."""
+    machine, cores = setup.machine, work.job.resources.cores
+    levels = plan.levels(options.levels, machine, cores)
+    unfit = [level for level in levels if not plan.has_slots(machine, level, cores)]
+    remarks = notes(machine, levels, unfit, cores, options.baselines)
+    for remark in remarks:
+        setup.tell(remark)
+    about = {name: BASELINES[name].about for name in options.baselines}
+    new = plan.document(experiment, work, machine, options, about, levels, remarks)
+    log = MeasurementLog(paths.bench / "cells.jsonl")
+    document, failed = weak_scaling.run(
+        new, paths.bench / "plan.json", log, work, setup, without_pinned=unfit, retakes=options.retakes
+    )
+    if options.strong_seconds:
+        strong_scaling.run(
+            experiment,
+            paths,
+            [level for level in levels if plan.has_slots(machine, level, 1)],
+            setup,
+            budget_s=options.strong_seconds,
+            rate=document["calibration"]["throughput"],
+            seed=options.seed,
         )
-        if options.strong_seconds:
-            strong_scaling.run(
-                self.experiment,
-                self.paths,
-                [level for level in levels if plan.has_slots(machine, level, 1)],
-                self.setup,
-                budget_s=options.strong_seconds,
-                rate=document["calibration"]["throughput"],
-                seed=options.seed,
-                tell=self.tell,
-            )
-        return len(log.missing(planned, options.retakes))
+    return failed
 
-    def _over_ranks(self, ranks: str) -> int:
-        """One job over several processes. Returns how many measurements have failed."""
-        options, machine = self.options, self.setup.machine
-        numbers, remarks = rank_benchmark.fitting(rank_benchmark.numbers(ranks), self.work, machine)
-        for remark in remarks:
-            self.tell(remark)
-        new = rank_benchmark.plan_of(self.experiment, self.work, machine, options, numbers, remarks)
-        return rank_benchmark.run(self.paths, new, self.work, self.setup, retakes=options.retakes, tell=self.tell)
+
+def _over_ranks(experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup) -> int:
+    """One job over several processes. Returns how many measurements have failed."""
+    ranks = rank_benchmark.numbers(options.ranks or "")
+    numbers, remarks = rank_benchmark.fitting(ranks, work, setup.machine)
+    for remark in remarks:
+        setup.tell(remark)
+    return weak_scaling.run(
+        rank_benchmark.plan_of(experiment, work, setup.machine, options, numbers, remarks),
+        paths.bench / "ranks.json",
+        MeasurementLog(paths.bench / "ranks.jsonl"),
+        work,
+        setup,
+        started_as=rank_benchmark.started_as,
+        extra_s=rank_benchmark.START_S,
+        retakes=options.retakes,
+    )[1]
 
 
 def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], None]) -> BenchResult:
@@ -124,20 +118,16 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
                     " Use --ranks to measure it with several."
                 )
             paths.bench.mkdir(exist_ok=True)
-            setup = stack.enter_context(set_up(paths.bench / "work", machine))
-            benchmark = _Benchmark(
-                experiment=experiment, options=options, paths=paths, work=work.over_ranks(1), setup=setup, tell=tell
-            )
-            return benchmark.run()
+            setup = stack.enter_context(set_up(paths.bench / "work", machine, tell))
+            return _measure(experiment, options, paths, work.over_ranks(1), setup)
         except KeyboardInterrupt:
             tell("Stopped. Finished measurements are kept. Run the same command again to continue.")
             return BenchResult(run_dir=paths.root, exit_code=130, measured=_measured(paths))
         except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise DiskFullError(
-                    f"{paths.root}: no space left on the disk; free some and run the same command again"
-                ) from error
-            raise
+            if error.errno not in DISK_FULL_ERRNOS:
+                raise
+            text = "no space left on the disk; free some and run the same command again"
+            raise DiskFullError(f"{paths.root}: {text}") from error
 
 
 def _interrupt(_reason: str) -> None:
@@ -154,22 +144,17 @@ def notes(
 ) -> list[str]:
     """Sentences on levels that share cores, that the supervisor does not run, or that may not fit into memory."""
     sentences = []
-    over = [level for level in levels if level * cores > machine.capacity]
-    if over:
-        sentences.append(
-            f"Over-subscribed: {_listed(over)} processes with {count(cores, 'core')} each share"
-            f" {count(machine.capacity, 'core')}."
-        )
+    if over := [level for level in levels if level * cores > machine.capacity]:
+        needed, available = count(cores, "core"), count(machine.capacity, "core")
+        sentences.append(f"Over-subscribed: {_listed(over)} processes with {needed} each share {available}.")
     if unfit and "pinned" in baselines:
         sentences.append(
             f"The supervisor never runs {_listed(unfit)} such jobs at once on this machine (see `doctor`):"
             " pinned is left out at these levels."
         )
-    large = [level for level in levels if level * plan.PROCESS_MIB > available_memory_mib()]
-    if large:
-        sentences.append(
-            f"{_listed(large)} processes may not fit into the {available_memory_mib()} MiB of free memory."
-        )
+    free_mib = available_memory_mib()
+    if large := [level for level in levels if level * plan.PROCESS_MIB > free_mib]:
+        sentences.append(f"{_listed(large)} processes may not fit into the {free_mib} MiB of free memory.")
     return sentences
 
 

@@ -28,13 +28,6 @@ BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
 """Fields of a CPU's line in /proc/stat: user, nice, system, irq, softirq, steal (proc_stat(5))."""
 
 
-def _arithmetic() -> float:
-    value = 0.5
-    for number in range(ROUNDS):
-        value = math.sin(value) + number * 1e-9
-    return value
-
-
 def kernel_s(cpus: Sequence[int]) -> float:
     """Wall seconds of the kernel on the slowest of the first few ``cpus``; the median of several tries on each."""
     before = os.sched_getaffinity(0)
@@ -50,8 +43,9 @@ def kernel_s(cpus: Sequence[int]) -> float:
 
 
 def _timed() -> float:
-    begun = time.perf_counter()
-    _arithmetic()
+    begun, value = time.perf_counter(), 0.5
+    for number in range(ROUNDS):
+        value = math.sin(value) + number * 1e-9
     return time.perf_counter() - begun
 
 

@@ -40,19 +40,16 @@ class Comparison:
 
 def isolated(bench: Benchmark) -> list[dict[str, Any]]:
     """The effects at the highest level at which every process has a core of its own."""
-    levels = sorted(
-        {level for measured in bench.baselines.values() for level in measured if 1 < level <= bench.capacity}
-    )
+    levels = {level for measured in bench.baselines.values() for level in measured if 1 < level <= bench.capacity}
     if not levels:
         return []
-    level = levels[-1]
+    level = max(levels)
     budget, pool, affinity = (_comparisons(bench, level, pairs) for pairs in (BUDGETED, POOLED, AFFINITY))
     place = f"At {count(level, 'process', 'processes')}"
     entries = []
     if budget:
-        disturbed = any(
-            bench.baselines[name][level].disturbed for one in [*budget, *pool] for name in (one.before, one.after)
-        )
+        compared = {name for one in [*budget, *pool] for name in (one.before, one.after)}
+        disturbed = any(bench.baselines[name][level].disturbed for name in compared)
         text = f"{place}, {_claim(budget, pool)}{' (the machine was disturbed)' if disturbed else ''}: "
         text += "; ".join(one.text() for one in budget)
         if pool:
@@ -82,20 +79,16 @@ def _claim(budget: Sequence[Comparison], pool: Sequence[Comparison]) -> str:
 
 
 def _entry(thing: str, level: int, text: str, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    return {
-        "kind": "isolation",
-        "thing": thing,
-        "level": level,
-        "text": f"{text}.",
-        "ratios": [one.facts() for one in comparisons],
-    }
+    ratios = [one.facts() for one in comparisons]
+    return {"kind": "isolation", "thing": thing, "level": level, "text": f"{text}.", "ratios": ratios}
 
 
 def _comparisons(bench: Benchmark, level: int, pairs: Mapping[str, str]) -> list[Comparison]:
+    at_level = {name: levels[level] for name, levels in bench.baselines.items() if level in levels}
     comparisons = []
     for before, after in pairs.items():
-        if level in bench.baselines.get(before, {}) and level in bench.baselines.get(after, {}):
-            ratio, at_least = gain(bench.baselines[after][level], bench.baselines[before][level])
+        if before in at_level and after in at_level:
+            ratio, at_least = gain(at_level[after], at_level[before])
             if ratio is not None:
                 comparisons.append(Comparison(before=before, after=after, gain=ratio, at_least=at_least))
     return comparisons

@@ -12,22 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.bench.supervised_jobs import GRACE_S
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.procfs import is_running
+from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, with_descendants
 from orchestrator.ledger import SummaryRow
 
-GRACE_S = 5.0
-"""Time that supervised workers have to end after SIGTERM, before they are killed."""
 GONE_S = 5.0
 """Longest wait until killed processes are gone. The kernel removes what is still there then."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MeasuredProcesses:
-    """The processes of one measurement."""
-
     popens: Sequence[subprocess.Popen[bytes]]
     jobs: Mapping[str, JobPaths]
     run_dir: Path | None
@@ -38,7 +36,8 @@ class MeasuredProcesses:
     def why_ended(self) -> str:
         """Why the measurement cannot continue, in one line; empty while it can."""
         for job_id, paths in self.jobs.items():
-            is_gone = not _is_alive(start_facts(paths).get("pid"))
+            pid = start_facts(paths).get("pid")
+            is_gone = pid is not None and not is_running(pid)
             with contextlib.suppress(OSError, ValueError):
                 message = ExitRecord.from_json(paths.attempt(0).exit.read_text()).message
                 return f"{job_id}: {message or 'the process ended'}"
@@ -48,10 +47,8 @@ class MeasuredProcesses:
             if row["state"] == "FAILED":
                 return f"{row['job_id']}: {row['message']}"
         codes = [code for popen in self.popens if (code := popen.poll()) is not None]
-        if codes:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else f"a process ended with exit code {codes[0]}"
-        return ""
+        output = self.log.read_text(errors="replace") if codes else ""
+        return last_line(output, f"a process ended with exit code {codes[0]}") if codes else ""
 
     def summary_rows(self) -> list[SummaryRow]:
         """The supervisor's ``summary.json``; empty without a supervisor, and until the file is there."""
@@ -112,8 +109,7 @@ def start(
 
 def await_end(pids: Iterable[int]) -> None:
     """Wait until killed processes are gone: while they release memory they would disturb the next measurement."""
-    remaining = list(pids)
-    deadline = time.monotonic() + GONE_S
+    remaining, deadline = list(pids), time.monotonic() + GONE_S
     while (remaining := [pid for pid in remaining if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -124,13 +120,3 @@ def start_facts(paths: JobPaths) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads(path.read_text()))
     return {}
-
-
-def _is_alive(pid: int | None) -> bool:
-    """True also for an unknown process."""
-    try:
-        if pid is not None:
-            os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

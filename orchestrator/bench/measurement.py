@@ -46,28 +46,21 @@ class MeasurementLog:
         return samples.records(self.path)[0]
 
     def append(self, record: Mapping[str, Any]) -> None:
-        self._cut_torn_line()
+        content = self.path.read_bytes() if self.path.exists() else b""
         with self.path.open("ab") as file:
+            file.truncate(content.rfind(b"\n") + 1)  # without a torn last line
             file.write(json.dumps(record).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def _cut_torn_line(self) -> None:
-        if self.path.exists():
-            content = self.path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                os.truncate(self.path, content.rfind(b"\n") + 1)
-
-    def times_disturbed(self, measurement: Measurement) -> int:
-        return self._disturbed()[measurement]
-
-    def _disturbed(self) -> Counter[Measurement]:
+    def disturbed(self) -> Counter[Measurement]:
+        """How many times each was disturbed."""
         return Counter(Measurement.of(record) for record in self.read() if record["status"] == "disturbed")
 
     def missing(self, planned: Sequence[Measurement], retakes: int) -> list[Measurement]:
         """What is still to be measured, in order: also what failed, and what was disturbed up to ``retakes`` times."""
         done = {Measurement.of(record) for record in self.read() if record["status"] in ("ok", "cut")}
-        done |= {measurement for measurement, times in self._disturbed().items() if times > retakes}
+        done |= {measurement for measurement, times in self.disturbed().items() if times > retakes}
         return [measurement for measurement in planned if measurement not in done]
 
 
@@ -88,14 +81,8 @@ def with_disturbance(record: dict[str, Any], *, again: bool) -> dict[str, Any]:
 
 def describe(record: Mapping[str, Any]) -> str:
     """The result of a measurement in one line."""
-    throughput, message = record["throughput"], record["message"]
-    match record["status"]:
-        case "failed":
-            return f"failed: {message}"
-        case "cut":
-            return f"at most {throughput:,.0f} env_steps/s ({message})"
-        case "disturbed" if throughput is None:
-            return f"disturbed: {message}"
-        case "disturbed":
-            return f"{throughput:,.0f} env_steps/s, but disturbed: {message}"
-    return f"{throughput:,.0f} env_steps/s"
+    status, message = record["status"], record["message"]
+    if record["throughput"] is None:
+        return f"{status}: {message}"
+    rate = f"{record['throughput']:,.0f} env_steps/s"
+    return {"cut": f"at most {rate} ({message})", "disturbed": f"{rate}, but disturbed: {message}"}.get(status, rate)

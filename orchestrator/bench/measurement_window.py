@@ -26,7 +26,7 @@ class TimeSeries:
     """Optimiser steps; None where an iteration may end early."""
     rows: Sequence[Iteration] = ()
     """Iterations with a ``clock_s``."""
-    begun_at: float | None = None
+    begun_at: float = 0.0
     """``clock_s`` of its first environment step, or of its launch where that is unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """``learner``, ``import_s``, ``first_step_s`` and ``cpus``, where they are known."""
@@ -54,9 +54,8 @@ def window(all_series: Sequence[TimeSeries]) -> Window | None:
         return None
     begin = max(series.clock(WARM_UP - 1) for series in all_series)
     end = min(series.clock(-1) for series in all_series)
-    if any(sum(_shares(series, begin, end)) < LEAST for series in all_series):
-        return None
-    return Window(begin=begin, end=end)
+    is_filled = all(sum(_shares(series, begin, end)) >= LEAST for series in all_series)
+    return Window(begin=begin, end=end) if is_filled else None
 
 
 def warm_since(all_series: Sequence[TimeSeries]) -> float | None:
@@ -84,9 +83,8 @@ def process(series: TimeSeries, begin: float, end: float) -> dict[str, Any]:
     iterations = sum(share for _, share in counted)
     sums = {name: _sum(counted, name) for name in SUMMED}
     phases = [sums[name] for name in PHASES]
-    wall = sums["wall_s"]
+    wall, updates = sums["wall_s"], series.updates_an_iteration
     rest = None if wall is None or None in phases else wall - math.fsum(phase or 0.0 for phase in phases)
-    updates = series.updates_an_iteration
     return {
         "job": series.job,
         "learner": series.facts.get("learner"),
@@ -122,20 +120,17 @@ def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> dict[str, Any]:
     iterations since ``t`` has done fewer than ``n + 1`` until now. Counting begins at the end of the warm-up, or, where
     the process has not come that far, at its first environment step or its launch.
     """
-    processes = []
-    bound = 0.0
-    begins = [_counted_from(series, cut_at) for series in all_series]
-    for series, begin in zip(all_series, begins, strict=True):
+    processes, bound, longest = [], 0.0, 0.0
+    for series in all_series:
+        begin = _counted_from(series)
         entry = process(series, begin, cut_at)
         bound += (round(entry["iterations"]) + 1) * series.steps_an_iteration / max(cut_at - begin, 1e-9)
+        longest = max(longest, cut_at - begin)
         processes.append(entry)
-    longest = max((cut_at - begin for begin in begins), default=0.0)
     return {"throughput": bound, "window_s": longest, "processes": processes}
 
 
-def _counted_from(series: TimeSeries, otherwise: float) -> float:
+def _counted_from(series: TimeSeries) -> float:
     if len(series.rows) >= WARM_UP:
         return series.clock(WARM_UP - 1)
-    if series.rows:
-        return series.clock(0) - series.rows[0].wall_s
-    return otherwise if series.begun_at is None else series.begun_at
+    return series.clock(0) - series.rows[0].wall_s if series.rows else series.begun_at

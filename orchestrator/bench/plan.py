@@ -131,7 +131,7 @@ def document(
 
     :param baselines: name → description.
     """
-    spec = work.job.spec
+    spec, resources = work.job.spec, work.job.resources
     planned = order([*baselines], levels, options.repeats, options.seed)
     return {
         "format": FORMAT,
@@ -145,8 +145,8 @@ def document(
             "n_envs": spec.n_envs,
             "steps_an_iteration": work.steps_an_iteration,
             "updates_an_iteration": work.updates_an_iteration,
-            "cores": work.job.resources.cores,
-            "threads": work.job.resources.threads,
+            "cores": resources.cores,
+            "threads": resources.threads,
         },
         "learner": spec.learner,
         "arms": list(baselines),
@@ -206,14 +206,9 @@ def differences(current: Mapping[str, Any], expected: Mapping[str, Any]) -> list
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             changes += [f"{name}.{change}" for change in differences(before, value)]
         elif before != value:
-            changes.append(f"{name} was {_short(before)}, is {_short(value)}")
+            changes.append(f"{name} was {json.dumps(before):.80}, is {json.dumps(value):.80}")
     return changes
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(document, indent=1) + "\n")
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -11,14 +11,13 @@ from typing import Any, Literal
 from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import LevelSamples
-from orchestrator.analysis.statistics import Estimate, estimate
+from orchestrator.analysis.statistics import Estimate, known_estimate
 from orchestrator.bench.rank_benchmark import ONE, TOGETHER
-from orchestrator.bench.throughput_ratios import SAME, gain, low, throughput, times
+from orchestrator.bench.throughput_ratios import SAME, efficiency_facts, gain, high, low, throughput, times
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 
 Choice = Literal["jobs", "wide", "either", "unsure"]
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class RankVerdict:
     """The first says which is better; the others give further comparisons."""
 
 
-def facts(run_dir: Path) -> Facts | None:
+def facts(run_dir: Path) -> dict[str, Any] | None:
     """Every figure of ``bench --ranks``; None where it was not measured.
 
     ``one`` is one job of one rank; ``ways.<way>.<N>`` the same over N ranks (or their cores): ``throughput`` in
@@ -70,15 +69,12 @@ def facts(run_dir: Path) -> Facts | None:
     }
 
 
-def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> Facts:
-    shares = measured.values("allreduce") if together else []
-    speedup = None if one is None else gain(measured, one)[0]
+def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> dict[str, Any]:
     return {
         "throughput": throughput(measured).facts(),
         "at_most": measured.at_most,
-        "speedup": None if speedup is None else speedup.facts(),
-        "efficiency": None if speedup is None else speedup.scaled(1 / measured.processes).facts(),
-        "allreduce": estimate(shares).facts() if shares else None,
+        **efficiency_facts(None if one is None else gain(measured, one)[0], measured.processes),
+        "allreduce": known_estimate(measured.values("allreduce")) if together else None,
         "disturbed": measured.disturbed,
         "cells": dict(measured.statuses),
         "messages": list(measured.messages),
@@ -126,8 +122,7 @@ def verdict(
 
 def _choice(better: Estimate, *, at_least: bool) -> Choice:
     """:param better: throughput of many jobs divided by that of one wide job."""
-    least = low(better)
-    most = math.inf if at_least else better.median if better.high is None else better.high
+    least, most = low(better), math.inf if at_least else high(better)
     if least > SAME:
         return "jobs"
     if most < 1 / SAME:

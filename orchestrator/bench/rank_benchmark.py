@@ -7,17 +7,14 @@ several, get that many processes. ``ranks.json`` is the plan, ``ranks.jsonl`` th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.bench import plan, weak_scaling
-from orchestrator.bench.measurement import Measurement, MeasurementLog
+from orchestrator.bench import plan
+from orchestrator.bench.measurement import Measurement
 from orchestrator.bench.plan import BenchOptions
-from orchestrator.bench.runner import Setup
 from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
-from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import Mode
 from orchestrator.jobfile import Experiment
@@ -28,17 +25,13 @@ ONE = "allreduce"
 """The way under which the reference, one job of one rank, is recorded."""
 TOGETHER = ("allreduce", "parameter-server")
 """Ways that are one job of several ranks."""
-WAYS: Mapping[str, str] = MappingProxyType(
-    {
-        "allreduce": "one job of several ranks, each of which takes every step with the averaged gradient",
-        "parameter-server": "one job of several ranks, of which the first takes the steps and sends the parameters",
-        "jobs": "several jobs of one rank each",
-        "subproc": (
-            "one job of stock Stable-Baselines3 on the cores of the ranks: SubprocVecEnv with one process per "
-            "environment"
-        ),
-    }
-)
+WAYS: Mapping[str, str] = {
+    "allreduce": "one job of several ranks, each of which takes every step with the averaged gradient",
+    "parameter-server": "one job of several ranks, of which the first takes the steps and sends the parameters",
+    "jobs": "several jobs of one rank each",
+    "subproc": "one job of stock Stable-Baselines3 on the cores of the ranks: SubprocVecEnv with one process per "
+    "environment",
+}
 START_S = 60.0
 """Added to the time limit: ranks must connect, and SubprocVecEnv starts many processes."""
 
@@ -62,16 +55,13 @@ def fitting(ranks: Sequence[int], work: Work, machine: Machine) -> tuple[list[in
     cores = work.job.resources.cores
     fit, notes = [], []
     for number in ranks:
-        why = _unfit(number, work, machine)
-        if why:
+        if why := _unfit(number, work, machine):
             notes.append(f"{number} ranks are left out: {why}.")
             continue
         fit.append(number)
         if number * cores > machine.capacity:
-            notes.append(
-                f"{number} ranks with {count(cores, 'core')} each share {count(machine.capacity, 'physical core')}, "
-                "or what a CPU quota allows."
-            )
+            shared = count(machine.capacity, "physical core")
+            notes.append(f"{number} ranks with {count(cores, 'core')} each share {shared}, or what a CPU quota allows.")
     if fit in ([], [1]):
         raise UsageError(f"--ranks: no number of ranks above 1 can be measured on this machine. {' '.join(notes)}")
     return fit, notes
@@ -109,32 +99,6 @@ def plan_of(
     # One rank is the same in every way, except for Stable-Baselines3's own, which uses more cores than one rank has.
     order = [[way, number, repeat] for way, number, repeat in document["order"] if number > 1 or way == ONE]
     return {**document, "order": order}
-
-
-def run(
-    paths: RunPaths, new: dict[str, Any], work: Work, setup: Setup, *, retakes: int, tell: Callable[[str], None]
-) -> int:
-    """Run or continue the measurements. Returns how many have failed.
-
-    :param new: the plan, as :func:`plan_of` gives it.
-    :param work: with one rank.
-    :raises UsageError: ``ranks.json`` belongs to another measurement, or nothing can be measured.
-    """
-    path = paths.bench / "ranks.json"
-    document = weak_scaling.calibrate(path, plan.begin(path, new), work, setup, tell)
-    log = MeasurementLog(paths.bench / "ranks.jsonl")
-    planned = plan.measurements_of(document)
-    weak_scaling.run(
-        document,
-        log,
-        planned,
-        lambda measurement: started_as(measurement, work),
-        setup,
-        extra_s=START_S,
-        retakes=retakes,
-        tell=tell,
-    )
-    return len(log.missing(planned, retakes))
 
 
 def started_as(measurement: Measurement, work: Work) -> tuple[Measurement, Work]:

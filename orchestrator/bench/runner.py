@@ -12,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.analysis import run_reader
 from orchestrator.bench import baselines, drift, measurement_window
 from orchestrator.bench.baselines import ALL_BASELINES
-from orchestrator.bench.measured_processes import GRACE_S, MeasuredProcesses, await_end, start, start_facts
+from orchestrator.bench.measured_processes import MeasuredProcesses, await_end, start, start_facts
 from orchestrator.bench.measurement import Measurement
 from orchestrator.bench.measurement_window import TimeSeries, Window
 from orchestrator.bench.supervised_jobs import write_request
@@ -39,12 +39,13 @@ NOTICE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Where measurements run: a scratch folder, the machine, and the orphan reaper."""
+    """Where measurements run, and who is told about them."""
 
     scratch: Path
     machine: Machine
     orphan_reaper: OrphanReaper
     token: str
+    tell: Callable[[str], None]
 
     @property
     def cpus(self) -> list[int]:
@@ -52,14 +53,14 @@ class Setup:
 
 
 @contextlib.contextmanager
-def set_up(scratch: Path, machine: Machine) -> Iterator[Setup]:
+def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iterator[Setup]:
     """:param scratch: emptied before and after."""
     token = secrets.token_hex(16)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     orphan_reaper = OrphanReaper(token)
     try:
-        yield Setup(scratch=scratch, machine=machine, orphan_reaper=orphan_reaper, token=token)
+        yield Setup(scratch=scratch, machine=machine, orphan_reaper=orphan_reaper, token=token, tell=tell)
     finally:
         orphan_reaper.close()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -87,8 +88,7 @@ def measure(
         loads = [drift.load(setup.cpus, processes.pids())]
         window, failure = _watch(processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus)
         cut_at = time.monotonic()
-        affinities = processes.affinities()
-        pids = processes.pids()
+        affinities, pids = processes.affinities(), processes.pids()
         processes.stop()
     finally:
         processes.kill()
@@ -109,12 +109,8 @@ def measure(
     else:
         bounds = measurement_window.bounded(all_series, cut_at)
         record |= {"status": "cut", **bounds, "message": _why_cut(all_series, limit_s)}
-    record["drift"] = {
-        "before_s": before_s,
-        "after_s": after_s,
-        "reference_s": reference_s,
-        "others_cores": others_cores,
-    }
+    times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
+    record["drift"] = {**times_s, "others_cores": others_cores}
     record["disturbance"] = drift.disturbance(reference_s, (before_s, after_s), others_cores)
     shutil.rmtree(folder, ignore_errors=True)
     return record
@@ -122,15 +118,11 @@ def measure(
 
 def _launch(measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str) -> MeasuredProcesses:
     baseline = ALL_BASELINES[measurement.baseline]
-    jobs = work.copies(measurement.level)
-    log = folder / "log"
-    threads = work.job.resources.threads
+    jobs, threads = work.copies(measurement.level), work.job.resources.threads
+    log, run_dir = folder / "log", folder / "run" if baseline.how == "supervised" else None
     cpus = _cpus_of_ranks(work, setup.machine) if baseline.how == "subproc" else None
-    run_dir: Path | None = None
-    if baseline.how == "supervised":
-        run_dir = folder / "run"
-        request = folder / "request"
-        commands = [write_request(request, jobs, run_dir=run_dir, max_parallel=measurement.level, grace_s=GRACE_S)]
+    if run_dir is not None:
+        commands = [write_request(folder / "request", jobs, run_dir=run_dir, max_parallel=measurement.level)]
         paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
     else:
         paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}

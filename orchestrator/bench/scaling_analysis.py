@@ -11,10 +11,10 @@ from typing import Any
 
 from orchestrator.analysis import samples
 from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSamples
-from orchestrator.analysis.statistics import Estimate, estimate
+from orchestrator.analysis.statistics import known_estimate
 from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
-from orchestrator.bench.throughput_ratios import speed_up, throughput
+from orchestrator.bench.throughput_ratios import efficiency_facts, speed_up, throughput
 from orchestrator.core.text import joined
 
 REFERENCE = "pinned"
@@ -24,8 +24,6 @@ METRICS = {
 }
 """Figures of :func:`orchestrator.analysis.samples.figures` → their names in the report."""
 STARTUP = ("import_s", "first_step_s")
-
-Facts = dict[str, float | int | None]
 
 
 def analyse(run_dir: Path) -> dict[str, Any]:
@@ -79,46 +77,30 @@ def _level(
 ) -> dict[str, Any]:
     base = levels[min(levels)]
     ideal = min(one.processes, bench.capacity)
-    speedup = speed_up(one, base)
     absolute = None if reference is None else speed_up(one, reference)
     return {
-        "throughput": _facts(throughput(one)),
+        "throughput": throughput(one).facts(),
         "at_most": one.at_most,
         "ideal": ideal,
         "base": base.processes,
-        "speedup": _facts(speedup),
-        "efficiency": _facts(None if speedup is None else speedup.scaled(1 / ideal)),
-        "speedup_absolute": _facts(absolute),
-        "efficiency_absolute": _facts(None if absolute is None else absolute.scaled(1 / ideal)),
-        "phases": {phase: _figure(one, phase) for phase in PHASES},
-        "wall_s": _figure(one, "wall"),
-        "update_s": _figure(one, "update_s"),
-        "witnesses": {name: _figure(one, figure) for figure, name in METRICS.items()},
-        "startup": {name: _figure(one, name) for name in STARTUP},
+        **efficiency_facts(speed_up(one, base), ideal),
+        **{f"{name}_absolute": figure for name, figure in efficiency_facts(absolute, ideal).items()},
+        "phases": {phase: known_estimate(one.values(phase)) for phase in PHASES},
+        "wall_s": known_estimate(one.values("wall")),
+        "update_s": known_estimate(one.values("update_s")),
+        "witnesses": {name: known_estimate(one.values(figure)) for figure, name in METRICS.items()},
+        "startup": {name: known_estimate(one.values(name)) for name in STARTUP},
         "cells": dict(one.statuses),
         "disturbed": one.disturbed,
         "messages": list(one.messages),
     }
 
 
-def _figure(one: LevelSamples, name: str) -> Facts | None:
-    values = one.values(name)
-    return _facts(estimate(values)) if values else None
-
-
-def _facts(one: Estimate | None) -> Facts | None:
-    return None if one is None else one.facts()
-
-
 def _law(bench: Benchmark, levels: Mapping[int, LevelSamples]) -> dict[str, Any]:
     """The Universal Scalability Law of one baseline; only ``warning`` and no levels where it cannot be fitted."""
     fit = usl.fit({level: [] if one.at_most else one.throughputs for level, one in levels.items()}, bench.capacity)
-    if fit is not None:
-        return fit.facts()
-    return {
-        "warning": "there is nothing to fit: fewer than two levels with a core for every process were measured fully",
-        "levels": [],
-    }
+    warning = "there is nothing to fit: fewer than two levels with a core for every process were measured fully"
+    return {"warning": warning, "levels": []} if fit is None else fit.facts()
 
 
 def _method(bench: Benchmark) -> list[str]:

@@ -8,12 +8,12 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.bench import baselines, plan
 from orchestrator.bench.baselines import BASELINES
-from orchestrator.bench.measured_processes import GRACE_S, start
+from orchestrator.bench.measured_processes import start
 from orchestrator.bench.runner import Setup
 from orchestrator.bench.supervised_jobs import write_request
 from orchestrator.core.errors import UsageError
@@ -34,14 +34,12 @@ def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
     Together they have about ``budget_steps`` env_steps. Each has whole iterations, at least a few. Nothing is
     evaluated, and the only checkpoint is at the end.
     """
-    total = sum(job.spec.total_timesteps for job in jobs)
-    part = min(1.0, budget_steps / total)
+    part = min(1.0, budget_steps / sum(job.spec.total_timesteps for job in jobs))
     short = []
     for job in jobs:
         spec = job.spec
-        iteration = spec.steps_an_iteration
-        iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / iteration))
-        steps = min(spec.total_timesteps, iterations * iteration)
+        iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / spec.steps_an_iteration))
+        steps = min(spec.total_timesteps, iterations * spec.steps_an_iteration)
         spec = dataclasses.replace(spec, total_timesteps=steps, checkpoint_every=10**12, eval_episodes=0, video=False)
         short.append(dataclasses.replace(job, spec=spec))
     return short, part
@@ -52,9 +50,8 @@ def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int
 
     :param jobs: seconds and number of cores of each.
     """
-    longest = max((seconds for seconds, _ in jobs), default=0.0)
-    spread = sum(seconds for seconds, _ in jobs) / at_once
-    return max(longest, spread, sum(seconds * width for seconds, width in jobs) / cores)
+    durations = [seconds for seconds, _ in jobs]
+    return max(0.0, *durations, sum(durations) / at_once, sum(seconds * width for seconds, width in jobs) / cores)
 
 
 def run(
@@ -66,7 +63,6 @@ def run(
     budget_s: float,
     rate: float,
     seed: int,
-    tell: Callable[[str], None],
 ) -> None:
     """Measure the levels that are missing in ``strong.json``, in random order.
 
@@ -94,18 +90,17 @@ def run(
     random.Random(seed).shuffle(missing)
     if missing:
         each_s = sum(job.spec.total_timesteps for job in jobs) / rate
-        tell(
+        setup.tell(
             f"Strong scaling: {len(jobs)} jobs, {document['part']:.1%} of the total_timesteps of each"
             f" (at least {LEAST_ITERATIONS} iterations), about {duration(each_s)} of one core's work at each level."
         )
     for level in missing:
-        entry = _measure(jobs, level, setup)
-        document["levels"][str(level)] = entry
+        entry = document["levels"][str(level)] = _measure(jobs, level, setup)
         _add_lower_bounds(document["levels"], setup.machine.capacity)
         plan.write(path, document)
         lost = [f"{job['job_id']} {job['state']}" for job in entry["jobs"] if job["state"] != "SUCCEEDED"]
         but = f", but not all jobs were completed: {', '.join(lost)}" if lost else ""
-        tell(f"Strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
+        setup.tell(f"Strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
 
 
 def _add_lower_bounds(levels: Mapping[str, dict[str, Any]], capacity: int) -> None:
@@ -122,7 +117,7 @@ def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     request, run_paths = folder / "request", RunPaths(folder / "run")
-    command = write_request(request, jobs, run_dir=run_paths.root, max_parallel=level, grace_s=GRACE_S)
+    command = write_request(request, jobs, run_dir=run_paths.root, max_parallel=level)
     token = f"{setup.token}/strong-{level}"
     popen = start(command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token))
     try:

@@ -21,12 +21,12 @@ from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.supervisor.events import SilentReporter
 
+GRACE_S = 5.0
+"""Time that workers have to end after SIGTERM to the process, before they are killed."""
 
-def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int, grace_s: float) -> list[str]:
-    """Write a request to ``path``. Returns the command that runs ``jobs`` without retries.
 
-    :param grace_s: time that workers have to end after SIGTERM to the process.
-    """
+def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int) -> list[str]:
+    """Write a request to ``path``. Returns the command that runs ``jobs`` without retries."""
     experiment = Experiment(
         name="benchmark",
         max_parallel=max_parallel,
@@ -35,7 +35,7 @@ def write_request(path: Path, jobs: Sequence[Job], *, run_dir: Path, max_paralle
         source=str(path),
         base=path.parent,
     )
-    path.write_bytes(pickle.dumps((experiment, RunOptions(run_dir=run_dir, grace_s=grace_s))))
+    path.write_bytes(pickle.dumps((experiment, RunOptions(run_dir=run_dir, grace_s=GRACE_S))))
     return [sys.executable, "-m", "orchestrator.bench.supervised_jobs", str(path)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orchestrator.analysis.samples import LevelSamples
-from orchestrator.analysis.statistics import Estimate, estimate, ratio
+from orchestrator.analysis.statistics import Estimate, Facts, estimate, ratio
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""
@@ -11,8 +13,7 @@ SAME = 1.1
 
 def throughput(measured: LevelSamples) -> Estimate:
     """env_steps/s of all processes; where measurements were cut off it is an upper bound and has no ``low``."""
-    result = estimate(measured.throughputs)
-    return _upper_bound(result) if measured.at_most else result
+    return _bounded(estimate(measured.throughputs), measured)
 
 
 def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bool]:
@@ -32,16 +33,22 @@ def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
     """
     if base.at_most:
         return None
-    result = _ratio(measured, base).scaled(base.processes)
-    return _upper_bound(result) if measured.at_most else result
+    return _bounded(_ratio(measured, base).scaled(base.processes), measured)
+
+
+def efficiency_facts(speedup: Estimate | None, ideal: int) -> dict[str, Facts | None]:
+    """``speedup``, and ``efficiency``: the same divided by ``ideal``; None where it is not known."""
+    if speedup is None:
+        return {"speedup": None, "efficiency": None}
+    return {"speedup": speedup.facts(), "efficiency": speedup.scaled(1 / ideal).facts()}
 
 
 def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
     return ratio(after.throughputs, before.throughputs, paired=after.repeats() == before.repeats())
 
 
-def _upper_bound(result: Estimate) -> Estimate:
-    return Estimate(result.median, None, result.high, result.n)
+def _bounded(result: Estimate, measured: LevelSamples) -> Estimate:
+    return Estimate(result.median, None, result.high, result.n) if measured.at_most else result
 
 
 def low(result: Estimate) -> float:
@@ -59,7 +66,11 @@ def factor(value: float) -> str:
 
 def times(result: Estimate, *, at_least: bool = False) -> str:
     """``"at least 2.1× [1.9×, 2.3×]"``."""
-    bound = "at least " if at_least else ""
+    return f"{'at least ' if at_least else ''}{with_interval(result, factor)}"
+
+
+def with_interval(result: Estimate, text: Callable[[float], str]) -> str:
+    """``"2.1 [1.9, 2.3]"``, or the median alone where there is no interval."""
     if result.low is None or result.high is None:
-        return f"{bound}{factor(result.median)}"
-    return f"{bound}{factor(result.median)} [{factor(result.low)}, {factor(result.high)}]"
+        return text(result.median)
+    return f"{text(result.median)} [{text(result.low)}, {text(result.high)}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.bench import drift, plan
@@ -31,17 +31,13 @@ Point = tuple[int, int, int]
 def packings(machine: Machine) -> list[tuple[int, int]]:
     """Processes and threads to be tried: all cores by processes, by fewer processes of more threads, and with SMT."""
     capacity = machine.capacity
-    pairs = [(capacity, 1)]
-    threads = 2
-    while threads <= capacity:
-        pairs.append((capacity // threads, threads))
-        threads *= 2
+    pairs = [(capacity, 1), *((capacity // 2**power, 2**power) for power in range(1, capacity.bit_length()))]
     pairs += [(processes, 1) for processes in (capacity // 2, len(machine.cpus)) if processes]
     most = plan.max_processes(machine)
     return [one for one in dict.fromkeys(pairs) if one[0] <= most and plan.has_slots(machine, *one)] or [(1, 1)]
 
 
-def run(paths: RunPaths, work: Work, setup: Setup, seconds: float, tell: Callable[[str], None]) -> list[str]:
+def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
     """Run or continue the search. Returns lines for the job file.
 
     :raises UsageError: ``tune.json`` belongs to another search, or nothing could be measured.
@@ -60,7 +56,7 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float, tell: Callabl
         document, changed = plan.read(path, settings)
         if changed:
             raise UsageError(f"{path}: belongs to another search: {'; '.join(changed)}; choose another --run-dir")
-    search = _Search(document, work, setup, seconds, tell)
+    search = _Search(document, work, setup, seconds)
     for point in search.points():
         search.measure(point)
         document["best"] = search.best()
@@ -68,7 +64,7 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float, tell: Callabl
     best = document["best"]
     if best is None:
         raise UsageError(f"nothing could be measured: {document['points'][0]['message']}")
-    tell(
+    setup.tell(
         f"Best: {best['processes']} processes × {best['threads']} threads × {best['n_envs']} environments,"
         f" {best['throughput']:,.0f} env_steps/s"
     )
@@ -77,7 +73,6 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float, tell: Callabl
 
 def lines(best: dict[str, Any], work: Work) -> list[str]:
     """The lines of a job file that set the best point."""
-    n_steps = work.steps_an_iteration // best["n_envs"]
     return [
         f"max_parallel = {best['processes']}",
         "",
@@ -85,7 +80,7 @@ def lines(best: dict[str, Any], work: Work) -> list[str]:
         f"n_envs = {best['n_envs']}",
         "",
         "[defaults.ppo]",
-        f"n_steps = {n_steps}    # the rollout, n_steps × n_envs, keeps its length",
+        f"n_steps = {work.steps_an_iteration // best['n_envs']}    # the rollout, n_steps × n_envs, keeps its length",
         "",
         "[defaults.resources]",
         f"cores = {best['threads']}",
@@ -94,11 +89,8 @@ def lines(best: dict[str, Any], work: Work) -> list[str]:
 
 
 class _Search:
-    def __init__(
-        self, document: dict[str, Any], work: Work, setup: Setup, seconds: float, tell: Callable[[str], None]
-    ) -> None:
-        self._document, self._work, self._setup = document, work, setup
-        self._seconds, self._tell = seconds, tell
+    def __init__(self, document: dict[str, Any], work: Work, setup: Setup, seconds: float) -> None:
+        self._document, self._work, self._setup, self._seconds = document, work, setup, seconds
         self._reference_s = drift.kernel_s(setup.cpus)
 
     def points(self) -> Iterator[Point]:
@@ -122,17 +114,14 @@ class _Search:
         return n_envs >= 1 and steps % n_envs == 0 and steps // n_envs > 1
 
     def _unmeasured(self, points: list[Point]) -> list[Point]:
-        known = {_point(entry) for entry in self._document["points"]}
-        return [point for point in points if point not in known]
+        return [point for point in points if point not in map(_point, self._document["points"])]
 
     def _measured(self) -> list[dict[str, Any]]:
         return [entry for entry in self._document["points"] if entry["throughput"] is not None]
 
     def best(self) -> dict[str, Any] | None:
         """The best of the points that were measured most often: a single measurement may have been lucky."""
-        most = max((len(entry["samples"]) for entry in self._measured()), default=0)
-        finalists = [entry for entry in self._measured() if len(entry["samples"]) == most]
-        return max(finalists, key=lambda entry: entry["throughput"], default=None)
+        return max(self._measured(), key=lambda entry: (len(entry["samples"]), entry["throughput"]), default=None)
 
     def measure(self, point: Point) -> None:
         """Measure a point, for the first time or again."""
@@ -148,8 +137,8 @@ class _Search:
         )
         entry = next((entry for entry in self._document["points"] if _point(entry) == point), None)
         if entry is None:
-            entry = {"processes": processes, "threads": threads, "n_envs": n_envs}
-            entry["smt"] = processes * threads > self._setup.machine.physical_cores
+            smt = processes * threads > self._setup.machine.physical_cores
+            entry = {"processes": processes, "threads": threads, "n_envs": n_envs, "smt": smt}
             entry |= {"throughput": None, "samples": [], "message": ""}
             self._document["points"].append(entry)
         if record["status"] == "ok":
@@ -157,7 +146,7 @@ class _Search:
             entry["throughput"] = statistics.median(entry["samples"])
         entry["message"] = record["message"] or record["disturbance"]
         result = entry["message"] if entry["throughput"] is None else f"{entry['throughput']:,.0f} env_steps/s"
-        self._tell(
+        self._setup.tell(
             f"{processes} × {threads} threads × {n_envs} environments: {result} ({duration(time.monotonic() - begun)})"
         )
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.statistics import LEVEL, Estimate, t_quantile
+from orchestrator.bench.throughput_ratios import with_interval
 from orchestrator.core.text import joined
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Fit:
 
     def facts(self) -> dict[str, Any]:
         """For ``report.json``."""
+        law = self.law()
         return {
             "sigma": self.sigma.facts(),
             "kappa": self.kappa.facts(),
@@ -63,25 +66,24 @@ class Fit:
             "most": MOST,
             "levels": list(self.levels),
             "warning": self.warning,
-            "law": self.law(),
-            "text": self.text(),
+            "law": law,
+            "text": law if self.warning is None else f"{law}. This is unreliable: {self.warning}",
         }
-
-    def text(self) -> str:
-        """The law in words, with the warning."""
-        return self.law() if self.warning is None else f"{self.law()}. This is unreliable: {self.warning}"
 
     def law(self) -> str:
         """The law in words, without the warning."""
-        predictions = ", ".join(f"{_shown(one, '.1f')} at {cores}" for cores, one in self.predictions.items())
-        peak = "no peak" if self.peak.median >= MOST else f"a peak at {_cores(self.peak)} cores"
-        worth = (
-            "every further core is worthwhile"
-            if self.worth.median >= MOST
-            else f"beyond {_cores(self.worth)} cores the next core adds less than half of the first"
-        )
-        parameters = f"σ = {_shown(self.sigma, '.4f')}, κ = {_shown(self.kappa, '.6f')}"
-        return f"{parameters}: speed-up {predictions} cores; {peak}; {worth}"
+
+        def cores(value: float) -> str:
+            return f"over {MOST}" if value >= MOST else f"{value:.0f}"
+
+        predictions = ", ".join(f"{with_interval(one, '{:.1f}'.format)} at {n}" for n, one in self.predictions.items())
+        peak, worth = "no peak", "every further core is worthwhile"
+        if self.peak.median < MOST:
+            peak = f"a peak at {with_interval(self.peak, cores)} cores"
+        if self.worth.median < MOST:
+            worth = f"beyond {with_interval(self.worth, cores)} cores the next core adds less than half of the first"
+        sigma, kappa = with_interval(self.sigma, "{:.4f}".format), with_interval(self.kappa, "{:.6f}".format)
+        return f"σ = {sigma}, κ = {kappa}: speed-up {predictions} cores; {peak}; {worth}"
 
 
 def speedup(cores: float, sigma: float, kappa: float) -> float:
@@ -89,9 +91,7 @@ def speedup(cores: float, sigma: float, kappa: float) -> float:
     return cores / (1 + sigma * (cores - 1) + kappa * cores * (cores - 1))
 
 
-def fit(
-    throughputs: Mapping[int, Sequence[float]], capacity: int, *, level: float = LEVEL, seed: int = 0
-) -> Fit | None:
+def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None:
     """Fit the law to ``throughputs`` (number of processes → one value per repeat).
 
     Levels above ``capacity``, where processes share cores, are left out. With two levels contention and coherency
@@ -112,23 +112,20 @@ def fit(
     inverse = {cores: 1 / np.asarray(values, dtype=np.float64)[None] for cores, values in samples.items()}
     best = _solve(inverse, both)[0]
     fewest = min(map(len, samples.values()))
-    resampled = _solve(_resampled(inverse, level, seed), both) if fewest >= 2 else best[None][:0]
+    resampled = _solve(_resampled(inverse), both) if fewest >= 2 else best[None][:0]
 
     def of(figure: Callable[[float, float], float]) -> Estimate:
         value = figure(*map(float, best))
         if not len(resampled):
             return Estimate(value, None, None, fewest)
         values = [figure(sigma, kappa) for sigma, kappa in resampled.tolist()]
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return Estimate(value, min(float(low), value), max(float(high), value), fewest)
-
-    def at(cores: int) -> Estimate:
-        return of(lambda sigma, kappa: speedup(cores, sigma, kappa))
 
     return Fit(
         sigma=of(lambda sigma, _: sigma),
         kappa=of(lambda _, kappa: kappa) if both else Estimate(0.0, None, None, fewest),
-        predictions={cores: at(cores) for cores in PREDICTED},
+        predictions={cores: of(partial(speedup, cores)) for cores in PREDICTED},
         peak=of(peak),
         worth=of(worth),
         levels=list(samples),
@@ -153,7 +150,7 @@ def worth(sigma: float, kappa: float) -> float:
     return float(low)
 
 
-def _resampled(inverse: Mapping[int, Floats], level: float, seed: int) -> dict[int, Floats]:
+def _resampled(inverse: Mapping[int, Floats]) -> dict[int, Floats]:
     """Resampled values of each level: its mean times relative residuals that are drawn from all levels.
 
     The residuals are pooled because the few repeats of one level do not show how much they scatter. They are stretched
@@ -162,13 +159,13 @@ def _resampled(inverse: Mapping[int, Floats], level: float, seed: int) -> dict[i
     """
     import numpy as np
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     means = {cores: float(values.mean()) for cores, values in inverse.items()}
     residuals = [
         (values[0] / means[cores] - 1) * math.sqrt(values.size / (values.size - 1)) for cores, values in inverse.items()
     ]
     pool = np.concatenate(residuals)
-    probability = (1 + level) / 2
+    probability = (1 + LEVEL) / 2
     stretch = t_quantile(probability, pool.size - len(inverse)) / NormalDist().inv_cdf(probability)
     return {
         # The exponential keeps the seconds positive, however far the residuals scatter.
@@ -218,18 +215,3 @@ def _warning(levels: Sequence[int], fewest: int) -> str | None:
     if fewest < 2:
         reasons.append("a level was measured once, so there are no intervals")
     return "; ".join(reasons) or None
-
-
-def _shown(one: Estimate, form: str) -> str:
-    if one.low is None or one.high is None:
-        return f"{one.median:{form}}"
-    return f"{one.median:{form}} [{one.low:{form}}, {one.high:{form}}]"
-
-
-def _cores(one: Estimate) -> str:
-    def bound(value: float) -> str:
-        return f"over {MOST}" if value >= MOST else f"{value:.0f}"
-
-    if one.low is None or one.high is None:
-        return bound(one.median)
-    return f"{bound(one.median)} [{bound(one.low)}, {bound(one.high)}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ PATIENCE = 4.0
 CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
-Tell = Callable[[str], None]
-StartedAs = Callable[[Measurement], tuple[Measurement, Work]]
-"""Planned measurement → the processes and the work that are started for it."""
+StartedAs = Callable[[Measurement, Work], tuple[Measurement, Work]]
+"""Planned measurement and the job's work → the processes and the work that are started for it."""
 
 
-def calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup, tell: Tell) -> dict[str, Any]:
+def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
     """Measure one process alone, and write the result into the plan at ``path``; returns the plan.
 
     Time limits and drift are relative to this calibration, which also fills the page cache. A continued benchmark keeps
@@ -35,16 +34,11 @@ def calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup, te
     """
     if document["calibration"] is not None:
         return document
-    tell(f"Calibration: one {work.job.job_id} alone.")
+    setup.tell(f"Calibration: one {work.job.job_id} alone.")
     reference_s = drift.kernel_s(setup.cpus)
     begun = time.monotonic()
     record = measure(
-        CALIBRATION,
-        work,
-        setup,
-        seconds=document["seconds"],
-        limit_s=CALIBRATION_LIMIT_S,
-        reference_s=reference_s,
+        CALIBRATION, work, setup, seconds=document["seconds"], limit_s=CALIBRATION_LIMIT_S, reference_s=reference_s
     )
     if record["status"] == "failed":
         raise UsageError(f"{work.job.job_id} cannot be measured: {record['message']}")
@@ -62,47 +56,51 @@ def calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup, te
     return document
 
 
-def limit_s(document: dict[str, Any], level: int) -> float:
-    """The time after which a measurement is cut off."""
-    sharing = max(1.0, level * document["work"]["cores"] / document["machine"]["capacity"])
-    return float(PATIENCE * document["calibration"]["cell_s"] * sharing)
-
-
 def run(
-    document: dict[str, Any],
+    new: dict[str, Any],
+    path: Path,
     log: MeasurementLog,
-    planned: Sequence[Measurement],
-    started_as: StartedAs,
+    work: Work,
     setup: Setup,
     *,
+    without_pinned: Collection[int] = (),
+    started_as: StartedAs = lambda measurement, work: (measurement, work),
     extra_s: float = 0.0,
     retakes: int,
-    tell: Tell,
-) -> None:
-    """Take the missing measurements. Disturbed ones are repeated at the end; failed ones wait for the next call.
+) -> tuple[dict[str, Any], int]:
+    """Take the missing measurements of the plan at ``path``, or of ``new``. Returns the plan, and how many have failed.
 
+    Disturbed measurements are repeated at the end; failed ones wait for the next call.
+
+    :param without_pinned: levels at which the baseline "pinned" is left out.
     :param extra_s: added to every time limit.
+    :raises UsageError: the plan at ``path`` measures something else, or nothing can be measured.
     """
+    document = _calibrated(path, plan.begin(path, new), work, setup)
+    planned = [
+        one for one in plan.measurements_of(document) if one.baseline != "pinned" or one.level not in without_pinned
+    ]
+    cell_s, tell = document["calibration"]["cell_s"], setup.tell
     queue = deque(log.missing(planned, retakes))
     if len(queue) < len(planned):
         tell(f"{len(planned) - len(queue)} of {len(planned)} measurements are already finished.")
     if queue:
-        each_s = document["calibration"]["cell_s"]
-        tell(f"{len(queue)} measurements to take, about {duration(each_s * len(queue))} if none is slow.")
+        tell(f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow.")
     done, begun = 0, time.monotonic()
     while queue:
         measurement = queue.popleft()
-        started, work = started_as(measurement)
+        started, its_work = started_as(measurement, work)
+        sharing = max(1.0, started.level * document["work"]["cores"] / document["machine"]["capacity"])
         record = measure(
             started,
-            work,
+            its_work,
             setup,
             seconds=document["seconds"],
-            limit_s=limit_s(document, started.level) + extra_s,
+            limit_s=PATIENCE * cell_s * sharing + extra_s,
             reference_s=document["reference_s"],
         )
         record |= measurement.key()
-        again = bool(record["disturbance"]) and log.times_disturbed(measurement) < retakes
+        again = bool(record["disturbance"]) and log.disturbed()[measurement] < retakes
         record = with_disturbance(record, again=again)
         log.append(record)
         if again:
@@ -111,3 +109,4 @@ def run(
         each_s = (time.monotonic() - begun) / done
         remaining = f", about {duration(each_s * len(queue))} remaining" if queue else ""
         tell(f"[{done}/{done + len(queue)}] {measurement}: {describe(record)}{remaining}")
+    return document, len(log.missing(planned, retakes))

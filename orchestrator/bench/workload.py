@@ -7,12 +7,11 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import Mode, WorkerSpec
+from orchestrator.core.worker_spec import Mode
 from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
@@ -57,26 +56,23 @@ class Work:
 
         Their memory requests fit into memory together, so that the supervisor admits all of them at once.
         """
-        share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * self.job.resources.ranks)))
-        limits = dataclasses.replace(
-            self.job.resources,
-            memory_mib=min(self.job.resources.memory_mib, share),
-            timeout_s=DAY_S,
-            stall_timeout_s=DAY_S,
+        asked = self.job.resources
+        share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * asked.ranks)))
+        memory_mib = min(asked.memory_mib, share)
+        limits = dataclasses.replace(asked, memory_mib=memory_mib, timeout_s=DAY_S, stall_timeout_s=DAY_S)
+        spec = dataclasses.replace(
+            self.job.spec,
+            total_timesteps=ENDLESS_STEPS,
+            checkpoint_every=ENDLESS_STEPS,
+            eval_episodes=0,
+            video=False,
         )
-        made = []
-        for number in range(count):
-            spec = dataclasses.replace(
-                self.job.spec,
-                job_id=f"copy-{number}",
-                name=f"copy-{number}",
-                total_timesteps=ENDLESS_STEPS,
-                checkpoint_every=ENDLESS_STEPS,
-                eval_episodes=0,
-                video=False,
-            )
-            made.append(dataclasses.replace(self.job, job_id=spec.job_id, spec=spec, resources=limits, max_retries=0))
-        return made
+        job = dataclasses.replace(self.job, resources=limits, max_retries=0)
+        names = [f"copy-{number}" for number in range(count)]
+        return [
+            dataclasses.replace(job, job_id=name, spec=dataclasses.replace(spec, job_id=name, name=name))
+            for name in names
+        ]
 
     def make_job_directory(self, job: Job, paths: JobPaths) -> None:
         """Make the job directory of one copy as a supervisor would."""
@@ -102,8 +98,8 @@ class Work:
         n_steps, rest = divmod(self.steps_an_iteration, n_envs)
         if rest:
             raise ValueError(f"{n_envs} environments do not divide a rollout of {self.steps_an_iteration} env_steps")
-        hyper: dict[str, Any] = {**self.job.spec.hyperparameters, "n_steps": n_steps}
-        spec: WorkerSpec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
+        hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
+        spec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
         resources = dataclasses.replace(self.job.resources, cores=threads, threads=threads)
         return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
 
@@ -117,17 +113,14 @@ def pick(experiment: Experiment, name: str | None) -> Job:
     if not named:
         valid = dict.fromkeys(job.spec.name for job in experiment.jobs)
         raise UsageError(f"--job {name}: not a job of {experiment.source}; valid: {', '.join(valid)}")
-    if named[0].resources.gpus:
-        raise UsageError(
-            f"{experiment.source}: {named[0].job_id} asks for a GPU, but bench measures trainings on CPUs."
-            " Choose another with --job, or --set resources.gpus=0"
-        )
-    if named[0].spec.algo != "ppo":
-        raise UsageError(
-            f'{experiment.source}: {named[0].job_id} has algo = "{named[0].spec.algo}", but bench measures PPO.'
-            " Choose another with --job"
-        )
-    return named[0]
+    job = named[0]
+    if job.resources.gpus:
+        text = f"{experiment.source}: {job.job_id} asks for a GPU, but bench measures trainings on CPUs."
+        raise UsageError(f"{text} Choose another with --job, or --set resources.gpus=0")
+    if job.spec.algo != "ppo":
+        text = f'{experiment.source}: {job.job_id} has algo = "{job.spec.algo}", but bench measures PPO.'
+        raise UsageError(f"{text} Choose another with --job")
+    return job
 
 
 def examine(experiment: Experiment, job: Job, staging: Path) -> Work:

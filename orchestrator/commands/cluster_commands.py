@@ -25,8 +25,7 @@ Host = Annotated[
     ),
 ]
 Insecure = Annotated[
-    bool,
-    Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it."),
+    bool, Option("--insecure", help="Use no token: everybody who can reach the machine can run code on it.")
 ]
 
 

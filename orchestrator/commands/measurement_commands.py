@@ -36,12 +36,10 @@ def verify(
     ] = None,
     iterations: Annotated[int, Option(min=3, help="Number of iterations of each training.")] = 6,
     repeats: Annotated[
-        int,
-        Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down."),
+        int, Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down.")
     ] = 1,
     output: Annotated[
-        Path | None,
-        Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify"),
+        Path | None, Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,8 +90,7 @@ def bench(
         ),
     ] = 120.0,
     tune: Annotated[
-        bool,
-        Option("--tune", help="Search for the best number of processes, threads and environments instead."),
+        bool, Option("--tune", help="Search for the best number of processes, threads and environments instead.")
     ] = False,
     ranks: Annotated[
         str | None,
@@ -151,8 +148,7 @@ class ReportFormat(StrEnum):
 def report(
     run_dir: RunDir,
     format_: Annotated[
-        ReportFormat,
-        Option("--format", help="html: print the path of the page. md: print its content as Markdown."),
+        ReportFormat, Option("--format", help="html: print the path of the page. md: print its content as Markdown.")
     ] = ReportFormat.html,
 ) -> None:
     """Write RUN_DIR/report: a page about an experiment or a benchmark, its figures, and every number as JSON."""

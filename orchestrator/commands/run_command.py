@@ -69,8 +69,7 @@ def run(
     ] = OnChangeChoice.refuse,
     set_: Settings = None,
     rebuild_ledger: Annotated[
-        bool,
-        Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories."),
+        bool, Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories.")
     ] = False,
     grace: Annotated[
         float, Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")

@@ -29,13 +29,7 @@ DRAWING_SHARE = 0.005
 """Largest share of time for drawing the table: with large tables, more would slow the workers down."""
 LINES_SHARE = 0.05
 """Largest share of time for printing lines above the table, which is drawn again below them each time."""
-EVENT_STYLE = {
-    "failed": "red",
-    "warning": "yellow",
-    "retrying": "yellow",
-    "stopping": "yellow",
-    "succeeded": "green",
-}
+EVENT_STYLE = {"failed": "red", "warning": "yellow", "retrying": "yellow", "stopping": "yellow", "succeeded": "green"}
 
 
 class LineReporter(SilentReporter):

@@ -54,10 +54,8 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> Selection:
     chosen, left_out = choose(jobs, names, run_dir)
     cases = []
     for job in chosen:
-        robot = paths.job(job.job_id).robot
-        if job.spec.xml is None:
-            cases.append(Case(job=job, bundle=None))
-        elif robot.is_dir():
+        robot = None if job.spec.xml is None else paths.job(job.job_id).robot
+        if robot is None or robot.is_dir():
             cases.append(Case(job=job, bundle=robot))
         else:
             left_out[job.job_id] = f"{robot} is missing: the robot was invalid, or the folder has been moved"
@@ -86,10 +84,11 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     :raises UsageError: a name matches no job.
     """
     if names:
+        job_ids = [job.job_id for job in jobs]
         matches: set[str] = set()
         for name in names:
-            job_ids = [job.job_id for job in jobs]
-            matching = [name] if name in job_ids else [job_id for job_id in job_ids if _matches(job_id, name)]
+            fitting = [id_ for id_ in job_ids if id_.startswith(name) or fnmatch.fnmatchcase(id_, name)]
+            matching = [name] if name in job_ids else fitting
             if not matching:
                 near = difflib.get_close_matches(name, job_ids, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
@@ -108,21 +107,17 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     return chosen[:MAX_CASES], left_out
 
 
-def _matches(job_id: str, name: str) -> bool:
-    return job_id.startswith(name) or fnmatch.fnmatchcase(job_id, name)
-
-
-def case_job(job: Job, iterations: int, *, checkpoints: bool, max_retries: int) -> Job:
+def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
     """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations that learn.
 
-    :param checkpoints: whether there is one after every iteration, rather than only at the end.
+    :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than only at the end.
     """
     waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
     steps = (iterations + waiting // job.spec.steps_an_iteration) * job.spec.steps_an_iteration
     short = dataclasses.replace(
-        job.spec, total_timesteps=steps, checkpoint_every=1 if checkpoints else steps, eval_episodes=0, video=False
+        job.spec, total_timesteps=steps, checkpoint_every=1 if to_be_killed else steps, eval_episodes=0, video=False
     )
-    return dataclasses.replace(job, spec=short, max_retries=max_retries)
+    return dataclasses.replace(job, spec=short, max_retries=int(to_be_killed))
 
 
 def neighbour_of(cases: Sequence[Case], index: int) -> Case:
@@ -133,7 +128,7 @@ def neighbour_of(cases: Sequence[Case], index: int) -> Case:
     model = cases[index % len(cases)]
     memory_mib = max(case.job.resources.all_memory_mib for case in cases)
     job_id = f"neighbour-{index}"
-    job = case_job(model.job, ENDLESS, checkpoints=False, max_retries=0)
+    job = case_job(model.job, ENDLESS)
     job = dataclasses.replace(
         job,
         job_id=job_id,

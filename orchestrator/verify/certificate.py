@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
@@ -20,13 +20,13 @@ DISTURBED = 0.05
 """A training that waits for a CPU for more than this share of its time did not have a CPU to itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Evidence:
     """The short trainings of one job, one per repeat of each kind."""
 
-    alone: Sequence[ShortTraining]
-    together: Sequence[ShortTraining]
-    resumed: Sequence[ShortTraining]
+    alone: list[ShortTraining] = field(default_factory=list)
+    together: list[ShortTraining] = field(default_factory=list)
+    resumed: list[ShortTraining] = field(default_factory=list)
     again: ShortTraining | None = None
     """Alone again, where the weights differed among neighbours: tells the effect of neighbours from randomness."""
     is_foreign: bool = False
@@ -84,7 +84,6 @@ def judge(job_id: str, evidence: Evidence) -> JobVerdict:
     alone = evidence.alone[0]
     reasons = _reasons(evidence)
     neighbours = max((one.neighbours for one in evidence.together), default=0)
-    slowdown = _slowdown(evidence)
     return JobVerdict(
         job_id=job_id,
         verdict="FAIL" if reasons else "PASS",
@@ -97,7 +96,7 @@ def judge(job_id: str, evidence: Evidence) -> JobVerdict:
         resumed_from=evidence.resumed[0].resumed_from if evidence.resumed else None,
         iteration_alone_s=_median_s(evidence.alone),
         iteration_together_s=_median_s(evidence.together),
-        slowdown=slowdown,
+        slowdown=_slowdown(evidence),
     )
 
 
@@ -114,17 +113,12 @@ def _notes(evidence: Evidence, neighbours: int) -> list[str]:
 
 
 def _reasons(evidence: Evidence) -> list[str]:
-    kinds = {
-        "alone": evidence.alone,
-        "among neighbours": evidence.together,
-        "killed and resumed": evidence.resumed,
-    }
+    kinds = {"alone": evidence.alone, "among neighbours": evidence.together, "killed and resumed": evidence.resumed}
     for kind, ones in kinds.items():
         if untrained := [one.problem for one in ones if one.sha256 is None]:
             return [f"{kind} it was not trained to the end: {untrained[0]}"]
     expected = evidence.alone[0].sha256
-    repeated = [*evidence.alone, *([evidence.again] if evidence.again is not None else [])]
-    if any(one.sha256 != expected for one in repeated):
+    if any(one is not None and one.sha256 != expected for one in (*evidence.alone, evidence.again)):
         return [
             "it has different weights even in two trainings alone: they depend on something other than its seed"
             " (other random generators, the time, files that change)"

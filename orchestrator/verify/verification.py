@@ -13,8 +13,7 @@ import platform
 import random
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -34,9 +33,7 @@ from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify import verification_runs
 from orchestrator.verify.cases import Case, Selection, case_job, neighbour_of, of_job_file, of_run_dir
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed
-from orchestrator.verify.verification_runs import NO_KILLS, Kill, ShortTraining
-
-__all__ = ["FILE", "SCRATCH", "Certificate", "JobVerdict", "VerifyOptions", "verify"]
+from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 ITERATIONS = 6
 LEAST_ITERATIONS = 3
@@ -47,8 +44,6 @@ PATIENCE_S = 150.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """Options of the command."""
-
     jobs: Sequence[str] = ()
     """Ids, beginnings of ids, or patterns; none: the first job of every robot and task, as many as time allows."""
     iterations: int = ITERATIONS
@@ -112,17 +107,16 @@ class _Verification:
     locks: CpuLocks = field(init=False)
     lanes: int = field(init=False)
     warnings: dict[str, None] = field(default_factory=dict, init=False)
-    alone: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
-    together: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
-    resumed: dict[str, list[ShortTraining]] = field(default_factory=lambda: defaultdict(list), init=False)
+    evidence: dict[str, Evidence] = field(init=False)
+    """By ``job_id``."""
 
     def __post_init__(self) -> None:
         jobs = [case.job for case in self.selection.cases]
+        self.evidence = {job.job_id: Evidence(is_foreign=job.spec.task is None) for job in jobs}
         self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
         self.locks = CpuLocks(shared_directory(), (cpu.index for cpu in self.machine.cpus))
         self.lanes = max(2, self.machine.capacity)
-        if self.machine.capacity < 2:
-            # There must be a neighbour: two trainings share the one core.
+        if self.machine.capacity < 2:  # there must be a neighbour: two trainings share the one core
             self.machine = dataclasses.replace(self.machine, quota=None)
 
     def run(self) -> Certificate:
@@ -163,71 +157,54 @@ class _Verification:
     def _compare(self, group: Sequence[Case], name: str) -> None:
         """Train alone and among neighbours in close succession, so that drift is not taken for slow-down."""
         names = ", ".join(case.job.job_id for case in group)
-        short = [self._short(case) for case in group]
         self.tell(f"Training alone: {names}")
-        alone = self._train(f"alone-{name}", short, self._slots(1))
+        alone = self._train(f"alone-{name}", group, 1)
         self.tell(f"Training among neighbours, {self.lanes} at once: {names}")
-        neighbours = [neighbour_of(short, index) for index in range(self.lanes - 1)]
-        together = self._train(f"together-{name}", short, self._slots(self.lanes), neighbours=neighbours)
+        together = self._train(f"together-{name}", group, self.lanes, neighbours=self.lanes - 1)
         for job_id in alone:
-            self.alone[job_id].append(alone[job_id])
-            self.together[job_id].append(together[job_id])
+            self.evidence[job_id].alone.append(alone[job_id])
+            self.evidence[job_id].together.append(together[job_id])
 
     def _train_killed(self, cases: Sequence[Case], repeat: int) -> None:
         self.tell(f"Training, killed midway and resumed: {', '.join(case.job.job_id for case in cases)}")
         rng = random.Random(os.urandom(8))
         middle = (self.options.iterations + 1) // 2
-        kills = {
-            job_id: Kill(iterations=middle, delay_s=rng.uniform(0.0, median(one.iteration_s or (0.0,))))
-            for job_id, (*_, one) in self.alone.items()
-        }
-        killed = self._resume(f"resumed-{repeat}", cases, kills)
+        kills = {}
+        for job_id in (case.job.job_id for case in cases):
+            iteration_s = median(self.evidence[job_id].alone[-1].iteration_s or (0.0,))
+            kills[job_id] = Kill(iterations=middle, delay_s=rng.uniform(0.0, iteration_s))
+        killed = self._train(f"resumed-{repeat}", cases, self.machine.capacity, kills=kills)
         # A training with very short iterations may end before it is killed: repeat it, killed right after a checkpoint.
         missed = [case for case in cases if not (killed[case.job.job_id].was_killed or killed[case.job.job_id].problem)]
         if missed:
-            early = Kill(iterations=2, delay_s=0.0)
-            kills = {case.job.job_id: early for case in missed}
-            killed |= self._resume(f"resumed-{repeat}-early", missed, kills)
+            kills = {case.job.job_id: Kill(iterations=2, delay_s=0.0) for case in missed}
+            killed |= self._train(f"resumed-{repeat}-early", missed, self.machine.capacity, kills=kills)
         for job_id, one in killed.items():
-            self.resumed[job_id].append(one)
-
-    def _resume(self, name: str, cases: Sequence[Case], kills: dict[str, Kill]) -> dict[str, ShortTraining]:
-        short = [self._short(case, to_be_killed=True) for case in cases]
-        return self._train(name, short, self._slots(self.machine.capacity), kills=kills)
+            self.evidence[job_id].resumed.append(one)
 
     def _train(
-        self,
-        name: str,
-        short: Sequence[Case],
-        slots: SlotPool,
-        *,
-        neighbours: Sequence[Case] = (),
-        kills: Mapping[str, Kill] = NO_KILLS,
+        self, name: str, cases: Sequence[Case], lanes: int, *, neighbours: int = 0, kills: dict[str, Kill] | None = None
     ) -> dict[str, ShortTraining]:
-        root = self.scratch.root / name
+        """Train shortened ``cases``, ``lanes`` at once, with checkpoints and a retry where they are killed."""
+        jobs = [case_job(case.job, self.options.iterations, to_be_killed=kills is not None) for case in cases]
+        short = [dataclasses.replace(case, job=job) for case, job in zip(cases, jobs, strict=True)]
         return verification_runs.train(
-            root, short, slots=slots, stops=self.stops, neighbours=neighbours, kills=kills, tell=self._warn
+            self.scratch.root / name,
+            short,
+            slots=self._slots(lanes),
+            stops=self.stops,
+            neighbours=[neighbour_of(short, index) for index in range(neighbours)],
+            kills=kills or {},
+            tell=self._warn,
         )
 
     def _judge(self, case: Case) -> JobVerdict:
         job_id = case.job.job_id
-        evidence = Evidence(
-            alone=self.alone[job_id],
-            together=self.together[job_id],
-            resumed=self.resumed[job_id],
-            is_foreign=case.job.spec.task is None,
-        )
+        evidence = self.evidence[job_id]
         if seems_disturbed(evidence):
             self.tell(f"Training {job_id} alone again, to tell the effect of neighbours from randomness")
-            trained = self._train(f"again-{job_id}", [self._short(case)], self._slots(1))
-            evidence = dataclasses.replace(evidence, again=trained[job_id])
+            evidence.again = self._train(f"again-{job_id}", [case], 1)[job_id]
         return judge(job_id, evidence)
-
-    def _short(self, case: Case, *, to_be_killed: bool = False) -> Case:
-        job = case_job(
-            case.job, self.options.iterations, checkpoints=to_be_killed, max_retries=1 if to_be_killed else 0
-        )
-        return dataclasses.replace(case, job=job)
 
     def _slots(self, lanes: int) -> SlotPool:
         cpus = len(self.machine.cpus)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from orchestrator.analysis import run_reader
@@ -33,9 +32,6 @@ class Kill:
 
     iterations: int
     delay_s: float
-
-
-NO_KILLS: Mapping[str, Kill] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +86,10 @@ class KillingExecutor:
             remaining_s = max(0.0, deadline - time.monotonic())
             busy = self._watched or self._due
             events = self.inner.poll(min(remaining_s, LOOK_EVERY_S) if busy else remaining_s)
-            for event in events:
-                if isinstance(event, Exited):
-                    self._forget(event.handle)
+            for handle in (event.handle for event in events if isinstance(event, Exited)):
+                self._running.discard(handle)
+                self._watched.pop(handle, None)
+                self._due.pop(handle, None)
             self._kill_due()
             if events or remaining_s == 0.0:
                 return events
@@ -103,31 +100,18 @@ class KillingExecutor:
     def close(self) -> None:
         self.inner.close()
 
-    def _forget(self, handle: Handle) -> None:
-        self._running.discard(handle)
-        self._watched.pop(handle, None)
-        self._due.pop(handle, None)
-
     def _kill_due(self) -> None:
         now = time.monotonic()
         for handle, table in list(self._watched.items()):
-            kill_at = self.kills[handle.job_id]
-            if _rows(table) >= kill_at.iterations:
+            kill = self.kills[handle.job_id]
+            if table.exists() and table.read_bytes().count(b"\n") > kill.iterations:  # the first line is the header
                 del self._watched[handle]
-                self._due[handle] = now + kill_at.delay_s
+                self._due[handle] = now + kill.delay_s
         for handle, due in list(self._due.items()):
             if now >= due:
                 del self._due[handle]
                 self.killed.add(handle.job_id)
                 self.inner.cancel(handle, kill=True)
-
-
-def _rows(table: Path) -> int:
-    """Number of complete rows below the header."""
-    try:
-        return table.read_bytes().count(b"\n") - 1
-    except FileNotFoundError:
-        return 0
 
 
 class _CaseReporter(SilentReporter):
@@ -152,8 +136,8 @@ def train(
     *,
     slots: SlotPool,
     stops: StopRequests,
-    neighbours: Sequence[Case] = (),
-    kills: Mapping[str, Kill] = NO_KILLS,
+    neighbours: Sequence[Case],
+    kills: Mapping[str, Kill],
     tell: Callable[[str], None],
 ) -> dict[str, ShortTraining]:
     """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in the remaining slots.
@@ -188,10 +172,8 @@ def train(
     finally:
         ledger.abandon()
         slots.close()
-    return {
-        job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor)
-        for job_id in (case.job.job_id for case in cases)
-    }
+    job_ids = [case.job.job_id for case in cases]
+    return {job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor) for job_id in job_ids}
 
 
 def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:

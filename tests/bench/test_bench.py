@@ -279,7 +279,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> workload.Work:
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Iterator[runner.Setup]:
-    with runner.set_up(tmp_path / "work", topology.detect()) as made:
+    with runner.set_up(tmp_path / "work", topology.detect(), print) as made:
         yield made
 
 
@@ -402,13 +402,14 @@ def test_tuning_gives_lines_that_a_job_file_takes(tmp_path: Path, monkeypatch: p
 # -- decisions and figures, without processes
 
 
-def test_environments_differ_in_the_thread_budget_alone() -> None:
+def test_environments_differ_in_the_thread_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.worker.training.timings import OFF_VARIABLE
 
     assert baselines.NO_TIMINGS == OFF_VARIABLE
     given = {"OMP_NUM_THREADS": "7", "KMP_AFFINITY": "compact", "ORCHESTRATOR_NO_TIMINGS": "1", "HOME": "/home/me"}
-    free = baselines.environment(BASELINES["default"], 3, token="t", inherited=given)
-    limited = baselines.environment(BASELINES["threads"], 3, token="t", inherited=given)
+    monkeypatch.setattr(os, "environ", given)
+    free = baselines.environment(BASELINES["default"], 3, token="t")
+    limited = baselines.environment(BASELINES["threads"], 3, token="t")
     assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
     assert free["HOME"] == "/home/me"
     assert free[TOKEN_VARIABLE] == "t"

@@ -93,8 +93,8 @@ class TestWhatFollows:
     def test_perfect_scaling_has_no_end(self) -> None:
         found = fitted(measurements(0.0, 0.0, noise=0.0))
         assert (found.peak.median, found.worth.median) == (usl.MOST, usl.MOST)
-        assert "no peak" in found.text()
-        assert "every further core is worthwhile" in found.text()
+        assert "no peak" in found.facts()["text"]
+        assert "every further core is worthwhile" in found.facts()["text"]
 
 
 class TestHonesty:
@@ -103,7 +103,7 @@ class TestHonesty:
         near = fitted(measurements(0.05, 0.001, levels=(1, 2, 4)), 4)
         assert near.warning is not None
         assert "32 and 128 cores lie far beyond the 4" in near.warning
-        assert near.warning in near.text()
+        assert near.warning in near.facts()["text"]
 
     def test_two_levels_are_too_few_to_know(self) -> None:
         found = fitted(measurements(0.05, 0.0, levels=(1, 2, 4), noise=0.0), 2)
@@ -112,7 +112,7 @@ class TestHonesty:
         assert found.kappa == Estimate(0.0, None, None, 5)
         assert found.warning is not None
         assert "measured at 1 and 2 processes only" in found.warning
-        assert "This is unreliable" in found.text()
+        assert "This is unreliable" in found.facts()["text"]
 
     @pytest.mark.parametrize("throughputs", [{}, {1: [1000.0]}, {1: [1000.0], 2: []}, {2: [1900.0], 4: [1900.0]}])
     def test_one_level_says_nothing(self, throughputs: Mapping[int, Sequence[float]]) -> None:

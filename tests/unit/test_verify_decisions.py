@@ -151,7 +151,7 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
     job = dataclasses.replace(
         job, spec=dataclasses.replace(job.spec, hyperparameters={"n_steps": 64}, n_envs=2, eval_episodes=3)
     )
-    short = case_job(job, 4, checkpoints=True, max_retries=1)
+    short = case_job(job, 4, to_be_killed=True)
     assert (short.spec.total_timesteps, short.spec.checkpoint_every, short.spec.eval_episodes) == (512, 1, 0)
     assert short.max_retries == 1
     neighbour = neighbour_of([Case(job=short, bundle=None)], 0)
