@@ -7,8 +7,8 @@ no process or open file remains.
 
 from __future__ import annotations
 
+import glob
 import os
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -147,7 +147,8 @@ def train(
     if "matrix" in defaults:
         raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
     files = [Path(xml).absolute() for xml in xmls]
-    root = Path(run_dir or _new_run_dir()).absolute()
+    new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+    root = Path(run_dir or new).absolute()
     if task is None and not {"env", "entry_point"} & defaults.keys():
         task = "auto"
     shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
@@ -167,7 +168,8 @@ def train(
         finished = _finish(experiment, options, show=show, job_file=None)
         rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
     return [
-        rows.get((_name(index, file), seed)) or _unusable(file, seed, unusable[index])
+        rows.get((_name(index, file), seed))
+        or Result(ok=False, error=unusable[index], xml=str(file), seed=seed, state="FAILED")
         for index, file in enumerate(files)
         for seed in seeds
     ]
@@ -178,7 +180,7 @@ def _declare(name: str, shared: Mapping[str, Any], files: Sequence[Path]) -> tup
     unusable: dict[int, str] = {}
     while len(unusable) < len(files):
         usable = [index for index in range(len(files)) if index not in unusable]
-        jobs = [{"name": _name(index, files[index]), "xml": _escaped(files[index])} for index in usable]
+        jobs = [{"name": _name(index, files[index]), "xml": glob.escape(str(files[index]))} for index in usable]
         data = {"name": name, "defaults": dict(shared), "jobs": jobs}
         try:
             return from_mapping(data, source="orchestrator.train", base=Path.cwd()), unusable
@@ -195,11 +197,6 @@ def _name(index: int, file: Path) -> str:
     return f"{index:03d}-{file.stem}"
 
 
-def _escaped(file: Path) -> str:
-    """The path as a glob that matches this one file, whatever characters it contains."""
-    return re.sub(r"([*?[])", r"[\1]", str(file))
-
-
 def _finish(
     experiment: Experiment, options: run_plan.RunOptions, *, show: bool, job_file: bytes | None
 ) -> session.RunResult:
@@ -210,16 +207,15 @@ def _finish(
     return finished
 
 
-def _new_run_dir() -> Path:
-    return Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-
-
 def _result(paths: RunPaths, row: SummaryRow) -> Result:
     ok = row["state"] == "SUCCEEDED"
     job = paths.job(row["job_id"])
+    error = None if ok else str(row["message"] or row["state"].lower())
+    if row["state"] in ("PENDING", "RUNNING"):
+        error = "stopped before it was finished; the same call with the same run_dir resumes it"
     return Result(
         ok=ok,
-        error=None if ok else _error(row),
+        error=error,
         job_id=row["job_id"],
         xml=row["xml"],
         seed=row["seed"],
@@ -232,13 +228,3 @@ def _result(paths: RunPaths, row: SummaryRow) -> Result:
         vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
         job_dir=job.root,
     )
-
-
-def _error(row: SummaryRow) -> str:
-    if row["state"] in ("PENDING", "RUNNING"):
-        return "stopped before it was finished; the same call with the same run_dir resumes it"
-    return str(row["message"] or row["state"].lower())
-
-
-def _unusable(file: Path, seed: int, error: str) -> Result:
-    return Result(ok=False, error=error, xml=str(file), seed=seed, state="FAILED")

@@ -68,13 +68,12 @@ def status(
 ) -> None:
     """Show every node: cores, memory, GPUs, jobs of this program, package versions, and where jobs are slow."""
     from orchestrator.executors.ray.cluster import cluster_status
+    from orchestrator.terminal import cluster_view
 
     cluster = cluster_status.status(address)
     if as_json:
         print_json(cluster.facts())
     else:
-        from orchestrator.terminal import cluster_view
-
         cluster_view.show(cluster)
 
 

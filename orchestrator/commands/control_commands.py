@@ -44,12 +44,10 @@ def status(
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
     from orchestrator.experiment import control
 
-    snapshot = control.status(run_dir)
-    yield snapshot
+    yield (snapshot := control.status(run_dir))
     while watch and not snapshot.over:
         time.sleep(WATCH_EVERY_S)
-        snapshot = control.status(run_dir)
-        yield snapshot
+        yield (snapshot := control.status(run_dir))
 
 
 @app.command()

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from orchestrator.commands import shared_options
 from orchestrator.commands.shared_options import (
     AsJson,
     Learner,
     RunDir,
     Settings,
-    overrides,
     print_json,
     print_progress,
     stoppable,
@@ -44,6 +44,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure the slow-down."""
+    from orchestrator.terminal import verify_view
     from orchestrator.verify import verification
 
     options = verification.VerifyOptions(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
@@ -52,8 +53,6 @@ def verify(
     if as_json:
         print(certificate.to_json(), end="")
     else:
-        from orchestrator.terminal import verify_view
-
         verify_view.show(certificate, where)
     raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
 
@@ -101,12 +100,13 @@ def bench(
     ] = None,
 ) -> None:
     """Measure how training scales with processes, beside other ways of starting them; resumes where it stopped."""
-    from orchestrator.bench import baselines, benchmark, plan
+    from orchestrator.bench import baselines, benchmark, plan, rank_analysis, scaling_analysis
     from orchestrator.jobfile import load
+    from orchestrator.terminal import bench_view
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
-    experiment = load(jobs, overrides=overrides(set_, learner))
+    experiment = load(jobs, overrides=shared_options.overrides(set_, learner))
     options = plan.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
@@ -124,19 +124,11 @@ def bench(
         finished = benchmark.run(experiment, options, print_progress)
     if tune:
         print("\n".join(finished.lines))
-    elif finished.measured:
-        _show_bench(finished.run_dir, over_ranks=ranks is not None)
+    elif finished.measured and ranks is None:
+        bench_view.show(scaling_analysis.analyse(finished.run_dir), finished.run_dir)
+    elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
+        bench_view.show_ranks(facts, finished.run_dir)
     raise typer.Exit(finished.exit_code)
-
-
-def _show_bench(run_dir: Path, *, over_ranks: bool) -> None:
-    from orchestrator.bench import rank_analysis, scaling_analysis
-    from orchestrator.terminal import bench_view
-
-    if not over_ranks:
-        bench_view.show(scaling_analysis.analyse(run_dir), run_dir)
-    elif (facts := rank_analysis.facts(run_dir)) is not None:
-        bench_view.show_ranks(facts, run_dir)
 
 
 class ReportFormat(StrEnum):
@@ -166,11 +158,10 @@ def compare(
 ) -> None:
     """Compare two experiments or two benchmarks, such as of two machines or versions: ratios with intervals."""
     from orchestrator.analysis import compare as comparison
+    from orchestrator.terminal import compare_view
 
     compared = comparison.compare(run_a, run_b)
     if as_json:
         print_json(compared.facts())
     else:
-        from orchestrator.terminal import compare_view
-
         compare_view.show(compared)

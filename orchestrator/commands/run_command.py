@@ -16,7 +16,7 @@ from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.experiment.preflight import Child
-    from orchestrator.experiment.run_plan import Plan, RunOptions
+    from orchestrator.experiment.run_plan import RunOptions
     from orchestrator.jobfile import Experiment
 
 app = typer.Typer()
@@ -88,10 +88,8 @@ def run(
         changes = overrides(set_, learner)
         if is_run_dir:
             if run_dir is not None or changes or fresh or rebuild_ledger:
-                raise UsageError(
-                    f"{jobs}: a run directory is resumed as it is; --run-dir, --set, --learner, --fresh and "
-                    "--rebuild-ledger need the job file"
-                )
+                options_of_files = "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
+                raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
             recorded = resume.load(jobs)
             experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
         else:
@@ -111,8 +109,13 @@ def run(
         )
         with stoppable("stopped; nothing was launched"):
             if dry_run:
+                from orchestrator.terminal import plan_view
+
                 plan = run_plan.dry_run(experiment, options, warm=warm)
-                _show_plan(experiment, plan, options.run_dir, as_json=as_json)
+                if as_json:
+                    print_json(plan_view.facts(experiment, plan, options.run_dir))
+                else:
+                    plan_view.show(experiment, plan, options.run_dir)
             else:
                 raise typer.Exit(_run(experiment, options, job_file, warm, as_json=as_json))
 
@@ -137,12 +140,3 @@ def _run(
     except OSError:
         output.mute()  # the terminal or the reader of the pipe is gone
     return finished.exit_code
-
-
-def _show_plan(experiment: Experiment, plan: Plan, run_dir: Path, *, as_json: bool) -> None:
-    from orchestrator.terminal import plan_view
-
-    if as_json:
-        print_json(plan_view.facts(experiment, plan, run_dir))
-    else:
-        plan_view.show(experiment, plan, run_dir)

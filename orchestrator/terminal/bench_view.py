@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
+
+PAGE = "python -m orchestrator report {} writes the page."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(NamedTuple):
     """One measurement."""
 
     way: str
@@ -28,11 +27,6 @@ class _Line:
             return NONE
         return f"{'≤ ' if bounded and self.estimates['at_most'] else ''}{estimate['median']:{form}}"
 
-    @property
-    def throughput(self) -> str:
-        return self.median("throughput", ",.0f", bounded=True)
-
-    @property
     def interval(self) -> str:
         throughput = self.estimates["throughput"] or {}
         low, high = throughput.get("low"), throughput.get("high")
@@ -40,8 +34,8 @@ class _Line:
 
 
 THROUGHPUT: Sequence[Column[_Line]] = (
-    number_column("env_steps/s", lambda line: line.throughput),
-    number_column("95 % interval", lambda line: line.interval),
+    number_column("env_steps/s", lambda line: line.median("throughput", ",.0f", bounded=True)),
+    number_column("95 % interval", _Line.interval),
 )
 BASELINE_COLUMNS: Sequence[Column[_Line]] = (
     Column("baseline", lambda line: line.way),
@@ -64,12 +58,12 @@ def show(analysis: Mapping[str, Any], run_dir: Path) -> None:
     :param analysis: as of :func:`orchestrator.bench.scaling_analysis.analyse`.
     """
     lines = [
-        _Line(way=name, number=level, estimates=estimates)
+        _Line(name, level, estimates)
         for name, figures in analysis["arms"].items()
         for level, estimates in sorted(figures["levels"].items(), key=lambda item: int(item[0]))
     ]
     note = "Efficiency: throughput divided by that of one pinned process alone and by the processes or cores, if fewer."
-    _show(BASELINE_COLUMNS, lines, [note], run_dir)
+    show_table(BASELINE_COLUMNS, lines, below=[note, PAGE.format(run_dir)])
 
 
 def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
@@ -77,15 +71,8 @@ def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
 
     :param facts: as of :func:`orchestrator.bench.rank_analysis.facts`.
     """
-    lines = [] if facts["one"] is None else [_Line(way="one rank", number="1", estimates=facts["one"])]
+    lines = [] if facts["one"] is None else [_Line("one rank", "1", facts["one"])]
     lines += [
-        _Line(way=way, number=number, estimates=estimates)
-        for way, numbers in facts["ways"].items()
-        for number, estimates in numbers.items()
+        _Line(way, number, estimates) for way, numbers in facts["ways"].items() for number, estimates in numbers.items()
     ]
-    _show(RANK_COLUMNS, lines, facts["sentences"], run_dir)
-
-
-def _show(columns: Sequence[Column[_Line]], lines: Sequence[_Line], notes: Sequence[str], run_dir: Path) -> None:
-    on = console()
-    put(on, table(columns, lines, on.width), *notes, f"python -m orchestrator report {run_dir} writes the page.")
+    show_table(RANK_COLUMNS, lines, below=[*facts["sentences"], PAGE.format(run_dir)])

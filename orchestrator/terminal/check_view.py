@@ -10,9 +10,8 @@ from rich.text import Text
 
 from orchestrator.core.text import number
 from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.terminal.output import console, show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
 
 STYLE: Mapping[CheckVerdict, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
 HASH_SHOWN = 12
@@ -30,8 +29,9 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def show(rows: Sequence[RobotCheck]) -> None:
-    on = console()
-    put(on, table(_columns(rows), rows, on.width), *_messages(rows), _summary(rows))
+    counts = Counter(row.verdict for row in rows)
+    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
+    show_table(_columns(rows), rows, below=[*_messages(rows), Text(f"\n{len(rows)} examined: {parts}")])
 
 
 def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
@@ -41,6 +41,12 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     def length(name: str) -> Column[RobotCheck]:
         return number_column(name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7)
 
+    def actuators(row: RobotCheck) -> str:
+        return ", ".join(f"{count} {kind}" for kind, count in row.figures.get("actuators", {}).items()) or NONE
+
+    def memory_mib(row: RobotCheck) -> float | None:
+        return row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None
+
     columns: list[Column[RobotCheck]] = [
         Column("robot", lambda row: row.path),
         Column("verdict", lambda row: row.verdict, style=lambda row: STYLE[row.verdict]),
@@ -49,28 +55,19 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
         figure("nq", "nq", "d", 3),
         figure("nv", "nv", "d", 3),
         figure("nu", "nu", "d", 1),
-        Column("actuators", _actuators, rank=4),
+        Column("actuators", actuators, rank=4),
         length("keyframes"),
         length("sensors"),
         length("cameras"),
         figure("mass kg", "mass_kg", ",.3g", 5),
         figure("timestep s", "timestep_s", "g", 5),
         figure("steps/s", "steps_per_s", ",.0f", 1),
-        number_column("MiB", lambda row: number(_memory_mib(row), ",.1f"), rank=6),
+        number_column("MiB", lambda row: number(memory_mib(row), ",.1f"), rank=6),
         Column("hash", lambda row: (row.hash or NONE)[:HASH_SHOWN], rank=8),
     ]
     if any(row.job for row in rows):
         columns.insert(1, Column("job", lambda row: row.job or NONE))
     return columns
-
-
-def _actuators(row: RobotCheck) -> str:
-    kinds = row.figures.get("actuators", {})
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or NONE
-
-
-def _memory_mib(row: RobotCheck) -> float | None:
-    return row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None
 
 
 def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:
@@ -79,9 +76,3 @@ def _messages(rows: Sequence[RobotCheck]) -> Iterator[Text]:
             where = f"{row.path} ({row.where})" if row.where else row.path
             lines = "".join(f"\n    {message}" for message in row.messages)
             yield Text.assemble("\n", (where, STYLE[row.verdict]), lines)
-
-
-def _summary(rows: Sequence[RobotCheck]) -> Text:
-    counts = Counter(row.verdict for row in rows)
-    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
-    return Text(f"\n{len(rows)} examined: {parts}")

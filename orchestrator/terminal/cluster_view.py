@@ -8,19 +8,13 @@ from rich.text import Text
 
 from orchestrator.core.text import count, listed, number
 from orchestrator.executors.ray.cluster.cluster_status import HIGH_RUN_DELAY, ClusterNode, ClusterStatus, version_lines
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
 
 JOBS_SHOWN = 8
 
 
 def show(status: ClusterStatus) -> None:
-    on = console()
-    put(on, Text(_heading(status)), table(_columns(status), status.nodes, on.width), *_lines(status))
-
-
-def _heading(status: ClusterStatus) -> str:
     nodes = status.nodes
     used, cores = sum(node.cores_used for node in nodes), sum(node.cores for node in nodes)
     gpus = sum(node.gpus for node in nodes)
@@ -28,7 +22,13 @@ def _heading(status: ClusterStatus) -> str:
     parts = [count(len(nodes), "node"), f"{used:g} of {count(cores, 'core')} used", f"{jobs} of this program"]
     if gpus:
         parts.insert(2, f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')} used")
-    return f"{status.cluster}: {', '.join(parts)}, Ray {status.ray}"
+    heading = f"{status.cluster}: {', '.join(parts)}, Ray {status.ray}"
+    lines = [
+        Text(f"{node.name}: {listed([job.job_id for job in node.jobs], JOBS_SHOWN)}") for node in nodes if node.jobs
+    ]
+    lines += [Text(line, style="bold yellow") for line in status.hot_spots]
+    lines += [Text(line, style="dim") for line in version_lines(nodes)]
+    show_table(_columns(status), nodes, above=[Text(heading)], below=lines)
 
 
 def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
@@ -55,13 +55,3 @@ def _wait(node: ClusterNode) -> float | None:
 
 def _wait_style(node: ClusterNode) -> str:
     return "bold red" if (_wait(node) or 0.0) > HIGH_RUN_DELAY else ""
-
-
-def _lines(status: ClusterStatus) -> list[Text]:
-    lines = [
-        Text(f"{node.name}: {listed([job.job_id for job in node.jobs], JOBS_SHOWN)}")
-        for node in status.nodes
-        if node.jobs
-    ]
-    lines += [Text(line, style="bold yellow") for line in status.hot_spots]
-    return lines + [Text(line, style="dim") for line in version_lines(status.nodes)]

@@ -7,47 +7,36 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from orchestrator.analysis.compare import Comparison, Pair, names_of
-from orchestrator.analysis.statistics import Estimate
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.bench.throughput_ratios import with_interval
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
 
 
 def show(comparison: Comparison) -> None:
     """Print the table, what else differs, and what only one of the two has."""
-    on = console()
-    pairs = comparison.pairs
-    put(on, f"A: {comparison.a}", f"B: {comparison.b}", "", table(COLUMNS, pairs, on.width))
+    below: list[str | Text] = []
     if comparison.differences:
-        put(on, "", Text("Other differences", style="bold"))
-        put(on, *(f"{what}: {a} → {b}" for what, a, b in comparison.differences))
+        below += ["", Text("Other differences", style="bold")]
+        below += [f"{what}: {a} → {b}" for what, a, b in comparison.differences]
     finished = " (or finished only there)" if comparison.kind == "experiment" else ""
     for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
-            put(on, "", f"Only in {name}{finished}: {names_of(only)}")
+            below += ["", f"Only in {name}{finished}: {names_of(only)}"]
+    above = [f"A: {comparison.a}", f"B: {comparison.b}", ""]
+    show_table(COLUMNS, comparison.pairs, above=above, below=below)
 
 
 def _side(pair: Pair, letter: str) -> str:
     estimate = pair.a if letter == "a" else pair.b
-    return f"{'≤ ' if letter in pair.bound else ''}{_figure(estimate)}"
-
-
-def _figure(estimate: Estimate) -> str:
     form = ",.0f" if abs(estimate.median) >= 100 else ".2f"
-    return f"{estimate.median:{form}}{_interval(estimate, form)}"
-
-
-def _interval(estimate: Estimate, form: str) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{'≤ ' if letter in pair.bound else ''}{with_interval(estimate, f'{{:{form}}}'.format)}"
 
 
 def _ratio(pair: Pair) -> str:
     if pair.ratio is None:
         return NONE
     sign = {"a": "≥ ", "b": "≤ "}.get(pair.bound, "")
-    return f"{sign}{pair.ratio.median:.2f}{_interval(pair.ratio, '.2f')}"
+    return f"{sign}{with_interval(pair.ratio, '{:.2f}'.format)}"
 
 
 def _style(pair: Pair) -> str:

@@ -76,22 +76,18 @@ class LiveReporter(SilentReporter):
             self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
-    def _print_due(self) -> None:
-        now = time.monotonic()
-        if self._lines and now >= self._next_lines:
-            self._print_lines()
-            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
-
-    def _print_lines(self) -> None:
+    def _print_due(self, *, at_once: bool = False) -> None:
         from rich.text import Text
 
-        lines, self._lines = self._lines, []
-        self._console.print(Text("\n").join(lines))
+        now = time.monotonic()
+        if self._lines and (at_once or now >= self._next_lines):
+            lines, self._lines = self._lines, []
+            self._console.print(Text("\n").join(lines))
+            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
 
     def close(self) -> None:
         try:
-            if self._lines:
-                self._print_lines()
+            self._print_due(at_once=True)
         finally:
             self._live.stop()
 
@@ -139,13 +135,9 @@ def _totals(view: View) -> Text:
     for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
         if counts[name]:
             text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
-    figures = (
-        f"{view.env_steps_per_s:,.0f} env_steps/s",
-        f"{view.cores_busy:.1f} cores busy",
-        f"elapsed {duration(view.elapsed_s)}",
-        f"ETA {duration(remaining_s)}",
-    )
-    return text.append("\n" + " · ".join(figures), style="not bold")
+    speed = f"{view.env_steps_per_s:,.0f} env_steps/s · {view.cores_busy:.1f} cores busy"
+    times = f"elapsed {duration(view.elapsed_s)} · ETA {duration(remaining_s)}"
+    return text.append(f"\n{speed} · {times}", style="not bold")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from orchestrator.terminal.tables import Column, Row, table
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,6 +31,18 @@ def show(on: Console, *parts: RenderableType) -> None:
     with on.capture() as capture:
         on.print(*parts, sep="\n")
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
+
+
+def show_table(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    *,
+    above: Iterable[RenderableType] = (),
+    below: Iterable[RenderableType] = (),
+) -> None:
+    """Print a table as wide as the console, with lines above and below it."""
+    on = console()
+    show(on, *above, table(columns, rows, on.width), *below)
 
 
 def mute() -> None:

@@ -13,22 +13,17 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import count, cpu_text
 from orchestrator.experiment.run_plan import Plan
 from orchestrator.jobfile import Experiment
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
 
 
 def show(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
-    on = console()
-    for warning in plan.warnings:
-        put(on, Text(f"warning: {warning}", style="yellow"))
-    for choice in plan.choices:
-        put(on, choice)
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     nodes = plan.backend.facts().get("nodes")
     where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else count(len(nodes), "node")
     jobs, lanes = count(len(plan.jobs), "job"), plan.backend.slots.lanes
-    put(on, f"{experiment.name}: {jobs}, {lanes} at once on {where}, in this order, into {run_dir}", "")
-    put(on, table(_columns(plan.jobs), plan.jobs, on.width))
+    heading = f"{experiment.name}: {jobs}, {lanes} at once on {where}, in this order, into {run_dir}"
+    show_table(_columns(plan.jobs), plan.jobs, above=[*warnings, *plan.choices, heading, ""])
 
 
 def _columns(jobs: Sequence[Job]) -> list[Column[Job]]:

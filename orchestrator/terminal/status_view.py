@@ -135,16 +135,13 @@ def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
 def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     """``(job_id, reason)`` of the first few failed jobs, with the last lines of a traceback."""
     failed = [row for row in rows if row["state"] == "FAILED"]
-    shown = [(row["job_id"], "\n".join([_reason(row), *_last_lines(row)])) for row in failed[:REASONS_SHOWN]]
+    shown = [(row["job_id"], _reason(row)) for row in failed[:REASONS_SHOWN]]
     return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
 
 
 def _reason(row: SummaryRow) -> str:
+    """The message, and where the error was raised; the error itself is in the message."""
     cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
-    return f"{cause}{row['message'] or 'no reason is recorded; see its log'}"
-
-
-def _last_lines(row: SummaryRow) -> list[str]:
-    """Where the error was raised; the error itself is in the message."""
     *places, _ = (row["traceback"] or "").splitlines() or [""]
-    return [f"    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
+    lines = [f"\n    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
+    return f"{cause}{row['message'] or 'no reason is recorded; see its log'}{''.join(lines)}"

@@ -53,9 +53,9 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     texts = [[column.text(row) for row in rows] for column in columns]
     kept, first_width = _fitted(columns, list(map(_width, columns, texts)), width)
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for place, index in enumerate(kept):
+    for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
-        max_width = first_width if place == 0 else None
+        max_width = first_width if index == kept[0] else None
         result.add_column(columns[index].name, justify=justify, no_wrap=True, max_width=max_width)
     for number, row in enumerate(rows):
         cells: list[RenderableType] = []

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from orchestrator.analysis.statistics import Estimate
 from orchestrator.core.text import number
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, JobVerdict
 
 STYLE = {"PASS": "green", "FAIL": "bold red"}
@@ -21,9 +20,8 @@ HASH_SHOWN = 12
 
 def show(certificate: Certificate, output: Path) -> None:
     """:param output: directory of the certificate."""
-    on = console()
     lines = (Text(line) for line in _closing(certificate, output / FILE, output / SCRATCH))
-    put(on, table(COLUMNS, certificate.jobs, on.width), *_messages(certificate), *lines)
+    show_table(COLUMNS, certificate.jobs, below=[*_messages(certificate), *lines])
 
 
 def _hash(sha256: str | None) -> str:
@@ -55,8 +53,7 @@ COLUMNS: Sequence[Column[JobVerdict]] = (
 
 def _messages(certificate: Certificate) -> Iterator[Text]:
     for job in certificate.jobs:
-        messages = [*job.reasons, *job.notes]
-        if messages:
+        if messages := [*job.reasons, *job.notes]:
             yield Text.assemble("\n", (job.job_id, STYLE[job.verdict]), *(f"\n    {text}" for text in messages))
 
 
