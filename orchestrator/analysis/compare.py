@@ -5,14 +5,16 @@ Two benchmarks are compared by baseline and level, two experiments by job, over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.analysis import job_metrics, run_reader, samples
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
+from orchestrator.experiment import control
 
 Kind = Literal["benchmark", "experiment"]
 
@@ -51,30 +53,17 @@ class Comparison:
 
     def facts(self) -> dict[str, Any]:
         """The content of ``--json``."""
-        return {
-            "kind": self.kind,
-            "a": str(self.a),
-            "b": str(self.b),
-            "pairs": list(map(asdict, self.pairs)),
-            "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """The figures of a baseline at a level, or of a job, in one run directory."""
-
-    values: Mapping[str, Sequence[float]]
-    """Figure → one value per repeat or seed."""
-    bound: bool = False
+        differences = [{"what": what, "a": a, "b": b} for what, a, b in self.differences]
+        return {**asdict(self), "a": str(self.a), "b": str(self.b), "differences": differences}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     kind: Kind
-    subjects: Mapping[str, _Subject]
+    subjects: Mapping[str, Mapping[str, Sequence[float]]]
+    """Subject → figure → one value per repeat or seed."""
+    bounds: Collection[str] = ()
+    """Subjects whose values are upper bounds."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
 
@@ -84,14 +73,15 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
-    a, b = _side(run_a), _side(run_b)
+    a, b = (
+        _benchmark(run_dir) if samples.is_benchmark(run_dir) else _experiment(run_dir) for run_dir in (run_a, run_b)
+    )
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
         raise UsageError(
             f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}: give two benchmarks or two experiments"
         )
-    common = [what for what in a.subjects if what in b.subjects]
-    pairs = [pair for what in common for pair in _pairs(what, a.subjects[what], b.subjects[what])]
+    pairs = [pair for what in a.subjects if what in b.subjects for pair in _pairs(what, a, b)]
     if not pairs:
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
         raise UsageError(
@@ -103,63 +93,48 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         a=run_a,
         b=run_b,
         pairs=pairs,
-        differences=_differences(a.facts, b.facts),
+        differences=[
+            (name.replace("_", " "), _short(a.facts.get(name)), _short(b.facts.get(name)))
+            for name in dict.fromkeys([*a.facts, *b.facts])
+            if a.facts.get(name) != b.facts.get(name)
+        ],
         only_a=[what for what in a.subjects if what not in b.subjects],
         only_b=[what for what in b.subjects if what not in a.subjects],
     )
 
 
-def _side(run_dir: Path) -> _Side:
-    from orchestrator.analysis import samples
-
-    return _benchmark(run_dir) if samples.is_benchmark(run_dir) else _experiment(run_dir)
-
-
 def _benchmark(run_dir: Path) -> _Side:
-    from orchestrator.analysis import samples
-    from orchestrator.analysis.samples import LevelSamples
-
     bench = samples.read(run_dir)
-
-    def subject(level: LevelSamples, base: LevelSamples) -> _Subject:
-        values: dict[str, Sequence[float]] = {"throughput": level.throughputs}
+    subjects: dict[str, dict[str, Sequence[float]]] = {}
+    bounds = []
+    for baseline, levels in bench.baselines.items():
+        base = levels[min(levels)]
         # In pairs of the same repeat where both exist, as in the benchmark's own report.
         alone = {sample.repeat: sample.throughput for sample in base.samples}
-        if level is not base and not base.at_most:
-            ideal = min(level.processes, bench.capacity) / base.processes
-            values["efficiency"] = [
-                sample.throughput / alone[sample.repeat] / ideal for sample in level.samples if sample.repeat in alone
-            ]
-        return _Subject(values=values, bound=level.at_most)
-
-    subjects = {
-        f"{baseline} × {level}": subject(samples_, levels[min(levels)])
-        for baseline, levels in bench.baselines.items()
-        for level, samples_ in levels.items()
-    }
+        for level, measured in levels.items():
+            name = f"{baseline} × {level}"
+            subjects[name] = {"throughput": measured.throughputs}
+            bounds += [name] if measured.at_most else []
+            if measured is not base and not base.at_most:
+                ideal = min(measured.processes, bench.capacity) / base.processes
+                counted = [sample for sample in measured.samples if sample.repeat in alone]
+                subjects[name]["efficiency"] = [one.throughput / alone[one.repeat] / ideal for one in counted]
     plan = bench.plan
     work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_prefixed("work", plan.get("work"))}
     learner = ", ".join(bench.learners) or plan.get("learner")
     facts = {**work, "learner": learner, **_prefixed("", plan.get("machine")), **_prefixed("", plan.get("versions"))}
-    return _Side(kind="benchmark", subjects=subjects, facts=facts)
+    return _Side(kind="benchmark", subjects=subjects, bounds=bounds, facts=facts)
 
 
 def _experiment(run_dir: Path) -> _Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
-    from orchestrator.analysis import job_metrics, run_reader
-    from orchestrator.experiment import control
-
     groups: dict[str, list[Mapping[str, Any]]] = {}
     snapshot = control.status(run_dir)
     for row in snapshot.rows:
-        suffix = f"-s{row['seed']}"
-        groups.setdefault(row["job_id"].removesuffix(suffix), []).append(row)
-    speeds = {
-        job.job_id: job.env_steps / job.wall_s
-        for job in job_metrics.gather(run_dir).jobs
-        if job.env_steps and job.wall_s
-    }
-    values = {name: _values(rows, speeds) for name, rows in groups.items()}
+        groups.setdefault(row["job_id"].removesuffix(f"-s{row['seed']}"), []).append(row)
+    metrics = job_metrics.gather(run_dir).jobs
+    speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
+    subjects = {name: _values(rows, speeds) for name, rows in groups.items()}
     session = run_reader.last_session(snapshot.paths.provenance)
     facts = {
         "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
@@ -167,8 +142,7 @@ def _experiment(run_dir: Path) -> _Side:
         **_prefixed("", session.get("versions")),
         **_prefixed("git", session.get("git")),
     }
-    subjects = {name: _Subject(values=figures) for name, figures in values.items() if figures}
-    return _Side(kind="experiment", subjects=subjects, facts=facts)
+    return _Side(kind="experiment", subjects={name: values for name, values in subjects.items() if values}, facts=facts)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
@@ -186,42 +160,28 @@ def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> d
     return {name: values for name, values in known.items() if values}
 
 
-def _pairs(what: str, a: _Subject, b: _Subject) -> list[Pair]:
-    bound = f"{'a' if a.bound else ''}{'b' if b.bound else ''}"
-    return [
-        _pair(what, figure, a.values[figure], b.values[figure], bound)
-        for figure in a.values
-        if a.values[figure] and b.values.get(figure)
-    ]
-
-
-def _pair(what: str, figure: str, a: Sequence[float], b: Sequence[float], bound: str) -> Pair:
-    quotient = ratio(b, a) if min(*a, *b) > 0 and bound != "ab" else None
-    if quotient is not None and bound == "a":  # A is at most so much, so the ratio is at least so much
-        quotient = Estimate(quotient.median, quotient.low, None, quotient.n)
-    elif quotient is not None and bound == "b":
-        quotient = Estimate(quotient.median, None, quotient.high, quotient.n)
-    estimates = {side: _estimate(figure, values, side in bound) for side, values in (("a", a), ("b", b))}
-    return Pair(what=what, figure=figure, a=estimates["a"], b=estimates["b"], ratio=quotient, bound=bound)
+def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
+    bound = f"{'a' if what in a.bounds else ''}{'b' if what in b.bounds else ''}"
+    for figure, a_values in a.subjects[what].items():
+        b_values = b.subjects[what].get(figure)
+        if not a_values or not b_values:
+            continue
+        quotient = ratio(b_values, a_values) if min(*a_values, *b_values) > 0 and bound != "ab" else None
+        if quotient is not None and bound:  # A is at most so much, so the ratio is at least so much; B: at most
+            quotient = replace(quotient, high=None) if bound == "a" else replace(quotient, low=None)
+        a_median, b_median = _estimate(figure, a_values, "a" in bound), _estimate(figure, b_values, "b" in bound)
+        yield Pair(what=what, figure=figure, a=a_median, b=b_median, ratio=quotient, bound=bound)
 
 
 def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
     """As in the reports: an upper bound has no ``low``, and returns have no natural zero."""
     result = location(values) if figure in RETURNS else estimate(values)
-    return Estimate(result.median, None, result.high, result.n) if is_bound else result
+    return replace(result, low=None) if is_bound else result
 
 
 def _prefixed(prefix: str, values: Any) -> dict[str, Any]:
     items = values.items() if isinstance(values, Mapping) else ()
     return {f"{prefix} {name}".strip(): value for name, value in items}
-
-
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [
-        (name.replace("_", " "), _short(a.get(name)), _short(b.get(name)))
-        for name in dict.fromkeys([*a, *b])
-        if a.get(name) != b.get(name)
-    ]
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -38,10 +39,8 @@ class ContentionFinding:
     """A cause of lost time."""
 
     kind: Kind
-    job_id: str
-    """The first of ``job_ids``; empty when the cause concerns the experiment as a whole."""
     job_ids: Sequence[str]
-    """The jobs that lost time."""
+    """The jobs that lost time; empty when the cause concerns the experiment as a whole."""
     what: str
     evidence: str
     cure: str
@@ -71,15 +70,15 @@ def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
 
 def _throttled(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
     quota, usable = experiment.quota, experiment.usable_cpus
-    throttled = [job for job in experiment.jobs if (job.share(job.throttled_s) or 0.0) > THROTTLED]
+    throttled = [(share, job) for job in experiment.jobs if (share := job.share(job.throttled_s) or 0.0) > THROTTLED]
     if throttled:
-        worst = max(throttled, key=lambda job: job.share(job.throttled_s) or 0.0)
+        share, worst = max(throttled, key=itemgetter(0))
         limit = "" if quota is None else f"; the quota is {quota:g} CPUs"
         yield _finding(
             "throttled",
-            throttled,
+            [job for _, job in throttled],
             what="kept off the CPU by a cgroup limit",
-            evidence=f"{worst.job_id}: throttled {_percent(worst.share(worst.throttled_s))} of its time{limit}",
+            evidence=f"{worst.job_id}: throttled {share:.0%} of its time{limit}",
             cure=f"{RAISE_QUOTA}, or lower --max-parallel",
         )
     elif quota is not None and usable is not None and quota < usable:
@@ -108,10 +107,11 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
         yield _finding(
             "affinity",
             confined,
-            what="limited from outside to fewer CPUs than its slot has",
+            what="limited to fewer CPUs than its slot has, or moved to others",
             evidence=f"{worst.job_id}: allowed {count(worst.fewest_cpus or 0, 'CPU')} of its slot's"
             f" {cpu_text(worst.cpus)}",
-            cure="find what sets the limit (taskset, a cpuset, a container) and lift it, or give jobs fewer cores",
+            cure="find what sets the limit (taskset, a cpuset, a container, the job's own code) and lift it, or give"
+            " jobs fewer cores",
         )
 
 
@@ -129,8 +129,8 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []
         if job.runnable is not None:
-            evidence.append(f"{job.runnable:.1f} were runnable at once")
-            evidence.append(f"together they waited {_percent(job.share(job.run_delay_s))} of the time")
+            waited = f"together they waited {job.delay_share:.0%} of the time"
+            evidence += [f"{job.runnable:.1f} were runnable at once", waited]
         slot = f"{count(cores, 'core')} ({cpu_text(job.cpus)})"
         if declared:
             what = f"threads = {job.threads} on {slot}"
@@ -142,11 +142,7 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
             what = f"more threads than its {slot} can run"
             cure = "its code or a library starts threads: limit them to the thread budget, or give the job more cores"
         yield _finding(
-            "threads",
-            [job],
-            what=what,
-            evidence="; ".join(evidence) or "as declared; nothing was measured",
-            cure=cure,
+            "threads", [job], what=what, evidence="; ".join(evidence) or "as declared; nothing was measured", cure=cure
         )
 
 
@@ -161,7 +157,7 @@ def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[C
             sharing,
             what="shared its core with another job of this experiment",
             evidence=f"{worst.job_id} and {other.job_id} ran at once on {cpu_text(worst.cpus & other.cpus)};"
-            f" {worst.job_id} waited {_percent(worst.delay_share)} of its time",
+            f" {worst.job_id} waited {worst.delay_share:.0%} of its time",
             cure='max_parallel = "auto": as many jobs as there are cores',
         )
 
@@ -183,19 +179,17 @@ def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
     for cpus, delayed in sorted(slots.items(), key=lambda item: sorted(item[0])):
         elsewhere = [share for job in jobs if not job.cpus & cpus and (share := job.share(job.run_delay_s)) is not None]
         waited = median(job.delay_share for job in delayed)
-        evidence = [f"{count(len(delayed), 'job')} there waited {_percent(waited)} of the time for a CPU"]
+        evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
         if elsewhere:
-            busy = median(elsewhere) > waited / 2
-            more = "as well: the whole machine is busy" if busy else "only"
-            evidence.append(f"jobs on other CPUs {_percent(median(elsewhere))} {more}")
-        first = min(cpus, default=0)
+            more = "as well: the whole machine is busy" if median(elsewhere) > waited / 2 else "only"
+            evidence += f"; jobs on other CPUs {median(elsewhere):.0%} {more}"
         yield _finding(
             "hog",
             delayed,
             what=f"another program ran on {cpu_text(cpus) if cpus else 'its CPUs'}",
-            evidence="; ".join(evidence),
-            cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | awk '$1 == {first}'` shows which; end it, move it"
-            " with taskset, or leave it the core: start this program under taskset, or lower --max-parallel",
+            evidence=evidence,
+            cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | awk '$1 == {min(cpus, default=0)}'` shows which; end"
+            " it, move it with taskset, or leave it the core: start this program with taskset, or lower --max-parallel",
         )
 
 
@@ -209,7 +203,7 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
             peers = [other for other in group if other is not job and other.job_id not in explained]
             if job.job_id in explained or len(peers) < FEWEST_PEERS:
                 continue
-            own, usual = _seconds_per_step(job), median(map(_seconds_per_step, peers))
+            own, usual = job.wall_s / job.env_steps, median(peer.wall_s / peer.env_steps for peer in peers)
             if own <= SLOW * usual:
                 continue
             yield _finding(
@@ -223,28 +217,19 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
 
 
 def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
-    own = _cpu_per_step(job)
-    usual = [cpu for peer in peers if (cpu := _cpu_per_step(peer)) is not None]
-    if own is None or not usual:
+    usual = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
+    if job.cpu_s is None or not usual:
         return "the reason is not known, since CPU time was not measured"
     where = f" on {cpu_text(job.cpus)}" if job.cpus else ""
-    if own > SLOW * median(usual):
+    own, typical = job.cpu_s / job.env_steps, median(usual)
+    if own <= SLOW * typical:
         return (
-            f"it used {own / median(usual):.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling,"
-            " memory bandwidth), or episodes that cost more"
+            f"it used as much CPU time{where}; the rest of the time it waited for a disk, pipe or lock, not for a CPU"
         )
     return (
-        f"it used as much CPU time{where}; the rest of the time it neither computed nor waited for a CPU, but for a"
-        " disk, pipe or lock"
+        f"it used {own / typical:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
+        " bandwidth), or episodes that cost more"
     )
-
-
-def _seconds_per_step(job: JobMetrics) -> float:
-    return job.wall_s / job.env_steps
-
-
-def _cpu_per_step(job: JobMetrics) -> float | None:
-    return None if job.cpu_s is None else job.cpu_s / job.env_steps
 
 
 def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
@@ -254,16 +239,5 @@ def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobM
 def _finding(kind: Kind, jobs: Sequence[JobMetrics], *, what: str, evidence: str, cure: str) -> ContentionFinding:
     """:param jobs: those that lost time; none for a cause that concerns the whole experiment."""
     more = f" (and {count(len(jobs) - 1, 'more job')})" if len(jobs) > 1 else ""
-    job_ids = [job.job_id for job in jobs]
-    return ContentionFinding(
-        kind=kind,
-        job_id=job_ids[0] if job_ids else "",
-        job_ids=tuple(job_ids),
-        what=what + more,
-        evidence=evidence,
-        cure=cure,
-    )
-
-
-def _percent(share: float | None) -> str:
-    return "an unknown part" if share is None else f"{share:.0%}"
+    job_ids = tuple(job.job_id for job in jobs)
+    return ContentionFinding(kind=kind, job_ids=job_ids, what=what + more, evidence=evidence, cure=cure)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.ledger import Ledger
-from orchestrator.machine import topology
 
 NOT_OF_THE_WORK = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
 """Keys of a job's spec that do not change what an iteration costs."""
@@ -36,7 +34,7 @@ class JobMetrics:
     spans: Sequence[tuple[float, float]]
     """Start and end of its attempts, seconds since the epoch."""
     threads: int | None
-    """Its thread budget."""
+    """The thread budget."""
     ranks: int = 1
     work: str
     """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
@@ -68,7 +66,7 @@ class JobMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentMetrics:
-    """An experiment: its jobs, and the limits of the machine when its supervisor was started."""
+    """Metrics of the jobs, and limits of the machine when the supervisor was started."""
 
     jobs: Sequence[JobMetrics]
     """Those that have finished an iteration."""
@@ -83,21 +81,18 @@ class ExperimentMetrics:
 
 
 def gather(run_dir: Path) -> ExperimentMetrics:
-    """Metrics of all jobs of a run directory.
-
-    :raises LedgerError: when the ledger is damaged.
-    """
+    """:raises LedgerError: when the ledger is damaged."""
     paths = RunPaths(run_dir)
     attempts: dict[str, list[dict[str, Any]]] = {}
     for row in _attempts(paths):
         attempts.setdefault(row["job_id"], []).append(row)
-    jobs = [of_job(paths.job(job_id), rows) for job_id, rows in attempts.items()]
+    jobs = [_metrics(paths.job(job_id), rows) for job_id, rows in attempts.items()]
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")
     return ExperimentMetrics(
         jobs=[job for job in jobs if job.wall_s > 0],
         usable_cpus=len(usable) if isinstance(usable, list) else None,
-        online_cpus=_online_cpus(session),
+        online_cpus=session.get("online_cpus"),
         quota=run_reader.finite(session.get("cpu_quota")),
         lanes=session.get("jobs_at_once"),
     )
@@ -117,27 +112,23 @@ def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
         ledger.abandon()
 
 
-def of_job(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
-    """Metrics of one job.
-
-    :param attempts: its rows of the ledger, at least one, with ``robot_hash``.
-    """
+def _metrics(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
     spec = run_reader.read_json_object(job.spec) or {}
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations
     warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
     ranks = int(spec.get("ranks", 1))
     slots = {tuple(row["cpus"] or ()) for row in attempts}
-    cpus = slots.pop() if len(slots) == 1 else ()
-    own_cpus = frozenset(cpus[: len(cpus) // ranks])
-    records = (read_exit_record(job.attempt(row["number"]).exit) for row in attempts)
-    allowed = [len(own_cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
+    slot = slots.pop() if len(slots) == 1 else ()
+    cpus = frozenset(slot[: len(slot) // ranks])
+    records = [read_exit_record(job.attempt(row["number"]).exit) for row in attempts if cpus]
+    allowed = [len(cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
     work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
     return JobMetrics(
         job_id=job.root.name,
-        cpus=own_cpus,
+        cpus=cpus,
         ranks=ranks,
-        fewest_cpus=_extreme(min, (*(row.n_cpus for row in counted), *(allowed if own_cpus else ()))),
+        fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *allowed]),
         spans=[(row["started_at"], row["ended_at"] or math.inf) for row in attempts if row["started_at"] is not None],
         threads=spec.get("threads"),
         work=json.dumps([attempts[-1].get("robot_hash"), work], sort_keys=True) if work else "",
@@ -146,7 +137,7 @@ def of_job(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
         cpu_s=_total(counted, "cpu_s"),
         run_delay_s=_total(counted, "run_delay_s"),
         throttled_s=_total(counted, "throttled_s"),
-        n_threads=_extreme(max, (row.n_threads for row in counted)),
+        n_threads=_extreme(max, [row.n_threads for row in counted]),
     )
 
 
@@ -156,14 +147,6 @@ def _total(rows: Sequence[Iteration], column: str) -> float | None:
     return None if not values or None in values else math.fsum(values)
 
 
-def _extreme(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> int | None:
+def _extreme(choose: Callable[[list[float]], float], values: Sequence[float | None]) -> int | None:
     known = [value for value in values if value is not None]
     return int(choose(known)) if known else None
-
-
-def _online_cpus(session: dict[str, Any]) -> int | None:
-    """As recorded; else of this machine, if it was this one."""
-    recorded = session.get("online_cpus")
-    if isinstance(recorded, int):
-        return recorded
-    return len(topology.online_cpus()) or None if session.get("host") == socket.gethostname() else None

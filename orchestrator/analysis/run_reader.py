@@ -104,7 +104,7 @@ def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def _complete(line: Sequence[str], places: Sequence[int | None]) -> list[float] | None:
-    """A row all of whose cells are numbers, as nearly all are; None for any other. Much faster than cell by cell."""
+    """A row of numbers alone, as nearly all are; None for any other. Much faster than cell by cell."""
     try:
         values = [float(line[place]) for place in places]  # type: ignore[index]
     except (ValueError, TypeError):

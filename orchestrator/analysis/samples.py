@@ -210,10 +210,7 @@ def _level(level: int, records: Sequence[Mapping[str, Any]]) -> LevelSamples | N
         processes=level,
         samples=[
             Sample(
-                repeat=repeat,
-                throughput=float(one["throughput"]),
-                at_most=one["status"] == "cut",
-                figures=figures(one),
+                repeat=repeat, throughput=float(one["throughput"]), at_most=one["status"] == "cut", figures=figures(one)
             )
             for repeat, one in sorted(chosen.items())
         ],

@@ -56,7 +56,7 @@ class Estimate:
         return Estimate(self.median * factor, low, high, self.n)
 
 
-def estimate(values: Sequence[float], level: float = LEVEL, seed: int = 0) -> Estimate:
+def estimate(values: Sequence[float]) -> Estimate:
     """The median of ``values`` with its interval; the same values always give the same interval.
 
     :raises ValueError: without values, or where one is not finite.
@@ -68,9 +68,9 @@ def estimate(values: Sequence[float], level: float = LEVEL, seed: int = 0) -> Es
     if sample.size < 2:
         return Estimate(median, None, None, 1)
     if sample.min() > 0:
-        low, high = (math.exp(bound) for bound in _interval(np.log(sample), level, seed))
+        low, high = (math.exp(bound) for bound in _interval(np.log(sample)))
     else:
-        low, high = _interval(sample, level, seed)
+        low, high = _interval(sample)
         if sample.min() >= 0:
             low = max(low, 0.0)
     # For an even number of values, the median of logarithms is not exactly the logarithm of the median.
@@ -85,26 +85,13 @@ def location(values: Sequence[float]) -> Estimate:
     return Estimate(shifted.median + highest, low, high, shifted.n)
 
 
-def known_estimate(values: Iterable[float | None]) -> Facts | None:
-    """Facts of :func:`estimate`, of the values that are not None; None without any."""
+def known_estimate(values: Iterable[float | None], of: Callable[[list[float]], Estimate] = estimate) -> Facts | None:
+    """Facts of :func:`estimate` or :func:`location` of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
-    return estimate(known).facts() if known else None
+    return of(known).facts() if known else None
 
 
-def known_location(values: Iterable[float | None]) -> Facts | None:
-    """Facts of :func:`location`, of the values that are not None; None without any."""
-    known = [value for value in values if value is not None]
-    return location(known).facts() if known else None
-
-
-def ratio(
-    numerator: Sequence[float],
-    denominator: Sequence[float],
-    *,
-    paired: bool = False,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> Estimate:
+def ratio(numerator: Sequence[float], denominator: Sequence[float], *, paired: bool = False) -> Estimate:
     """The median of ``numerator`` divided by that of ``denominator``.
 
     :param paired: whether values of the same index belong together (the same repeat). The result is then the median
@@ -119,12 +106,12 @@ def ratio(
     if paired:
         if above.size != below.size:
             raise ValueError(f"{above.size} values cannot be paired with {below.size}")
-        return estimate((above / below).tolist(), level, seed)
+        return estimate((above / below).tolist())
     median = float(np.median(above) / np.median(below))
     n = int(min(above.size, below.size))
     if n < 2:
         return Estimate(median, None, None, n)
-    low, high = (math.exp(bound) for bound in _difference(np.log(above), np.log(below), level, seed))
+    low, high = (math.exp(bound) for bound in _difference(np.log(above), np.log(below)))
     return Estimate(median, min(low, median), max(high, median), n)
 
 
@@ -139,24 +126,24 @@ def _checked(values: Sequence[float]) -> Floats:
     return sample
 
 
-def _interval(sample: Floats, level: float, seed: int) -> tuple[float, float]:
+def _interval(sample: Floats) -> tuple[float, float]:
     if sample.size >= LEAST_FOR_BOOTSTRAP:
-        low, high = _quantiles(_medians(sample, seed), level)
+        low, high = _quantiles(_medians(sample, seed=0))
     else:
-        reach = t_quantile((1 + level) / 2, sample.size - 1) * _standard_error(sample)
+        reach = t_quantile((1 + LEVEL) / 2, sample.size - 1) * _standard_error(sample)
         low, high = float(sample.mean()) - reach, float(sample.mean()) + reach
     if sample.size > MOST_FOR_RANGE:
         return low, high
     return min(low, float(sample.min())), max(high, float(sample.max()))
 
 
-def _difference(above: Floats, below: Floats, level: float, seed: int) -> tuple[float, float]:
+def _difference(above: Floats, below: Floats) -> tuple[float, float]:
     """Interval of the difference of the medians of two independent samples."""
     fewest = min(above.size, below.size)
     if fewest >= LEAST_FOR_BOOTSTRAP:
-        return _quantiles(_medians(above, seed) - _medians(below, seed + 1), level)
+        return _quantiles(_medians(above, seed=0) - _medians(below, seed=1))
     # Fewer degrees of freedom than in Welch's formula: the interval is wider, never narrower.
-    reach = t_quantile((1 + level) / 2, fewest - 1) * math.hypot(_standard_error(above), _standard_error(below))
+    reach = t_quantile((1 + LEVEL) / 2, fewest - 1) * math.hypot(_standard_error(above), _standard_error(below))
     centre = float(above.mean() - below.mean())
     return centre - reach, centre + reach
 
@@ -180,10 +167,10 @@ def _medians(sample: Floats, seed: int) -> Floats:
     return medians
 
 
-def _quantiles(values: Floats, level: float) -> tuple[float, float]:
+def _quantiles(values: Floats) -> tuple[float, float]:
     import numpy as np
 
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
-from orchestrator.analysis.statistics import known_estimate, known_location
+from orchestrator.analysis.statistics import known_estimate, location
 from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
@@ -56,7 +56,7 @@ def gather(run_dir: Path) -> Facts:
         "ranks": rank_data.scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
-        "findings": _findings(run_dir) if rows else [],
+        "findings": list(map(dataclasses.asdict, contention.find(run_dir))) if rows else [],
         "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
     }
@@ -188,8 +188,8 @@ def _robot(jobs: Sequence[Facts]) -> Facts:
         "jobs": [job["job_id"] for job in jobs],
         "seeds": [job["seed"] for job in jobs],
         "states": [job["state"] for job in jobs],
-        "first": known_location(job["ep_rew_mean_first"] for job in jobs),
-        "last": known_location(job["ep_rew_mean"] for job in jobs),
+        "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
+        "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
         "evaluation": _evaluation([job["evaluation"] for job in jobs if job["evaluation"]]),
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
         "core_hours": sum(job["core_hours"] for job in jobs),
@@ -208,13 +208,10 @@ def _evaluation(evaluations: Sequence[Mapping[str, Any]]) -> Facts | None:
         parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
         measures = dict.fromkeys(name for part in parts for name in part["measures"])
         result[kind] = {
-            "mean": known_location(part["mean"] for part in parts),
+            "mean": known_estimate((part["mean"] for part in parts), location),
             "std": parts[0]["std"] if len(parts) == 1 else None,
-            "measures": {name: known_location(part["measures"].get(name) for part in parts) for name in measures},
+            "measures": {
+                name: known_estimate((part["measures"].get(name) for part in parts), location) for name in measures
+            },
         }
     return result if evaluations else None
-
-
-def _findings(run_dir: Path) -> list[Facts]:
-    findings = map(dataclasses.asdict, contention.find(run_dir))
-    return [{name: value for name, value in finding.items() if name != "job_id"} for finding in findings]

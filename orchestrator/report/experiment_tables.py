@@ -152,6 +152,5 @@ def jobs_section(jobs: Sequence[Facts]) -> Section:
         del columns["ranks"], columns["in all-reduce"]
     caption = "Every job, in the order of the job file."
     return Section(
-        title="All jobs",
-        parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner"), shown=0)],
+        title="All jobs", parts=[table(jobs, columns, caption=caption, text=("job", "state", "learner"), shown=0)]
     )

@@ -74,7 +74,7 @@ class TestDiagnosis:
     def test_more_threads_than_cores(self) -> None:
         greedy = job("g", cpus=frozenset({0, 1}), threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
         (one,) = diagnose(experiment(greedy, job("other", cpus=frozenset({2}))))
-        assert (one.kind, one.job_id, one.what) == ("threads", "g", "threads = 8 on 2 cores (CPUs 0 and 1)")
+        assert (one.kind, one.job_ids, one.what) == ("threads", ("g",), "threads = 8 on 2 cores (CPUs 0 and 1)")
         assert (
             one.evidence == "23 threads were running; 4.1 were runnable at once; together they waited 220% of the time"
         )
@@ -98,18 +98,18 @@ class TestDiagnosis:
 
     def test_a_quota_that_idles_cpus_is_found_without_throttling(self) -> None:
         (one,) = diagnose(experiment(job("j"), quota=1.0, lanes=1))
-        assert (one.kind, one.job_id) == ("quota", "")
+        assert (one.kind, one.job_ids) == ("quota", ())
         assert "a cgroup limit of 1 CPUs leaves some of 2 idle" in one.what
 
     def test_a_supervisor_that_was_allowed_few_cpus(self) -> None:
         (one,) = diagnose(experiment(job("j"), usable_cpus=1, lanes=1))
-        assert (one.kind, one.job_id) == ("affinity", "")
+        assert (one.kind, one.job_ids) == ("affinity", ())
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
     def test_a_job_that_was_allowed_fewer_cpus_than_its_slot_has(self) -> None:
         confined = job("c", cpus=frozenset({0, 1}), threads=2, run_delay_s=45.0, fewest_cpus=1)
         (one,) = diagnose(experiment(confined))
-        assert (one.kind, one.job_id) == ("affinity", "c")
+        assert (one.kind, one.job_ids) == ("affinity", ("c",))
         assert one.evidence == "c: allowed 1 CPU of its slot's CPUs 0 and 1"
 
     def test_a_hog_on_one_core(self) -> None:
@@ -136,7 +136,7 @@ class TestDiagnosis:
         like = [job(f"j{n}", cpus=frozenset({n}), work="hopper") for n in range(3)]
         slow = job("slow", cpus=frozenset({3}), work="hopper", wall_s=110.0, cpu_s=108.0)
         (one,) = diagnose(experiment(*like, slow))
-        assert (one.kind, one.job_id, one.what) == ("slow", "slow", "2.2× slower than 3 jobs of the same work")
+        assert (one.kind, one.job_ids, one.what) == ("slow", ("slow",), "2.2× slower than 3 jobs of the same work")
         assert "2.2× the CPU time for them on CPU 3" in one.evidence
         assert diagnose(experiment(*like, replace(slow, work="humanoid"))) == []
         (other,) = diagnose(experiment(*like, replace(slow, cpu_s=49.0)))
@@ -243,7 +243,7 @@ class TestPlanted:
     def test_a_job_with_eight_threads_on_two_cores(self, tmp_path: Path) -> None:
         found = train(tmp_path, {"name": "greedy", "resources": {"cores": 2, "threads": 8}})
         (one,) = (finding for finding in found if finding.kind == "threads")
-        assert one.job_id == "greedy-s0"
+        assert one.job_ids == ("greedy-s0",)
         assert one.what.startswith("threads = 8 on 2 cores")
         assert "threads were running" in one.evidence
 
@@ -270,7 +270,7 @@ class TestPlanted:
         (tmp_path / "confined.py").write_text(MOVED.replace("CPU", "min(at_first)"))
         found = train(tmp_path, {"name": "c", "entry_point": "confined:make", "resources": {"cores": 2}})
         (one,) = (finding for finding in found if finding.kind == "affinity")
-        assert one.job_id == "c-s0"
+        assert one.job_ids == ("c-s0",)
         assert one.evidence.startswith("c-s0: allowed 1 CPU of its slot's CPUs")
 
     @two_cpus
@@ -278,7 +278,7 @@ class TestPlanted:
         (tmp_path / "moved.py").write_text(MOVED.replace("CPU", f"min({set(CPUS)} - at_first, default=0)"))
         found = train(tmp_path, {"name": "m", "entry_point": "moved:make"})
         (one,) = (finding for finding in found if finding.kind == "affinity")
-        assert one.job_id == "m-s0"
+        assert one.job_ids == ("m-s0",)
         assert one.evidence.startswith("m-s0: allowed 0 CPUs of its slot's CPU ")
 
     def test_a_limit_of_a_cgroup_from_outside(self, tmp_path: Path, group: Path) -> None:

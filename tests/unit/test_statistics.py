@@ -74,12 +74,6 @@ class TestCoverage:
         assert 0.92 <= held / tries(n) <= 0.98
         assert np.median(widths) < np.median(plain) / 5
 
-    def test_another_level_is_kept_as_well(self) -> None:
-        rng = np.random.default_rng(0)
-        held = sum(holds(estimate(rng.normal(100, 5, 15), level=0.8), 100.0) for _ in range(600))
-        assert 0.76 <= held / 600 <= 0.85
-
-
 class TestEdges:
     def test_one_value_has_no_interval(self) -> None:
         assert estimate([3.0]) == Estimate(3.0, None, None, 1)
@@ -88,7 +82,6 @@ class TestEdges:
     def test_the_same_values_give_the_same_interval(self) -> None:
         values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
         assert estimate(values) == estimate(values)
-        assert estimate(values) != estimate(values, seed=1)
 
     def test_equal_values_have_an_interval_of_no_width(self) -> None:
         assert estimate([2.0] * 6) == Estimate(2.0, pytest.approx(2.0), pytest.approx(2.0), 6)  # type: ignore[arg-type]
