@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[Any], Any]
@@ -31,16 +30,10 @@ def decode(kind: type[T], text: str | bytes) -> T:
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
     try:
-        values = json.loads(text)
+        values = _instance(dict, "an object", json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _object(kind, values)
-
-
-def _object(kind: Callable[..., T], values: Any) -> T:
-    if not isinstance(values, dict):
-        raise ValueError(f"expected an object, not {_shown(values)}")  # noqa: TRY004 - the input is wrong, no call
-    readers, required = _fields(kind)
+    readers, required = _fields(kind)  # type: ignore[arg-type]
     if unknown := values.keys() - readers.keys():
         raise ValueError(f"{min(unknown)}: unknown field")
     if missing := required - values.keys():
@@ -52,27 +45,23 @@ def _object(kind: Callable[..., T], values: Any) -> T:
 def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
     """How each field is read, and the names of those without a default."""
     hints = get_type_hints(kind)
-    none = dataclasses.MISSING
     fields = dataclasses.fields(kind)
-    required = {field.name for field in fields if field.default is none and field.default_factory is none}
-    return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(required)
+    optional = {field.name for field in fields if {field.default, field.default_factory} != {dataclasses.MISSING}}
+    return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(hints) - optional
 
 
 def _reader(kind: Any) -> Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: value
-    if origin in (Union, UnionType):
-        readers = [_reader(one) for one in arguments if one is not NoneType]
-        return functools.partial(_either, readers, NoneType in arguments)
+    if NoneType in arguments:
+        return functools.partial(_optional, _reader(arguments[0]))
     if origin is Literal:
         return functools.partial(_one_of, arguments)
     if origin is not None and issubclass(origin, Mapping):
         return functools.partial(_mapping, _reader(arguments[1]))
     if origin is not None and issubclass(origin, Sequence):
         return functools.partial(_sequence, _reader(arguments[0]))
-    if dataclasses.is_dataclass(kind):
-        return functools.partial(_object, cast(Callable[..., Any], kind))
     return functools.partial(_scalar, kind)
 
 
@@ -96,25 +85,22 @@ def _one_of(values: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def _either(readers: Sequence[Reader], optional: bool, value: Any) -> Any:
-    if optional and (value is None or (isinstance(value, float) and not math.isfinite(value))):
-        return None
-    for reader in readers[1:]:
-        with contextlib.suppress(ValueError):
-            return reader(value)
-    return readers[0](value)
+def _optional(reader: Reader, value: Any) -> Any:
+    return None if value is None or (isinstance(value, float) and not math.isfinite(value)) else reader(value)
 
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object, not {_shown(value)}")  # noqa: TRY004 - as above
-    return {name: _read(reader, one, name) for name, one in value.items()}
+    return {name: _read(reader, one, name) for name, one in _instance(dict, "an object", value).items()}
 
 
 def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"expected a list, not {_shown(value)}")  # noqa: TRY004 - as above
-    return tuple(_read(reader, one, f"[{index}]") for index, one in enumerate(value))
+    return tuple(_read(reader, one, f"[{index}]") for index, one in enumerate(_instance(list, "a list", value)))
+
+
+def _instance(kind: type[T], expected: str, value: Any) -> T:
+    if not isinstance(value, kind):
+        raise ValueError(f"expected {expected}, not {_shown(value)}")  # noqa: TRY004 - the input is wrong, no call
+    return value
 
 
 def _shown(value: Any) -> str:

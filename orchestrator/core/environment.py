@@ -5,30 +5,24 @@ from __future__ import annotations
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Number of the inherited socket; its end-of-file means that the supervisor is gone."""
 
-
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every descendant of an
 attempt."""
 
-
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 """Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""
-
 
 RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 """Those of a rank, under the names that PyTorch's launchers use."""
 
-
 RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of a variable, no secret
 """Secret by which the ranks of an attempt authenticate each other; never on a command line or in a file."""
-
 
 DISTRIBUTED_VARIABLES = (
     *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE, RANKS_SECRET_VARIABLE),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that make a process one of several ranks; a worker does not inherit those of its supervisor."""
-
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

@@ -1,22 +1,13 @@
-"""The exceptions that this program raises on purpose.
-
-    OrchestratorError
-    ├── UsageError               the user can correct it; the command ends with exit code 2
-    │   ├── SpecError            job file, robot or hyperparameters: every problem at once
-    │   ├── RunDirError          not a run directory, not writable, or in use by another supervisor
-    │   ├── ChangedError         jobs differ from what the run directory was made for
-    │   └── LedgerError          the ledger is damaged or from another version
-    ├── DiskFullError            no space left on the disk; resumable when there is
-    ├── ClusterLostError         the head of the cluster is gone; resumable
-    └── IllegalTransition        a job was moved to a state that may not follow (a defect of this program)
-
-Each message tells the user what is wrong, where, what was expected and what to do.
-"""
+"""The exceptions that this program raises on purpose. Each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 
 
 class OrchestratorError(Exception):
@@ -24,18 +15,15 @@ class OrchestratorError(Exception):
 
 
 class UsageError(OrchestratorError):
-    """Something the user can correct; the message says how."""
+    """Something the user can correct; the command ends with exit code 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in what the user gave.
-
-    ``where`` is the place in the job file (``jobs[3].ppo.n_step``), or a file; ``message`` says what is wrong, what
-    was expected and what to do.
-    """
+    """One thing that is wrong in what the user gave."""
 
     where: str
+    """The place in the job file (``jobs[3].ppo.n_step``), or a file."""
     message: str
     job_index: int | None = None
     """Index of the one job of the file that is wrong, where its robot file is; None for any other problem."""
@@ -54,7 +42,7 @@ class SpecError(UsageError):
 
 
 class RunDirError(UsageError):
-    """The run directory cannot be used."""
+    """Not a run directory, not writable, or in use by another supervisor."""
 
 
 class ChangedError(UsageError):
@@ -62,16 +50,28 @@ class ChangedError(UsageError):
 
 
 class LedgerError(UsageError):
-    """The ledger cannot be read. It is never overwritten."""
+    """The ledger is damaged or of another version. It is never overwritten."""
 
 
 class DiskFullError(OrchestratorError):
-    """No space left on the run directory's disk."""
+    """No space left on the run directory's disk; resumable when there is."""
+
+
+@contextlib.contextmanager
+def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
+    """Raise :class:`DiskFullError`, with ``advice`` after "Free some space and", for an OSError that means so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            advice = f". Free some space and {advice}" if advice else ""
+            raise DiskFullError(f"{path}: no space left on the disk{advice}") from error
+        raise
 
 
 class ClusterLostError(OrchestratorError):
-    """The machines that run the attempts can no longer be reached."""
+    """The machines that run the attempts can no longer be reached; resumable."""
 
 
 class IllegalTransition(OrchestratorError):
-    """A job was to move to a state that may not follow its own."""
+    """A job was to move to a state that may not follow its own: a defect of this program."""

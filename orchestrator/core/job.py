@@ -52,7 +52,7 @@ class Job:
     """One declared training: robot × task × hyperparameters × seed."""
 
     job_id: str
-    """Safe as a directory name: letters, digits, ``.``, ``_`` and ``-``; unique in the experiment."""
+    """Unique in the experiment, and safe as a directory name: letters, digits, ``.``, ``_`` and ``-``."""
     where: str
     """Where the job file declares it, for messages: ``jobs[2]``."""
     spec: WorkerSpec
@@ -95,9 +95,9 @@ class Attempt:
     number: int
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
-    pid: int | None
+    pid: int | None = None
     """None where an executor has no process on this machine."""
-    pid_start: float | None
+    pid_start: float | None = None
     """Start time as the kernel gives it; together with it ``pid`` identifies the process."""
     started_at: float
     """Seconds since the epoch (UTC), for people; durations are measured on a monotonic clock."""
@@ -152,10 +152,7 @@ LEGAL = {
 
 
 def move(job_id: str, old: State, new: State) -> State:
-    """Return ``new``; every change of state goes through here.
-
-    :raises IllegalTransition: when ``new`` may not follow ``old``.
-    """
+    """Return ``new``. :raises IllegalTransition: when it may not follow ``old``."""
     if new.name not in LEGAL[old.name]:
         raise IllegalTransition(f"job {job_id}: {old.name} may not become {new.name}")
     return new

@@ -11,13 +11,27 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import decode
 
 
+class Line:
+    """A dataclass that is sent as one line of JSON."""
+
+    __slots__ = ()
+
+    def to_line(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True).encode() + b"\n"  # type: ignore[call-overload]
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """:raises ValueError: for anything else; whoever inherits the worker's socket can write to it."""
+        return decode(cls, line)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Line):
     """A line on the worker's channel, at most two a second."""
 
     phase: Literal["starting", "training", "evaluating"]
@@ -31,14 +45,6 @@ class Progress:
     run_delay_share: float | None = None
     """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
     learner: str | None = None
-
-    def to_line(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":")).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Progress:
-        """:raises ValueError: for anything else; whoever inherits the socket can write to it."""
-        return decode(cls, line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ class ExitRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminationRequest:
+class ExaminationRequest(Line):
     """Can this robot, task or environment be trained?"""
 
     xml: str | None = None
@@ -102,13 +108,11 @@ class ExaminationRequest:
     entry_point: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """Stable-Baselines3's name of the policy that must fit the environment; None: not checked."""
+    """Stable-Baselines3's name of the policy, which must fit the environment as the next three must; None: any."""
     use_sde: bool = False
-    """Whether gSDE must fit the environment."""
     algo: str = "ppo"
-    """Algorithm that must fit the environment's spaces."""
     fast: bool = False
-    """Whether the job demands ``learner = "fast"``, which must fit the environment's spaces."""
+    """Whether the job demands ``learner = "fast"``."""
     search_path: str | None = None
     stage_to: str | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""
@@ -117,16 +121,9 @@ class ExaminationRequest:
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
 
-    def to_line(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> ExaminationRequest:
-        return decode(cls, line)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminationAnswer:
+class ExaminationAnswer(Line):
     """The answer to one :class:`ExaminationRequest`."""
 
     problem: str | None = None
@@ -136,7 +133,6 @@ class ExaminationAnswer:
     warnings: Sequence[str] = ()
     """Reasons not to train it as it is."""
     notes: Sequence[str] = ()
-    """Other remarks."""
     fragment: str | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
     includes: Sequence[str] = ()
@@ -153,13 +149,6 @@ class ExaminationAnswer:
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""
-
-    def to_line(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> ExaminationAnswer:
-        return decode(cls, line)
 
 
 def read_exit_record(path: Path) -> ExitRecord | None:

@@ -47,10 +47,9 @@ def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat |
 
 def is_zombie(pid: int) -> bool:
     """Whether the process has ended and still waits to be reaped, which some containers never do."""
-    stat = process_stat(pid)
-    return stat is not None and stat.state in ("Z", "X")
+    return (stat := process_stat(pid)) is not None and stat.state in ("Z", "X")
 
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
-    return process_stat(pid) is not None and not is_zombie(pid)
+    return (stat := process_stat(pid)) is not None and stat.state not in ("Z", "X")

@@ -140,7 +140,6 @@ NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name"
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """In the fingerprint only of a job with several ranks."""
 
-
 _SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
 
 
@@ -173,10 +172,7 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
 def unfit_for_fast(
     *, algo: str, policy: str, hyperparameters: Mapping[str, Any], policy_kwargs: Mapping[str, Any], on_gpu: bool
 ) -> dict[str, str]:
-    """Keys of a job that the fast learner does not support → the reason.
-
-    Spaces of the environment are checked in :mod:`orchestrator.worker.training.fast.qualify`.
-    """
+    """Keys of a job that the fast learner does not support → the reason. (Spaces: ``worker/training/fast/qualify``.)"""
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner supports only ppo"}
     activation = policy_kwargs.get("activation_fn", "tanh")

@@ -86,16 +86,22 @@ class LocalExecutor:
     reaper_apart: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
     _groups: dict[Handle, RankGroup[WorkerProcess]] = field(default_factory=dict, init=False)
-    _ends: selectors.BaseSelector | None = field(default=None, init=False)
+    _ends: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
     """Over pidfds, which become readable when a rank ends."""
-    _channels: selectors.BaseSelector | None = field(default=None, init=False)
+    _channels: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
     _reaper: OrphanReaper | None = field(default=None, init=False)
     _next_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
     """As of the last sample, plus those that explain an exit since."""
 
     def submit(self, launch: Launch) -> Handle:
-        self._open()
+        if not self._groups:
+            self._oom_kills = cgroup.oom_kills()
+        if self._reaper is None or not self._reaper.is_alive():
+            if self._reaper is not None:
+                self._reaper.close()
+            self._reaper = None
+            self._reaper = OrphanReaper(self._token, apart=self.reaper_apart)
         token = f"{self._token}/{launch.job_id}/{launch.number}"
         try:
             group = rank_group.start(self.worker_command, launch, token=token, added=self.environment)
@@ -103,8 +109,6 @@ class LocalExecutor:
             self._sweep(token)
             raise
         self._groups[group.handle] = group
-        assert self._ends is not None
-        assert self._channels is not None
         for worker in group.running:
             self._channels.register(worker.channel, selectors.EVENT_READ, (group, worker))
             if worker.pidfd is not None:
@@ -139,27 +143,15 @@ class LocalExecutor:
             for worker in list(group.running):
                 self._reap(group, worker)
         self._groups.clear()
-        for selector in (self._ends, self._channels):
-            if selector is not None:
-                selector.close()
-        self._ends = self._channels = None
+        self._ends.close()
+        self._channels.close()
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
 
-    def _open(self) -> None:
-        if self._ends is None:
-            self._ends, self._channels = selectors.DefaultSelector(), selectors.DefaultSelector()
-            self._oom_kills = cgroup.oom_kills()
-        if self._reaper is None or not self._reaper.is_alive():
-            if self._reaper is not None:
-                self._reaper.close()
-            self._reaper = None
-            self._reaper = OrphanReaper(self._token, apart=self.reaper_apart)
-
     def _wait_for_exits(self, timeout_s: float) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
         """Ranks that have ended. Waits for the first one, but returns when progress is to be read."""
-        if self._ends is None or not self._groups:
+        if not self._groups:
             select.select([], [], [], timeout_s)
             return []
         polled = [
@@ -169,8 +161,6 @@ class LocalExecutor:
         return [key.data for key, _ in ready] + [(group, worker) for group, worker in polled if worker.has_ended()]
 
     def _read_channels(self) -> list[Event]:
-        if self._channels is None:
-            return []
         events: list[Event] = []
         for key, _ in self._channels.select(0):
             group, worker = key.data
@@ -184,7 +174,7 @@ class LocalExecutor:
         """Remove a rank that has ended from its group. Returns its last progress."""
         progress, _ = _progress(group, worker)
         for selector, file in ((self._channels, worker.channel), (self._ends, worker.pidfd)):
-            if selector is not None and file is not None:
+            if file is not None:
                 with contextlib.suppress(KeyError):  # the worker has closed its end
                     selector.unregister(file)
         group.running.remove(worker)

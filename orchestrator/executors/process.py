@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import socket
@@ -13,15 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.environment import (
-    CHANNEL_VARIABLE,
-    DISTRIBUTED_VARIABLES,
-    LOCAL_RANK_VARIABLE,
-    RANK_VARIABLE,
-    TOKEN_VARIABLE,
-    WORLD_SIZE_VARIABLE,
-    worker_thread_settings,
-)
+from orchestrator.core import environment
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Launch
@@ -29,6 +20,7 @@ from orchestrator.machine.process_identity import process_start
 
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not hold up the others."""
@@ -100,13 +92,10 @@ class WorkerProcess:
             # While the leader is a zombie its pid is not reused: no other group can be hit.
             self.kill()
             returncode = self.popen.wait()
-        self._close()
-        return returncode
-
-    def _close(self) -> None:
         self.channel.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
+        return returncode
 
 
 def start(
@@ -176,15 +165,15 @@ def worker_environment(
     :param added: set last; None removes a variable.
     """
     variables: dict[str, str | None] = {
-        **{name: value for name, value in os.environ.items() if name not in DISTRIBUTED_VARIABLES},
+        **{name: value for name, value in os.environ.items() if name not in environment.DISTRIBUTED_VARIABLES},
         **(_rank_variables(rank, launch.ranks) if launch.ranks > 1 else {}),
-        **worker_thread_settings(launch.threads),
+        **environment.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
         # Environments that iterate over a set of strings would otherwise differ between attempts.
         "PYTHONHASHSEED": "0",
-        CHANNEL_VARIABLE: str(channel),
-        TOKEN_VARIABLE: token,
+        environment.CHANNEL_VARIABLE: str(channel),
+        environment.TOKEN_VARIABLE: token,
         **package_path(),
         **added,
     }
@@ -193,21 +182,15 @@ def worker_environment(
 
 def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
     """With the names of PyTorch's launchers. There is no address: the ranks meet in the attempt's directory."""
-    return {RANK_VARIABLE: str(rank), WORLD_SIZE_VARIABLE: str(ranks), LOCAL_RANK_VARIABLE: str(rank)}
+    names = environment.RANK_VARIABLE, environment.WORLD_SIZE_VARIABLE, environment.LOCAL_RANK_VARIABLE
+    return dict(zip(names, map(str, (rank, ranks, rank)), strict=True))
 
 
 def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
-    parent = _parent_of_package()
-    if parent is None:
+    if PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))}
-
-
-@functools.cache
-def _parent_of_package() -> str | None:
-    parent = str(Path(__file__).resolve().parents[2])
-    return None if parent in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) else parent
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))}
 
 
 def resident_mib(pid: int) -> float:
@@ -257,9 +240,7 @@ def _content(path: str) -> bytes:
 
 
 def _pidfd(pid: int) -> int | None:
-    if not hasattr(os, "pidfd_open"):
-        return None
     try:
         return os.pidfd_open(pid)
-    except OSError:
+    except (AttributeError, OSError):
         return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol
 
 from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import Job
@@ -79,9 +79,9 @@ class LocalBackend:
         return [
             Problem(
                 where=f"{job.where}.resources.{key}",
-                message=f"asks for {request}{each}; this machine {offer} (see `doctor`)",
+                message=f"asks for {asked}{each}; this machine {offer} (see `doctor`)",
             )
-            for key, total, limit, request, offer in limits
+            for key, total, limit, asked, offer in limits
             if total > limit
         ]
 
@@ -98,43 +98,8 @@ class LocalBackend:
         self.slots.close()
 
 
-class BackendSettings(TypedDict):
-    """Everything that a backend may need to know."""
-
-    machine: Machine
-    max_parallel: int | None
-    locks_directory: Path | None
-    """Directory of the CPU locks; None for no locks."""
-    run_dir: Path
-    """Exists."""
-    jobs: Sequence[Job]
-    """All declared jobs."""
-    address: str
-    """Of a cluster."""
-    storage: str
-    """How files travel between ``run_dir`` and other machines."""
-
-
-def _local(settings: BackendSettings) -> Backend:
-    return LocalBackend(settings["machine"], settings["max_parallel"], settings["locks_directory"])
-
-
-def _ray(settings: BackendSettings) -> Backend:
-    from orchestrator.executors.ray.ray_backend import RayBackend
-
-    return RayBackend(
-        settings["machine"],
-        settings["max_parallel"],
-        settings["locks_directory"],
-        run_dir=settings["run_dir"].absolute(),
-        jobs=settings["jobs"],
-        address=settings["address"],
-        storage=settings["storage"],
-    )
-
-
-BACKENDS: Mapping[str, Callable[[BackendSettings], Backend]] = {"local": _local, "ray": _ray}
-"""What ``--executor`` may name. Entries import optional packages only when they are called."""
+BACKENDS = ("local", "ray")
+"""What ``--executor`` may name."""
 
 
 def check_executor_name(name: str) -> None:
@@ -143,7 +108,30 @@ def check_executor_name(name: str) -> None:
         raise UsageError(f"--executor {name}: unknown; valid: {', '.join(BACKENDS)}")
 
 
-def open_backend(name: str, **settings: Unpack[BackendSettings]) -> Backend:
-    """The backend called ``name``. :raises UsageError: it is unknown, or cannot be used here."""
-    check_executor_name(name)
-    return BACKENDS[name](settings)
+def open_backend(
+    name: str,
+    machine: Machine,
+    max_parallel: int | None,
+    locks_directory: Path | None,
+    *,
+    run_dir: Path,
+    jobs: Sequence[Job],
+    address: str,
+    storage: str,
+) -> Backend:
+    """The backend called ``name``, one of :data:`BACKENDS`.
+
+    :param locks_directory: directory of the CPU locks; None for no locks.
+    :param run_dir: exists.
+    :param address: of a cluster.
+    :param storage: how files travel between ``run_dir`` and other machines.
+    :raises UsageError: it cannot be used here.
+    """
+    if name == "local":
+        return LocalBackend(machine, max_parallel, locks_directory)
+    from orchestrator.executors.ray.ray_backend import RayBackend  # an optional package
+
+    where = run_dir.absolute()
+    return RayBackend(
+        machine, max_parallel, locks_directory, run_dir=where, jobs=jobs, address=address, storage=storage
+    )

@@ -46,7 +46,7 @@ CHECK_EVERY_S = 0.1
 class JobVerdict:
     """The result of preflight for a job: a problem, or where its robot was staged."""
 
-    problem: Problem | None
+    problem: Problem | None = None
     bundle: Path | None = None
     """Folder with the robot's MJCF and every file that it refers to; None without a robot."""
     xml: str | None = None
@@ -91,7 +91,7 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
     distinct: dict[bytes, tuple[ExaminationRequest, Job]] = {}
     key_of: dict[str, bytes] = {}
     for job in jobs:
-        spec = job.spec
+        spec, has_task = job.spec, job.spec.task is not None
         request = ExaminationRequest(
             xml=None if job.xml_source is None else str(job.xml_source),
             model_edits=spec.model_edits,
@@ -101,10 +101,10 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
             entry_point=spec.entry_point,
             env_kwargs=spec.env_kwargs,
             search_path=spec.search_path,
-            policy=spec.policy if spec.task is None else None,
+            policy=None if has_task else spec.policy,
             use_sde=bool(spec.hyperparameters.get("use_sde", False)),
-            algo=spec.algo if spec.task is None else "ppo",
-            fast=spec.learner == "fast" and spec.task is None,
+            algo="ppo" if has_task else spec.algo,
+            fast=spec.learner == "fast" and not has_task,
         )
         key_of[job.job_id] = request.to_line()
         distinct.setdefault(key_of[job.job_id], (request, job))
@@ -114,12 +114,10 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
 def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -> JobVerdict:
     if answer.problem is not None:
         if answer.errno in DISK_FULL_ERRNOS:
-            raise DiskFullError(
-                f"{request.stage_to}: no space left on the disk. Free some space and run the same command again"
-            )
+            advice = "Free some space and run the same command again"
+            raise DiskFullError(f"{request.stage_to}: no space left on the disk. {advice}")
         return JobVerdict(problem=Problem(where=job.where, message=answer.problem), warnings=answer.warnings)
     return JobVerdict(
-        problem=None,
         bundle=None if answer.xml is None or request.stage_to is None else Path(request.stage_to),
         xml=answer.xml,
         robot_hash=answer.hash,
@@ -140,8 +138,7 @@ def ask(
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
-    A request that ends a child which has answered others before is repeated in a new child: an earlier one may be to
-    blame.
+    A request that ends a child which has answered others before is repeated in a new child: those may be to blame.
 
     :param time_limit_s: for each request.
     :param on_answer: called with the number of answers so far.

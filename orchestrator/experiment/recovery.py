@@ -50,10 +50,8 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                 spec = WorkerSpec.from_json(directory.spec.read_text())
                 robot_hash = directory.robot_hash.read_text() or None
             except (OSError, ValueError, TypeError) as error:
-                raise RunDirError(
-                    f"{directory.spec}: cannot be read ({error}); move {directory.root} away to train that job again,"
-                    " and run the same command again"
-                ) from error
+                advice = f"move {directory.root} away to train that job again, and run the same command again"
+                raise RunDirError(f"{directory.spec}: cannot be read ({error}); {advice}") from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
             recorded.append((position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash))
     return recorded
@@ -66,21 +64,14 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
         directory = paths.job(job.job_id)
         for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
             paths_of_attempt = directory.attempt(number)
-            attempt = Attempt(
-                job_id=job.job_id,
-                number=number,
-                cpus=(),
-                gpus=(),
-                pid=None,
-                pid_start=None,
-                started_at=paths_of_attempt.root.stat().st_mtime,
-            )
+            begun = paths_of_attempt.root.stat().st_mtime
+            attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
             ledger.start_attempt(attempt, queue_s=0.0)
             _, record = decisive_record(paths_of_attempt, job.spec.ranks)
             succeeded = record is not None and record.code == ExitCode.SUCCEEDED
             cause = None if succeeded else Cause.SUPERVISOR_DIED
             outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
-            _end_attempt(ledger, attempt, outcome, record, None, None if record is None else record.wall_s)
+            _end_attempt(ledger, attempt, outcome, record)
             if succeeded and directory.model.exists():
                 ledger.set_state(job.job_id, Succeeded())
     ledger.commit()
@@ -132,14 +123,9 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
         outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
     else:
         outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
-    ended_at = _last_write(directory, attempt.number)
-    wall_s = None if ended_at is None else max(0.0, ended_at - attempt.started_at)
-    if record is not None and record.wall_s is not None:
-        wall_s = record.wall_s
-    _end_attempt(ledger, attempt, outcome, record, ended_at, wall_s)
-    new = retry_policy.next_state(
-        outcome, failures=row.state.failures, max_retries=row.job.max_retries, now=time.monotonic()
-    )
+    _end_attempt(ledger, attempt, outcome, record, _last_write(directory, attempt.number))
+    failures, max_retries = row.state.failures, row.job.max_retries
+    new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
     ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 
@@ -149,18 +135,14 @@ def _end_attempt(
     attempt: Attempt,
     outcome: AttemptOutcome,
     record: ExitRecord | None,
-    ended_at: float | None,
-    wall_s: float | None,
+    ended_at: float | None = None,
 ) -> None:
+    job_id, number = attempt.job_id, attempt.number
+    returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
+    if wall_s is None and ended_at is not None:
+        wall_s = max(0.0, ended_at - attempt.started_at)
     ledger.end_attempt(
-        attempt.job_id,
-        attempt.number,
-        ended_at=ended_at,
-        wall_s=wall_s,
-        returncode=None if record is None else record.code,
-        outcome=outcome,
-        max_rss_mib=None,
-        record=record,
+        job_id, number, ended_at=ended_at, wall_s=wall_s, returncode=returncode, outcome=outcome, record=record
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -14,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.errors import DiskFullError, RunDirError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.machine.process_identity import process_start
 
@@ -89,23 +89,12 @@ def claim(root: Path) -> Iterator[RunPaths]:
 
 def _refuse_others(paths: RunPaths) -> None:
     root = paths.root
+    what = "exists and is not a run directory; nothing was changed"
     if root.exists() and not root.is_dir():
-        raise RunDirError(f"{root}: is a file; a run directory was expected. Choose another with --run-dir")
-    if root.is_dir() and not is_run_directory(paths) and any(root.iterdir()):
-        raise RunDirError(
-            f"{root}: exists and is not a run directory; nothing was changed. Choose another with --run-dir"
-        )
-
-
-@contextlib.contextmanager
-def disk_full_explained(path: Path, advice: str) -> Iterator[None]:
-    """Raise :class:`DiskFullError` with ``advice`` for an OSError that means so."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise DiskFullError(f"{path}: no space left on the disk. Free some space and {advice}") from error
-        raise
+        what = "is a file; a run directory was expected"
+    elif not root.is_dir() or is_run_directory(paths) or not any(root.iterdir()):
+        return
+    raise RunDirError(f"{root}: {what}. Choose another with --run-dir")
 
 
 @contextlib.contextmanager
@@ -114,9 +103,8 @@ def _errors_explained(root: Path) -> Iterator[None]:
         with disk_full_explained(root, "run the same command again, or choose another with --run-dir"):
             yield
     except OSError as error:
-        raise RunDirError(
-            f"{root}: cannot be used ({error.strerror}). Fix its permissions, or choose another with --run-dir"
-        ) from error
+        advice = "Fix its permissions, or choose another with --run-dir"
+        raise RunDirError(f"{root}: cannot be used ({error.strerror}). {advice}") from error
 
 
 def is_run_directory(paths: RunPaths) -> bool:
@@ -137,8 +125,7 @@ def _suggestions(root: Path) -> str:
     for folder, where in ((root, "in it"), (root.parent, "beside it")):
         ledgers = sorted(folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime)
         if ledgers:
-            names = ", ".join(str(ledger.parent) for ledger in ledgers[:5])
-            return f"; run directories {where}, the latest first: {names}"
+            return f"; run directories {where}, the latest first: {', '.join(str(path.parent) for path in ledgers[:5])}"
     return ""
 
 
@@ -170,19 +157,13 @@ def _locked(paths: RunPaths) -> Iterator[None]:
             file = stack.enter_context(paths.lock.open("a+b", buffering=0))
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
-                raise RunDirError(
-                    f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). "
-                    f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
-                )
+                advice = f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
+                raise RunDirError(f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). {advice}")
             file.truncate(0)
-            content = {
-                "pid": os.getpid(),
-                "pid_start": process_start(os.getpid()),
-                "host": socket.gethostname(),
-                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            }
+            pid, host, since = os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
+            this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)
             try:
-                file.write(json.dumps(content).encode())
+                file.write(json.dumps(dataclasses.asdict(this)).encode())
             except OSError:
                 paths.lock.unlink()
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +81,9 @@ def plan(
     with contextlib.ExitStack() as undo:
         backend = open_backend(
             options.executor,
-            machine=machine,
-            max_parallel=options.max_parallel or experiment.max_parallel,
-            locks_directory=locks_directory,
+            machine,
+            options.max_parallel or experiment.max_parallel,
+            locks_directory,
             run_dir=options.run_dir if options.run_dir in staging.parents else staging,
             jobs=experiment.jobs,
             address=options.ray_address,
@@ -108,8 +108,8 @@ def plan(
         backend=backend,
         jobs=retry_policy.launch_order(jobs, experiment.order),
         verdicts=verdicts,
-        warnings=[*warnings, *_robot_warnings(experiment.jobs, verdicts)],
-        choices=_choices(jobs, verdicts),
+        warnings=[*warnings, *_by_robot(experiment.jobs, lambda job: verdicts[job.job_id].warnings)],
+        choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
     )
 
 
@@ -131,25 +131,17 @@ def _examined(job: Job, verdict: JobVerdict) -> Job:
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task))
 
 
-def _robot_warnings(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
-    """Each warning once per robot, however many jobs train it."""
-    names: dict[tuple[Path | None, str], list[str]] = {}
+def _choice(job: Job, verdict: JobVerdict) -> list[str]:
+    return [f"task {job.spec.task} ({verdict.task_reason})"] if verdict.task_reason else []
+
+
+def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:
+    """Each remark once per robot, after the names of the jobs that train it."""
+    names: dict[tuple[Path | None, str], dict[str, None]] = {}
     for job in jobs:
-        for warning in verdicts[job.job_id].warnings:
-            names.setdefault((job.xml_source, warning), []).append(job.spec.name)
-    return [f"{_listed(jobs_of_it)}: {warning}" for (_, warning), jobs_of_it in names.items()]
-
-
-def _choices(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> list[str]:
-    names: dict[tuple[Path | None, str | None, str], list[str]] = {}
-    for job in jobs:
-        if reason := verdicts[job.job_id].task_reason:
-            names.setdefault((job.xml_source, job.spec.task, reason), []).append(job.spec.name)
-    return [f"{_listed(jobs_of_it)}: task {task} ({reason})" for (_, task, reason), jobs_of_it in names.items()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return listed(list(dict.fromkeys(names)), 1)
+        for remark in remarks(job):
+            names.setdefault((job.xml_source, remark), {})[job.spec.name] = None
+    return [f"{listed(list(jobs_of_it), 1)}: {remark}" for (_, remark), jobs_of_it in names.items()]
 
 
 def dry_run(experiment: Experiment, options: RunOptions, *, warm: preflight.Child | None = None) -> Plan:

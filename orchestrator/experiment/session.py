@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.job import Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import preflight, run_directory, videos
@@ -60,7 +60,7 @@ def run(
         stack.enter_context(stops.installed())
         aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
         paths = stack.enter_context(run_directory.claim(options.run_dir))
-        stack.enter_context(run_directory.disk_full_explained(paths.root, "run the same command again"))
+        stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
@@ -90,11 +90,7 @@ def run(
         )
         backend.report_to(DetachableReporter(reporter).event)
         provenance.record(
-            paths,
-            machine=run_plan.machine,
-            lanes=backend.slots.lanes,
-            repository=repository,
-            backend=backend.facts(),
+            paths, machine=run_plan.machine, lanes=backend.slots.lanes, repository=repository, backend=backend.facts()
         )
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()
@@ -119,9 +115,10 @@ def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
     if stops.count:
         return True
     requests = ledger.take_requests()
+    others = [request for request in requests if request.verb != "stop"]
     if requests:
-        ledger.add_requests(request for request in requests if request.verb != "stop")
-    return any(request.verb == "stop" for request in requests)
+        ledger.add_requests(others)
+    return len(others) < len(requests)
 
 
 def _staged_plan(

@@ -80,9 +80,7 @@ def make_missing(
     reporter: Reporter,
     stopped: Callable[[], bool],
 ) -> None:
-    """Make video and film strip of every job that has succeeded and has ``video = true``, unless they exist already.
-
-    As many at once as ``slots`` has room for, each on its own CPU.
+    """Make the missing videos and film strips of jobs with ``video = true`` that have succeeded, each on its own CPU.
 
     :param stopped: polled; True ends all children at once.
     """
@@ -100,14 +98,8 @@ def make_missing(
 
 def is_due(job: JobPaths) -> bool:
     """Whether video or film strip are missing, or older than the policy."""
-    try:
-        trained = job.model.stat().st_mtime_ns
-    except OSError:
-        return False
-    try:
-        return min(path.stat().st_mtime_ns for path in (job.video, job.preview)) < trained
-    except OSError:
-        return True
+    model, *pictures = (path.stat().st_mtime_ns if path.exists() else 0 for path in (job.model, job.video, job.preview))
+    return min(pictures) < model
 
 
 def _make(
@@ -135,7 +127,7 @@ def _make(
             else:
                 running[job_id] = player, slot
         for job_id, (player, slot) in list(running.items()):
-            late = player.age_s() > TIME_LIMIT_S
+            late = time.monotonic() - player.started > TIME_LIMIT_S
             if not (late or player.has_ended()):
                 continue
             code, message = player.end()
@@ -160,7 +152,7 @@ class Player:
     def __init__(
         self, job: JobPaths, request: PlayRequest, *, quiet: bool, cpus: tuple[int, ...] | None = None
     ) -> None:
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         with contextlib.ExitStack() as undo:
             self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
             self._channel, theirs = socket.socketpair()
@@ -193,9 +185,6 @@ class Player:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    def age_s(self) -> float:
-        return time.monotonic() - self._started
 
     def wait(self) -> None:
         """Wait until it has ended, without reaping it."""

@@ -167,8 +167,8 @@ class Ledger:
         wall_s: float | None,
         returncode: int | None,
         outcome: AttemptOutcome,
-        max_rss_mib: float | None,
         record: ExitRecord | None,
+        max_rss_mib: float | None = None,
     ) -> None:
         text = None if record is None else record.to_json()
         self._execute(

@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.core.atomic_files import writing_whole
-from orchestrator.core.errors import DiskFullError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.ledger.rows import SummaryRow
@@ -21,25 +20,21 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[
     :raises DiskFullError: when the disk is full.
     :raises OSError: for any other error of the file system.
     """
-    try:
-        with (
-            writing_whole(paths.summary_json, durable=False) as array,
-            writing_whole(paths.summary_csv, durable=False) as table,
-        ):
-            array.write(b"[\n")
-            for number, page in enumerate(pages):
-                if number:
-                    yield
-                    array.write(b",\n")
-                else:
-                    table.write(_csv([_columns(page[0])]))
-                array.write(",\n".join(map(_line, page)).encode())
-                table.write(_csv(map(_cells, page)))
-            array.write(b"\n]\n")
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise DiskFullError(f"{paths.root}: no space left on the disk") from error
-        raise
+    with (
+        disk_full_explained(paths.root),
+        writing_whole(paths.summary_json, durable=False) as array,
+        writing_whole(paths.summary_csv, durable=False) as table,
+    ):
+        array.write(b"[\n")
+        for number, page in enumerate(pages):
+            if number:
+                yield
+                array.write(b",\n")
+            else:  # no traceback: tools read the table line by line
+                table.write(_csv([[name for name in page[0] if name != "traceback"]]))
+            array.write(",\n".join(map(_line, page)).encode())
+            table.write(_csv(map(_cells, page)))
+        array.write(b"\n]\n")
 
 
 def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
@@ -55,11 +50,6 @@ def to_json(rows: Iterable[SummaryRow]) -> str:
 
 def _line(row: SummaryRow) -> str:
     return json.dumps(row, ensure_ascii=False)
-
-
-def _columns(row: SummaryRow) -> list[str]:
-    """All but the traceback: tools read the table line by line, and a traceback has many lines."""
-    return [name for name in row if name != "traceback"]
 
 
 def _cells(row: SummaryRow) -> Iterator[object]:

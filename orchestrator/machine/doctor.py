@@ -41,26 +41,22 @@ def examine(
     :param machine: examined instead of this one.
     """
     machine = machine or detect(root, with_gpus=True)
-    return tuple(
-        finding
-        for findings in (
-            doctor_checks.use(machine, max_parallel),
-            doctor_checks.cores(machine),
-            doctor_checks.affinity(machine, online_cpus(root)),
-            doctor_checks.quota(machine, throttled_s(root)),
-            doctor_checks.governor(machine, root),
-            doctor_checks.load(machine),
-            doctor_checks.memory(machine, max_parallel, available_memory_mib(root), oom_kills(root)),
-            doctor_checks.swap(),
-            doctor_checks.disk(directory),
-            doctor_checks.gpus(machine),
-            doctor_checks.rendering(environment),
-            doctor_checks.thread_variables(environment),
-            doctor_checks.worker_threads(threads, environment) if deep else (),
-            doctor_checks.versions(),
-            doctor_checks.kernel(root),
-        )
-        for finding in findings
+    return (
+        *doctor_checks.use(machine, max_parallel),
+        *doctor_checks.cores(machine),
+        *doctor_checks.affinity(machine, online_cpus(root)),
+        *doctor_checks.quota(machine, throttled_s(root)),
+        *doctor_checks.governor(machine, root),
+        *doctor_checks.load(machine),
+        *doctor_checks.memory(machine, max_parallel, available_memory_mib(root), oom_kills(root)),
+        *doctor_checks.swap(),
+        *doctor_checks.disk(directory),
+        *doctor_checks.gpus(machine),
+        *doctor_checks.rendering(environment),
+        *doctor_checks.thread_variables(environment),
+        *(doctor_checks.worker_threads(threads, environment) if deep else ()),
+        *doctor_checks.versions(),
+        *doctor_checks.kernel(root),
     )
 
 

@@ -31,18 +31,12 @@ def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float
     if program is None or (visible is not None and not visible.strip()):
         return ()
     try:
-        answer = subprocess.run(
-            [program, *GPU_QUERY],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=True,
-        ).stdout
+        answer = subprocess.check_output(
+            [program, *GPU_QUERY], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=timeout_s
+        )
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = [[field.strip() for field in line.split(",")] for line in answer.splitlines()]
-    rows = [row for row in rows if len(row) == 4]
+    rows = [row for line in answer.splitlines() if len(row := [field.strip() for field in line.split(",")]) == 4]
     if visible is None:
         return tuple(Gpu(index=uuid, name=name, memory_mib=_integer(memory)) for _, uuid, name, memory in rows)
     return _named_gpus(visible, rows)

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.core.procfs import PROC, process_stat
+from orchestrator.core.procfs import process_stat
 
 
 def process_start(pid: int) -> float | None:
-    """When process ``pid`` started (Linux: clock ticks since boot); None where there is no such process.
+    """When process ``pid`` started, in clock ticks since boot; None where there is no such process.
 
     Only for comparison: together with its start a pid identifies a process. A zombie still is a process.
     """
-    if pid <= 0:
-        return None
-    if not (PROC / "self/stat").exists():
-        import psutil
-
-        try:
-            return psutil.Process(pid).create_time()
-        except psutil.Error:
-            return None
     stat = process_stat(pid)
     return None if stat is None else float(stat.start_ticks)
 

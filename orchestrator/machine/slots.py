@@ -60,14 +60,6 @@ class Slots(Protocol):
 
     def release(self, slot: Slot) -> None: ...
 
-    def warnings(self) -> Sequence[str]:
-        """Sentences that the user should read before the start."""
-        ...
-
-    def close(self) -> None:
-        """Release everything."""
-        ...
-
 
 class SlotPool:
     """The slots of one machine. Not thread-safe.
@@ -159,9 +151,8 @@ class SlotPool:
         shared = 0
         for _ in range(cores):
             # min() takes the first of equals, so that the machine's order of preference decides.
-            cpu = min(
-                (cpu for cpu in free if cpu not in chosen), key=lambda cpu: (users[cpu.index], core_users[cpu.core])
-            )
+            rest = (cpu for cpu in free if cpu not in chosen)
+            cpu = min(rest, key=lambda cpu: (users[cpu.index], core_users[cpu.core]))
             shared += core_users[cpu.core]
             core_users[cpu.core] += 1
             chosen.append(cpu)

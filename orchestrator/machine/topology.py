@@ -1,7 +1,7 @@
 """The part of the machine that this process may use: CPUs, CPU quota, memory, GPUs.
 
 Imports only the standard library; :func:`detect` reads a few files of the kernel in milliseconds, and starts a process
-only when GPUs are asked for. On other systems than Linux the values come from psutil, as far as it has them.
+only when GPUs are asked for.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpu
     :param affinity: CPUs that this process may run on; by default those that the kernel says.
     :param with_gpus: whether to run nvidia-smi, which can take a second.
     """
-    if affinity is None and root == ROOT and hasattr(os, "sched_getaffinity"):
+    if affinity is None and root == ROOT:
         affinity = os.sched_getaffinity(0)
     online = online_cpus(root)
     allowed = set(online if affinity is None else affinity) or set(range(os.cpu_count() or 1))
-    cpus = _linux_cpus(root, sorted(allowed & set(online) or allowed)) if online else _other_cpus(sorted(allowed))
+    cpus = _cpus(root, sorted(allowed & set(online) or allowed))
     limit = cgroup.memory_limit(root)
     total = _meminfo_mib(root, "MemTotal")
     return Machine(
@@ -110,7 +110,7 @@ def _cpu_list(text: str | None) -> list[int]:
     return numbers
 
 
-def _linux_cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
+def _cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
     nodes = {
         index: int(directory.name.removeprefix("node"))
         for directory in (root / "sys/devices/system/node").glob("node[0-9]*")
@@ -129,17 +129,6 @@ def _linux_cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
     return [
         Cpu(index=index, core=cores[index][0], package=cores[index][1], numa_node=nodes.get(index, 0))
         for index in allowed
-    ]
-
-
-def _other_cpus(allowed: Sequence[int]) -> list[Cpu]:
-    """On other systems: only the number of physical cores is known; siblings are assumed to be adjacent."""
-    import psutil
-
-    threads = max(1, len(allowed) // (psutil.cpu_count(logical=False) or len(allowed)))
-    return [
-        Cpu(index=index, core=allowed[place - place % threads], package=0, numa_node=0)
-        for place, index in enumerate(allowed)
     ]
 
 
@@ -163,10 +152,7 @@ def _meminfo_mib(root: Path, key: str) -> int:
         name, _, value = line.partition(":")
         if name == key:
             return int(value.split()[0]) // 1024  # the unit kB in this file means KiB
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return (memory.total if key == "MemTotal" else memory.available) // MIB
+    return 0
 
 
 def available_memory_mib(root: Path = ROOT) -> int:

@@ -53,39 +53,29 @@ class DetachableReporter:
     """Passes events on until the reader is gone: a closed terminal or pipe does not end the experiment."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._reporter: Reporter | None = reporter
+        self._reporter = reporter
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        if self._reporter is not None:
-            try:
-                self._reporter.event(kind, message, **facts)
-            except OSError:
-                self._reporter = None
+        try:
+            self._reporter.event(kind, message, **facts)
+        except OSError:
+            self._reporter = SilentReporter()
 
     def tick(self, view: Callable[[], View]) -> None:
-        if self._reporter is not None:
-            try:
-                self._reporter.tick(view)
-            except OSError:
-                self._reporter = None
+        try:
+            self._reporter.tick(view)
+        except OSError:
+            self._reporter = SilentReporter()
 
 
 def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -> None:
     """:param pid: of rank 0, on its own machine."""
-    number, cpus, ranks = attempt.handle.number, attempt.slot.cpus, attempt.job.resources.ranks
-    as_ranks = f"as {ranks} ranks " if ranks > 1 else ""
-    on_node = "" if attempt.node is None else f"{attempt.node}, "
-    message = f"{attempt.job.job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
-    reporter.event(
-        "launched",
-        message + (f", attempt {number}" if number else ""),
-        job_id=attempt.job.job_id,
-        number=number,
-        pid=pid,
-        node=attempt.node,
-        cpus=cpus,
-        ranks=ranks,
-    )
+    job_id, number = attempt.job.job_id, attempt.handle.number
+    node, cpus, ranks = attempt.node, attempt.slot.cpus, attempt.job.resources.ranks
+    as_ranks, on_node = f"as {ranks} ranks " if ranks > 1 else "", "" if node is None else f"{node}, "
+    text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
+    text += f", attempt {number}" if number else ""
+    reporter.event("launched", text, job_id=job_id, number=number, pid=pid, node=node, cpus=cpus, ranks=ranks)
 
 
 def report_end(
@@ -122,9 +112,8 @@ def _kind_and_text(
             return "paused", f"paused ({outcome.message}); resumes with the next run"
         case Pending(failures=failures, not_before=not_before):
             wait_s = max(0.0, (not_before or 0.0) - now)
-            retry = f"retry {failures} of {job.max_retries}"
-            if outcome.cause is Cause.NODE_LOST:
-                retry = "it resumes"
+            is_counted = outcome.cause is not Cause.NODE_LOST
+            retry = f"retry {failures} of {job.max_retries}" if is_counted else "it resumes"
             return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
         case Cancelled():
             return "cancelled", "cancelled"

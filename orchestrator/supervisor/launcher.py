@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
@@ -18,27 +17,11 @@ from orchestrator.supervisor.job_queue import Shortage
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The attempt runs, or waits for its node where :attr:`ActiveAttempt.is_placed` is False."""
+    """The attempt has a slot and runs, or waits for its node where :attr:`ActiveAttempt.is_placed` is False."""
 
     attempt: ActiveAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoom:
-    """Nothing was done: there is no slot or not enough memory now."""
-
-    shortage: Shortage
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    """A slot was taken, but the attempt could not be started."""
-
-    attempt: ActiveAttempt
-    outcome: AttemptOutcome
-
-
-LaunchResult: TypeAlias = Launched | NoRoom | LaunchFailed
+    failure: AttemptOutcome | None = None
+    """Why it could not be started."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,40 +34,25 @@ class Launcher:
     slots: Slots
     now: Callable[[], float]
 
-    def launch(self, job: Job, next_number: int, available_memory_mib: Callable[[], int]) -> LaunchResult:
-        """:param next_number: of the attempt, according to the ledger."""
+    def launch(self, job: Job, next_number: int, available_memory_mib: Callable[[], int]) -> Launched | Shortage:
+        """A shortage: nothing was done, because there is no room now.
+
+        :param next_number: of the attempt, according to the ledger.
+        """
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
-            return NoRoom(slot)
+            return slot
         number = job_directory.free_number(self.paths.job(job.job_id), next_number)
+        failure = None
         try:
             handle = self._submit(job, number, slot)
         except OSError as error:
+            handle = Handle(job.job_id, number)
             cause = Cause.DISK_FULL if error.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
-            outcome = AttemptOutcome(cause=cause, message=f"could not be launched: {error}")
-            return LaunchFailed(self._attempt(job, Handle(job.job_id, number), slot), outcome)
-        return Launched(self._attempt(job, handle, slot))
-
-    def _acquire(self, resources: Resources, available_memory_mib: Callable[[], int]) -> Slot | Shortage:
-        cores, gpus, memory_mib = resources.all_cores, resources.all_gpus, resources.all_memory_mib
-        slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
-        if slot is None:
-            return "gpus" if gpus and self._has_cores(cores) else "cores"
-        if self.active and not retry_policy.memory_admits(memory_mib, available_memory_mib(), self.active.promised_mib):
-            self.slots.release(slot)
-            return "memory"
-        return slot
-
-    def _has_cores(self, cores: int) -> bool:
-        slot = self.slots.acquire(cores)
-        if slot is not None:
-            self.slots.release(slot)
-        return slot is not None
-
-    def _attempt(self, job: Job, handle: Handle, slot: Slot) -> ActiveAttempt:
-        now = self.now()
-        is_placed = not slot.rank_slots
-        return ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
+            failure = AttemptOutcome(cause=cause, message=f"could not be launched: {error}")
+        now, is_placed = self.now(), not slot.rank_slots
+        attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
+        return Launched(attempt, failure)
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
         paths = self.paths.job(job.job_id)
@@ -101,3 +69,19 @@ class Launcher:
                 ranks=job.resources.ranks,
             )
         )
+
+    def _acquire(self, resources: Resources, available_memory_mib: Callable[[], int]) -> Slot | Shortage:
+        cores, gpus, memory_mib = resources.all_cores, resources.all_gpus, resources.all_memory_mib
+        slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
+        if slot is None:
+            return "gpus" if gpus and self._has_cores(cores) else "cores"
+        if self.active and not retry_policy.memory_admits(memory_mib, available_memory_mib(), self.active.promised_mib):
+            self.slots.release(slot)
+            return "memory"
+        return slot
+
+    def _has_cores(self, cores: int) -> bool:
+        slot = self.slots.acquire(cores)
+        if slot is not None:
+            self.slots.release(slot)
+        return slot is not None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.job import Attempt, AttemptOutcome, State
+from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -39,17 +39,11 @@ class Recorder:
     _writing: Iterator[None] | None = field(default=None, init=False)
     """``summary.*`` being written, page by page."""
     _writing_s: float = field(default=0.0, init=False)
-    """Time that has taken so far."""
+    """Time that this has taken so far."""
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
         self._is_behind = True
-
-    def launched(self, attempt: Attempt, *, queue_s: float) -> None:
-        self.ledger.start_attempt(attempt, queue_s=queue_s)
-
-    def placed(self, attempt: Attempt) -> None:
-        self.ledger.place_attempt(attempt)
 
     def progressed(self, attempt: ActiveAttempt) -> None:
         self._unrecorded[attempt.handle.job_id] = attempt

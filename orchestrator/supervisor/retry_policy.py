@@ -6,7 +6,7 @@ No I/O and no clock: everything comes in as values and goes out as values.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,15 +14,13 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 
-RETRYABLE = frozenset(
-    {Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH}
-)
+RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
 """Causes that another attempt may be spared; they count against ``max_retries``."""
 
 MOST_LOSSES = 10
 """A lost node is not the job's fault and is not counted. After this many it is: the job may be what ends its nodes."""
 
-RESUMABLE = frozenset({Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL})
+RESUMABLE = (Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL)
 """Causes that are not the job's fault: it waits for the next supervisor, and nothing is counted."""
 
 BACKOFF_FIRST_S = 1.0
@@ -30,15 +28,12 @@ BACKOFF_LIMIT_S = 60.0
 
 
 def launch_order(jobs: Iterable[Job], order: Literal["longest-first", "as-listed"]) -> list[Job]:
-    """The order of launch.
+    """The order of launch; equals stay as listed.
 
-    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best
-    possible. Length is estimated by ``total_timesteps``; equals stay as listed.
+    ``longest-first`` is the LPT rule (Graham, 1969), with ``total_timesteps`` for the length: its makespan is at most
+    4/3 of the best possible.
     """
-    listed = list(jobs)
-    if order == "as-listed":
-        return listed
-    return sorted(listed, key=lambda job: -job.spec.total_timesteps)
+    return list(jobs) if order == "as-listed" else sorted(jobs, key=lambda job: -job.spec.total_timesteps)
 
 
 def backoff_s(failures: int) -> float:
@@ -76,27 +71,25 @@ def judge(
         return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
     if end_reason is not None:
         return end_reason
-    if returncode is None:
-        return AttemptOutcome(cause=Cause.NODE_LOST, message=lost or "the node it ran on was lost")
-    if returncode == ExitCode.DIVERGED:
-        return AttemptOutcome(cause=Cause.DIVERGED, message=whose + (reason or "values became non-finite"))
-    if returncode == ExitCode.RANK_LOST:
-        return AttemptOutcome(cause=Cause.RANK_LOST, message=reason or f"{who}lost the other ranks")
-    # The supervisor did not ask for the next two. They count as a signal does, or retries would never end.
-    if returncode == ExitCode.INTERRUPTED:
-        return AttemptOutcome(cause=Cause.SIGNAL, message=f"{who}left at a signal that somebody else sent")
-    if returncode == ExitCode.ORPHANED:
-        return AttemptOutcome(cause=Cause.SIGNAL, message=f"{who}lost the connection to its supervisor")
-    if returncode < 0:
+    if returncode is not None and returncode < 0:
         killed = f"{who}{'was ' if who else ''}killed by {_signal_name(-returncode)}"
         if oom_killed:
             return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
         return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
-    if returncode == ExitCode.SUCCEEDED:
-        text = "ended with exit code 0 before the training was done: something in its environment leaves the process"
-        return AttemptOutcome(cause=Cause.ERROR, message=text)
+    early = "ended with exit code 0 before the training was done: something in its environment leaves the process"
     log = f"rank-{rank}.log" if rank else "worker.log"
-    return AttemptOutcome(cause=Cause.ERROR, message=whose + (reason or f"exit code {returncode}; see its {log}"))
+    causes: Mapping[int | None, tuple[Cause, str]] = {
+        None: (Cause.NODE_LOST, lost or "the node it ran on was lost"),
+        ExitCode.DIVERGED: (Cause.DIVERGED, whose + (reason or "values became non-finite")),
+        ExitCode.RANK_LOST: (Cause.RANK_LOST, reason or f"{who}lost the other ranks"),
+        # The supervisor did not ask for the next two. They count as a signal does, or retries would never end.
+        ExitCode.INTERRUPTED: (Cause.SIGNAL, f"{who}left at a signal that somebody else sent"),
+        ExitCode.ORPHANED: (Cause.SIGNAL, f"{who}lost the connection to its supervisor"),
+        ExitCode.SUCCEEDED: (Cause.ERROR, early),
+    }
+    other = Cause.ERROR, whose + (reason or f"exit code {returncode}; see its {log}")
+    cause, message = causes.get(returncode, other)
+    return AttemptOutcome(cause=cause, message=message)
 
 
 def _signal_name(number: int) -> str:
@@ -149,20 +142,14 @@ def exceeded_limit(usage: Usage, now: float) -> AttemptOutcome | None:
     limits = usage.resources
     if usage.rss_mib > limits.all_memory_mib:
         limit = f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
-        return AttemptOutcome(
-            cause=Cause.MEMORY,
-            message=f"memory limit {limit} MiB, reached {usage.rss_mib:.0f} MiB; raise resources.memory",
-        )
-    if now - usage.started > limits.timeout_s:
-        return AttemptOutcome(
-            cause=Cause.TIMEOUT,
-            message=f"timeout {limits.timeout_s:g} s, reached {now - usage.started:.0f} s; raise resources.timeout",
-        )
-    if now - usage.last_progress > limits.stall_timeout_s:
-        return AttemptOutcome(
-            cause=Cause.STALLED,
-            message=f"no progress for {now - usage.last_progress:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)",
-        )
+        text = f"memory limit {limit} MiB, reached {usage.rss_mib:.0f} MiB; raise resources.memory"
+        return AttemptOutcome(cause=Cause.MEMORY, message=text)
+    if (age_s := now - usage.started) > limits.timeout_s:
+        text = f"timeout {limits.timeout_s:g} s, reached {age_s:.0f} s; raise resources.timeout"
+        return AttemptOutcome(cause=Cause.TIMEOUT, message=text)
+    if (silent_s := now - usage.last_progress) > limits.stall_timeout_s:
+        text = f"no progress for {silent_s:.0f} s (stall_timeout {limits.stall_timeout_s:g} s)"
+        return AttemptOutcome(cause=Cause.STALLED, message=text)
     return None
 
 

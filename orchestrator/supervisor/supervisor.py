@@ -36,7 +36,7 @@ from orchestrator.supervisor import events, job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
-from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, NoRoom
+from orchestrator.supervisor.launcher import Launched, Launcher
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
@@ -68,7 +68,7 @@ class Supervisor:
     _ended: deque[tuple[ActiveAttempt, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
-    """Whether nothing runs because no node has room, and the user has been told."""
+    """Whether nothing runs because no node has room, and this was reported."""
     _recorder: Recorder = field(init=False)
     _jobs: JobTable = field(init=False)
     _termination: Termination = field(init=False)
@@ -144,8 +144,7 @@ class Supervisor:
     def _poll_timeout_s(self) -> float:
         if not self._may_launch:
             return IDLE_S
-        due = self._jobs.queue.next_due
-        if due is not None:
+        if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
         return IDLE_S if self._active or self.slots.grows else 0.0
 
@@ -170,17 +169,8 @@ class Supervisor:
         self._active.placed(attempt, event, self.now())
         state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
-        self._recorder.placed(
-            replace(
-                state.attempt,
-                node=event.node,
-                cpus=event.cpus,
-                gpus=event.gpus,
-                pid=event.pid,
-                pid_start=event.pid_start,
-                started_at=time.time(),
-            )
-        )
+        placed = replace(state.attempt, node=event.node, cpus=event.cpus, gpus=event.gpus, started_at=time.time())
+        self.ledger.place_attempt(replace(placed, pid=event.pid, pid_start=event.pid_start))
         events.report_launch(self.reporter, attempt, event.pid)
 
     def _exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
@@ -261,18 +251,16 @@ class Supervisor:
         for job_id in offers:
             job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
             match self._launcher.launch(job, self._jobs.next_number(job_id), available_memory_mib):
-                case NoRoom(shortage=shortage):
-                    if self._may_fit_later(job):
-                        offers.refuse(shortage)
-                    else:
-                        self._fail_unlaunched(job)
-                case Launched(attempt=attempt):
+                case Launched(attempt=attempt, failure=failure):
                     self._started_attempt(attempt, queue_s)
-                    if attempt.is_placed:
+                    if failure is not None:
+                        self._end(attempt, failure)
+                    elif attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
-                case LaunchFailed(attempt=attempt, outcome=outcome):
-                    self._started_attempt(attempt, queue_s)
-                    self._end(attempt, outcome)
+                case shortage if self._may_fit_later(job):
+                    offers.refuse(shortage)
+                case _:
+                    self._fail_unlaunched(job)
 
     def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
         self._active.add(attempt)  # before the ledger, which may find the disk full: whatever runs must be ended
@@ -287,7 +275,7 @@ class Supervisor:
             started_at=time.time(),
         )
         self._jobs.launched(row)
-        self._recorder.launched(row, queue_s=queue_s)
+        self.ledger.start_attempt(row, queue_s=queue_s)
 
     def _may_fit_later(self, job: Job) -> bool:
         """False for a job that an idle machine has no room for, where no further one may join."""

@@ -115,10 +115,8 @@ class Termination:
         grace_s = self.grace_s if self.stage == 1 else 0.0
         message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
-            message = (
-                f"stopping ({self._reason}): workers checkpoint and leave within {grace_s:.0f} s."
-                " Press Ctrl-C again to kill them."
-            )
+            then = f"workers checkpoint and leave within {grace_s:.0f} s. Press Ctrl-C again to kill them."
+            message = f"stopping ({self._reason}): {then}"
         self.reporter.event("stopping", message, running=len(self.active))
         deadline = self.now() + grace_s
         for attempt in self.active:
@@ -134,8 +132,7 @@ class Termination:
         now = self.now()
         for attempt in self.active.due(now):
             if attempt.kill_at is None:
-                exceeded = retry_policy.exceeded_limit(attempt.usage, now)
-                if exceeded is not None:
+                if exceeded := retry_policy.exceeded_limit(attempt.usage, now):
                     # An attempt that is only late may checkpoint; one that is hung or too large is killed at once.
                     grace_s = self.grace_s if exceeded.cause is Cause.TIMEOUT else 0.0
                     self._ask_to_end(attempt, exceeded, now + grace_s)
