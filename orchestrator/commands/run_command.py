@@ -81,7 +81,7 @@ def run(
     from orchestrator.experiment import preflight
 
     is_run_dir = jobs.is_dir()
-    with contextlib.nullcontext() if is_run_dir else preflight.warm_up() as warm:
+    with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
         from orchestrator.experiment import resume, run_plan
         from orchestrator.jobfile import load
 

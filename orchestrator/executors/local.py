@@ -161,6 +161,8 @@ class LocalExecutor:
         return [key.data for key, _ in ready] + [(group, worker) for group, worker in polled if worker.has_ended()]
 
     def _read_channels(self) -> list[Event]:
+        if not self._groups:
+            return []
         events: list[Event] = []
         for key, _ in self._channels.select(0):
             group, worker = key.data

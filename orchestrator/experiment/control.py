@@ -125,10 +125,8 @@ def _tail(descriptor: int, lines: int) -> int:
 
 def stop(run_dir: Path, jobs: Sequence[str]) -> str:
     """Ask for a stop, or cancel ``jobs``. Returns a message saying what was done."""
-    return _ask(run_dir, jobs, "cancel") if jobs else _stop_all(run_dir)
-
-
-def _stop_all(run_dir: Path) -> str:
+    if jobs:
+        return _ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
     if holder is None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -54,7 +54,7 @@ class JobVerdict:
     robot_hash: str | None = None
     warnings: Sequence[str] = ()
     task: str | None = None
-    """The task to train, chosen where the job file says ``auto``; None for an environment."""
+    """None for an environment."""
     task_reason: str | None = None
     """Why the task was chosen; None where the job file names it."""
 
@@ -69,7 +69,7 @@ def examine(
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
-    :param warm: a child started earlier (see :func:`warm_up`); it is closed at the end.
+    :param warm: a child started earlier; it is closed at the end.
     :param check: called repeatedly while waiting; an exception that it raises ends the examination.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
@@ -181,15 +181,11 @@ def ask(
     return [answers[index] for index in range(len(requests))]
 
 
-@contextlib.contextmanager
-def warm_up() -> Iterator[Child]:
-    """A child that imports MuJoCo, the slowest part of an examination, while the job file is read."""
-    with Child() as child:
-        yield child
-
-
 class Child:
-    """One examining process, in a session of its own: the processes that it starts end with it."""
+    """One examining process, in a session of its own: the processes that it starts end with it.
+
+    It imports MuJoCo at once, the slowest part of an examination.
+    """
 
     def __init__(self) -> None:
         self.answered = 0

@@ -88,14 +88,12 @@ def _changed(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> dict[str, list[str]]:
     """Jobs that have run and would now train something else → the differences."""
-    return {
-        job.job_id: differences
-        for job in jobs
-        if (row := rows.get(job.job_id)) is not None
-        and row.attempts > 0
-        and verdicts[job.job_id].problem is None
-        and (differences := _differences(row, job, verdicts[job.job_id]))
-    }
+    changed = {}
+    for job in jobs:
+        row, verdict = rows.get(job.job_id), verdicts[job.job_id]
+        if row and row.attempts and verdict.problem is None and (differences := _differences(row, job, verdict)):
+            changed[job.job_id] = differences
+    return changed
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
@@ -133,15 +131,13 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
     shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
-    more = f"\n  … and {len(jobs_with) - SHOWN} more differences" if len(jobs_with) > SHOWN else ""
+    more = [f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else []
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
-    return (
-        f"{paths.root}: {jobs_are} declared differently now:\n"
-        + "\n".join(shown)
-        + more
-        + "\n--on-change=restart trains them again (the old job directories are kept under another name),"
+    advice = (
+        "--on-change=restart trains them again (the old job directories are kept under another name),"
         " --on-change=keep continues with the earlier declaration, another --run-dir leaves them alone"
     )
+    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *shown, *more, advice])
 
 
 def _copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:

@@ -51,12 +51,9 @@ class RobotCheck:
     def facts(self) -> dict[str, Any]:
         """One flat object; unknown figures are None."""
         own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
-        return {**own, "messages": list(self.messages), **{name: _finite(self.figures.get(name)) for name in FIGURES}}
-
-
-def _finite(figure: Any) -> Any:
-    """``figure``, or None where it is a number that JSON cannot hold."""
-    return None if isinstance(figure, float) and not math.isfinite(figure) else figure
+        figures = {name: self.figures.get(name) for name in FIGURES}
+        unfit = [name for name, figure in figures.items() if isinstance(figure, float) and not math.isfinite(figure)]
+        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit)}  # JSON has no NaN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +148,7 @@ def _of_job_file(path: Path) -> Iterator[_Item]:
     try:
         jobs = load(path).jobs
     except SpecError as error:
-        yield _Item(
-            path=str(path), request=None, where=str(path), problems=[str(problem) for problem in error.problems]
-        )
+        yield _Item(path=str(path), request=None, where=str(path), problems=[*map(str, error.problems)])
         return
     for request, job in requests_of(jobs)[0].values():
         named = str(path) if request.xml is None else os.path.relpath(request.xml)
@@ -162,28 +157,16 @@ def _of_job_file(path: Path) -> Iterator[_Item]:
 
 def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
     """Real path of an included file → the file that includes it, without cycles."""
-    path_of: dict[str, str] = {}
-    parts: dict[str, Sequence[str]] = {}
-    for item, answer in examined:
-        real = os.path.realpath(item.path)
-        path_of[real], parts[real] = item.path, answer.includes
+    parts = {os.path.realpath(item.path): (item.path, answer.includes) for item, answer in examined}
     includers: dict[str, str] = {}
-    for real, included in parts.items():
+    for real, (path, included) in parts.items():
         for part in included:
-            if real not in _reachable(part, parts):
-                includers.setdefault(part, path_of[real])
+            reachable = [part]
+            for reached in reachable:  # grows during the loop
+                reachable += (inner for inner in parts.get(reached, ("", ()))[1] if inner not in reachable)
+            if real not in reachable:
+                includers.setdefault(part, path)
     return includers
-
-
-def _reachable(start: str, parts: Mapping[str, Sequence[str]]) -> set[str]:
-    reached: set[str] = set()
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
-        if path not in reached:
-            reached.add(path)
-            waiting += parts.get(path, ())
-    return reached
 
 
 def _checked(
@@ -201,7 +184,10 @@ def _checked(
     if item.where is None and answer.hash is not None:
         first = first_with.setdefault(answer.hash, item.path)
         notes += [f"the same robot as {first}"] if first != item.path else []
-    problem = [] if answer.problem is None else [_without_path(answer.problem, item)]
+    problem = []
+    if answer.problem is not None and item.request is not None:
+        path = item.request.xml or item.path  # which the row shows already
+        problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
     verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"
     return RobotCheck(
         path=item.path,
@@ -214,10 +200,3 @@ def _checked(
         task_reason=answer.task_reason,
         figures=answer.figures,
     )
-
-
-def _without_path(problem: str, item: _Item) -> str:
-    """``problem`` without the path, which the row shows already."""
-    assert item.request is not None
-    path = item.request.xml or item.path
-    return problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")

@@ -47,7 +47,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
-        """A new, empty ledger; ``path`` must not exist."""
+        """A new, empty ledger. :raises LedgerError: when ``path`` exists or cannot be written."""
         database_file.create(path, SCHEMA, SCHEMA_VERSION)
         return cls.open(path)
 

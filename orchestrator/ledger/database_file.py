@@ -22,10 +22,7 @@ ADVICE = (
 
 
 def create(path: Path, schema: str, version: int) -> None:
-    """Create a ledger without jobs; a process that is killed meanwhile leaves none.
-
-    :raises LedgerError: when ``path`` exists, or cannot be written.
-    """
+    """Create a ledger without jobs; a process that is killed meanwhile leaves none."""
     if path.exists():
         raise LedgerError(f"{path}: already exists")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -43,58 +40,37 @@ def create(path: Path, schema: str, version: int) -> None:
 
 
 def _remove_temporary_files(path: Path) -> None:
-    """Those of this process, and of others that were killed while they created the ledger."""
     for file in path.parent.glob(f".{path.name}.*.tmp*"):
         with contextlib.suppress(OSError):
             file.unlink()
 
 
 def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to an existing ledger; nothing is written to the file before it was checked.
-
-    :raises LedgerError: when it is missing, damaged, of another program or of another version.
-    """
+    """A connection to an existing ledger, checked as :meth:`Ledger.open` says."""
     if not path.is_file():
         raise LedgerError(f"{path}: there is no ledger; is this a run directory?")
     has_log = _size(path.with_name(f"{path.name}-wal")) > 0
+    uri = path.absolute().as_uri()
     with translated(path), decoding(path):
-        connection = _connect_to_read(path)
+        connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY_S)
         try:
+            try:
+                connection.execute("PRAGMA schema_version").fetchone()
+            except sqlite3.OperationalError:
+                # On a read-only file system there can be no shared-memory file, and no writer either.
+                connection.close()
+                connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
             _examine(connection, path, version, has_log=has_log)
             if not read_only:
                 connection.close()
-                connection = _connect_to_write(path)
+                connection = sqlite3.connect(path, timeout=BUSY_S)
+                connection.execute("PRAGMA journal_mode=WAL")
+                # A killed process loses nothing committed; only a power cut may lose the last moments, never the file.
+                connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             connection.close()
             raise
     connection.row_factory = sqlite3.Row
-    return connection
-
-
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    uri = path.absolute().as_uri()
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY_S)
-    try:
-        connection.execute("PRAGMA schema_version").fetchone()
-    except sqlite3.OperationalError:
-        # On a read-only file system there can be no shared-memory file, and no writer either.
-        connection.close()
-        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect_to_write(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_S)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        # A killed process loses nothing committed; only a power cut may lose the last moments, never the file.
-        connection.execute("PRAGMA synchronous=NORMAL")
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -156,10 +132,7 @@ def _description(kind: int, error: sqlite3.Error) -> str:
 
 
 def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return path.stat().st_size if path.exists() else 0
 
 
 def _free(path: Path) -> int:

@@ -25,7 +25,6 @@ class JobRow:
     attempts: int
     """Number of attempts so far, and the number of the next one."""
     env_steps: int = 0
-    """Steps so far, as last reported."""
 
 
 class SummaryRow(TypedDict):
@@ -90,7 +89,6 @@ class AttemptFacts(TypedDict):
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
-    """The columns of table ``declared``."""
     return {
         "job_id": job.job_id,
         "position": position,
@@ -107,10 +105,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
 
 
 def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
-    """:param last_attempt: that of a RUNNING job.
-
-    :raises ValueError, KeyError, TypeError: for values that this program did not write.
-    """
+    """:param last_attempt: that of a RUNNING job."""
     return JobRow(
         job=Job(
             job_id=row["job_id"],

@@ -15,11 +15,7 @@ from orchestrator.ledger.rows import SummaryRow
 
 
 def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[None]:
-    """Write both files, one page of rows per step; they appear with the last step.
-
-    :raises DiskFullError: when the disk is full.
-    :raises OSError: for any other error of the file system.
-    """
+    """Write both files, one page of rows per step; they appear with the last one. :raises DiskFullError, OSError:"""
     with (
         disk_full_explained(paths.root),
         writing_whole(paths.summary_json, durable=False) as array,
@@ -44,7 +40,6 @@ def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
 
 
 def to_json(rows: Iterable[SummaryRow]) -> str:
-    """A JSON array with one line per job."""
     return "[\n" + ",\n".join(map(_line, rows)) + "\n]\n"
 
 

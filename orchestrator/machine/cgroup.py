@@ -65,17 +65,10 @@ def _mounts(root: Path) -> Iterator[_Mount]:
         fields, kind = before.split(" "), after.split(" ")
         if not separator or kind[0] not in ("cgroup", "cgroup2") or len(fields) < 5 or len(kind) < 3:
             continue
-        yield _Mount(
-            root=_unescape(fields[3]),
-            point=_unescape(fields[4]),
-            options=frozenset(kind[2].split(",")),
-            version=2 if kind[0] == "cgroup2" else 1,
-        )
-
-
-def _unescape(field: str) -> str:
-    """Decode the octal escapes of ``mountinfo`` for blanks and backslashes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+        # Blanks and backslashes are octal escapes.
+        path, point = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
+        options = frozenset(kind[2].split(","))
+        yield _Mount(root=path, point=point, options=options, version=2 if kind[0] == "cgroup2" else 1)
 
 
 def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1, 2], str]]:
@@ -161,21 +154,16 @@ def memory_headroom(root: Path = ROOT) -> int | None:
         limit = _memory_limit(group)
         if limit is None:
             continue
-        usage, cache = (
-            ("memory.usage_in_bytes", "total_inactive_file")
-            if group.version == 1
-            else ("memory.current", "inactive_file")
-        )
-        used = (_number(group.directory / usage) or 0) - _keyed(group.directory / "memory.stat").get(cache, 0)
+        is_old = group.version == 1
+        usage = _number(group.directory / ("memory.usage_in_bytes" if is_old else "memory.current")) or 0
+        cache = _keyed(group.directory / "memory.stat").get("total_inactive_file" if is_old else "inactive_file", 0)
+        used = usage - cache
         rooms.append(max(0, limit - max(0, used)))
     return min(rooms, default=None)
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
-    """Number of processes of this control group that the kernel has killed because memory ran out.
-
-    The number for the whole machine when groups do not count them; None when that is unknown too.
-    """
+    """Processes of this group, or else of the machine, that were killed because memory ran out; None: unknown."""
     for group in groups(root, "memory"):
         counts = _keyed(group.directory / ("memory.oom_control" if group.version == 1 else "memory.events"))
         if "oom_kill" in counts:
@@ -200,12 +188,14 @@ class ThrottleMeter:
 
     def read(self) -> float | None:
         """Seconds so far; None when the kernel does not say."""
-        if not self._sources:
-            return None
-        try:
-            return sum(_value(os.pread(file, 4096, 0), key) * unit_s for file, key, unit_s in self._sources)
-        except (OSError, ValueError):
-            return None  # the group was removed meanwhile
+        total_s = 0.0
+        for file, key, unit_s in self._sources:
+            try:
+                words = os.pread(file, 4096, 0).split()
+                total_s += int(words[words.index(key) + 1]) * unit_s
+            except (OSError, ValueError):
+                return None  # the group was removed meanwhile
+        return total_s if self._sources else None
 
     def close(self) -> None:
         while self._sources:
@@ -216,11 +206,6 @@ class ThrottleMeter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _value(content: bytes, key: bytes) -> int:
-    words = content.split()
-    return int(words[words.index(key) + 1])
 
 
 def throttled_s(root: Path = ROOT) -> float | None:

@@ -35,11 +35,7 @@ def shared_directory() -> Path | None:
 
 
 class CpuLocks:
-    """The locks of one supervisor.
-
-    :param directory: the directory that all supervisors use; None for no locks.
-    :param cpus: the CPUs to choose from.
-    """
+    """The locks of one supervisor on the files in ``directory`` (None: no locks) for the CPUs to choose from."""
 
     def __init__(self, directory: Path | None, cpus: Iterable[int] = ()) -> None:
         self._directory = directory
@@ -80,23 +76,20 @@ class CpuLocks:
     def _is_elsewhere(self, cpu: int) -> bool:
         if cpu in self._held:
             return False
-        descriptor = self._lock(f"cpu-{cpu}")
-        if descriptor is None:
-            return True
-        os.close(descriptor)
-        return False
+        if (descriptor := self._lock(f"cpu-{cpu}")) is not None:
+            os.close(descriptor)
+        return descriptor is None
 
     def _lock(self, name: str) -> int | None:
         """Descriptor of an open, locked file; None when another supervisor holds it, or without locks."""
         if self._directory is None:
             return None
+        descriptor = None
         try:
             descriptor = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return None
-        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
             return None
         return descriptor

@@ -51,14 +51,9 @@ class Repository:
             for question in questions:
                 # With optional locks git could make a command of the user fail.
                 command = ["git", "--no-optional-locks", "-C", str(base), *question]
+                nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
                 popen = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
+                    command, stdin=nothing, stdout=pipe, stderr=nothing, errors="replace", start_new_session=True
                 )
                 self._children.append(popen)
 
@@ -82,10 +77,7 @@ class Repository:
 def record(
     paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, backend: Mapping[str, Any]
 ) -> None:
-    """Append this session to the list in ``provenance.json``.
-
-    :param backend: facts about the executor, when it uses other machines.
-    """
+    """Append this session, with facts about its ``backend``, to the list in ``provenance.json``."""
     sessions: list[dict[str, Any]] = []
     if paths.provenance.exists():
         try:

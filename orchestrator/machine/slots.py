@@ -64,8 +64,7 @@ class Slots(Protocol):
 class SlotPool:
     """The slots of one machine. Not thread-safe.
 
-    An empty pool has a slot for every job no larger than :func:`largest_job` that asks for no more GPUs than there are,
-    so that waiting for a slot ends.
+    An empty pool has room for every job no larger than :func:`largest_job` and with no more GPUs than there are.
     """
 
     grows = False

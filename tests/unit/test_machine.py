@@ -123,15 +123,9 @@ class TestTopology:
         write(tmp_path, {"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"})
         assert detect(tmp_path).cpus[0].package == 0
 
-    def test_without_linux_files_psutil_answers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        import psutil
-
-        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 4 if logical else 2)
-        found = detect(tmp_path, affinity=[0, 1, 2, 3])
-        assert order(found) == [0, 2, 1, 3]
-        assert (found.physical_cores, found.quota) == (2, None)
-        assert found.memory_total_mib > 0
-        assert topology.available_memory_mib(tmp_path) > 0
+    def test_without_the_files_every_cpu_is_a_core_and_nothing_is_limited(self, tmp_path: Path) -> None:
+        machine = detect(tmp_path, affinity=[0, 1])
+        assert (order(machine), machine.physical_cores, machine.quota) == ([0, 1], 2, None)
         assert cgroup.throttled_s(tmp_path) is None
         assert cgroup.oom_kills(tmp_path) is None
 
