@@ -76,7 +76,8 @@ def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: life
     with startup.without_garbage_collection():
         import torch
 
-        from orchestrator.worker.training import sb3_internals, train
+        from orchestrator.worker.runtime import sb3_internals
+        from orchestrator.worker.training import train
     sb3_internals.keep_compiler_out()
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)

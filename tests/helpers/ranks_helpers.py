@@ -73,7 +73,7 @@ def _be_a_rank(directory: Path) -> None:
         import torch
 
         from orchestrator.worker.distributed.process_group import join
-        from orchestrator.worker.training import sb3_internals
+        from orchestrator.worker.runtime import sb3_internals
     sb3_internals.keep_compiler_out()
     torch.set_num_threads(1)
     module, name, arguments = pickle.loads((directory / "call.pkl").read_bytes())

@@ -25,9 +25,9 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import exit_record
+from orchestrator.worker.runtime import exit_record, sb3_internals
 from orchestrator.worker.runtime.progress import ProgressReporter
-from orchestrator.worker.training import sb3_internals, train
+from orchestrator.worker.training import train
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 60

@@ -16,7 +16,7 @@ AS_THE_LIBRARIES_ARE = """
 import contextlib, sys
 from orchestrator.worker import __main__ as worker
 from orchestrator.worker.runtime import startup
-from orchestrator.worker.training import sb3_internals
+from orchestrator.worker.runtime import sb3_internals
 startup.without_garbage_collection = contextlib.nullcontext
 sb3_internals.keep_compiler_out = lambda: None
 worker.main(sys.argv[1:])

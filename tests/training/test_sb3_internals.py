@@ -1,4 +1,4 @@
-"""The private names of stable-baselines3 and torch that training uses are there, and mean what it takes them for."""
+"""The private names of stable-baselines3 and torch that the worker uses are there, and mean what it takes them for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
 
-from orchestrator.worker.training import sb3_internals
+from orchestrator.worker.runtime import sb3_internals
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,31 @@ def test_wrap_env_transposes_images(models: dict[str, BaseAlgorithm]) -> None:
 
     venv = DummyVecEnv([lambda: Monitor(Seeing())])
     assert isinstance(sb3_internals.wrap_env(models["on"], venv), VecTransposeImage)
+
+
+def test_env_indices_selects_all_one_or_some() -> None:
+    venv = DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")] * 3)
+    assert [sb3_internals.env_indices(venv, indices) for indices in (None, 1, [0, 2])] == [[0, 1, 2], [1], [0, 2]]
+
+
+def test_update_returns_discounts_and_counts() -> None:
+    normalization = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), gamma=0.5)
+    for reward in (1.0, 2.0):
+        sb3_internals.update_returns(normalization, np.array([reward]))
+    assert normalization.returns == [2.5]
+    assert normalization.ret_rms.count == pytest.approx(2)
+
+
+def test_dummy_vec_env_reads_and_writes_its_observations_by_public_names() -> None:
+    class Doubled(sb3_internals.ExtendedDummyVecEnv):
+        def observations(self) -> Any:
+            return super().observations() * 2
+
+    venv = Doubled([lambda: gymnasium.make("Pendulum-v1")])
+    first = venv.reset()
+    assert (first == venv.buf_obs[None] * 2).all()
+    venv.save_observation(0, np.array([1, 2, 3], np.float32))
+    assert venv.observations().tolist() == [[2, 4, 6]]
 
 
 class Extended(sb3_internals.ExtendedPPO):

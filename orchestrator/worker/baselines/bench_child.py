@@ -86,7 +86,8 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
 
 def _import() -> None:
     with startup.without_garbage_collection():
-        from orchestrator.worker.training import sb3_internals, train  # noqa: F401 - torch and all the rest with it
+        from orchestrator.worker.runtime import sb3_internals
+        from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
     sb3_internals.keep_compiler_out()
 
 

@@ -18,6 +18,8 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from orchestrator.worker.runtime.sb3_internals import update_returns
+
 _add, _subtract, _multiply, _divide = np.add, np.subtract, np.multiply, np.divide
 _sqrt, _maximum, _minimum = np.sqrt, np.maximum, np.minimum
 _sum: Any = np.add.reduce
@@ -61,7 +63,7 @@ class FastVecNormalize(VecNormalize):
         else:
             if self.training:
                 obs_rms.update(observations)
-                self._update_reward(rewards)
+                update_returns(self, rewards)
             normalized, scaled = self.normalize_obs(observations), self.normalize_reward(rewards)
         if np.count_nonzero(dones):
             for env in dones.nonzero()[0]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
+from orchestrator.worker.runtime.sb3_internals import ExtendedDummyVecEnv
 
-class SequentialVecEnv(DummyVecEnv):
+
+class SequentialVecEnv(ExtendedDummyVecEnv):
     """``DummyVecEnv`` without deep copies at every step, which cost a third of the time of a small robot's physics.
 
     Values, arrays and info dictionaries are as from ``DummyVecEnv``, with one exception: where no episode ended,
@@ -43,14 +44,14 @@ class SequentialVecEnv(DummyVecEnv):
                 observation, self.reset_infos[index] = env.reset()
             infos[index] = info
             if box is None:
-                self._save_obs(index, observation)
+                self.save_observation(index, observation)
             else:
                 box[index] = observation
         self.buf_rews, self.buf_dones = rewards, dones
         copies = [deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)]
-        return self._obs_from_buf(), rewards, dones, copies
+        return self.observations(), rewards, dones, copies
 
-    def _obs_from_buf(self) -> VecEnvObs:
+    def observations(self) -> VecEnvObs:
         buffers: dict[Any, Any] = self.buf_obs
         if None in buffers:
             return buffers[None].copy()  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
 from orchestrator.worker.envs.simulation import BatchSettings, Simulation
+from orchestrator.worker.runtime.sb3_internals import env_indices
 
 
 class MujocoVecEnv(VecEnv):
@@ -89,12 +90,12 @@ class MujocoVecEnv(VecEnv):
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         """The same value for each environment: they share their attributes."""
         if attr_name == "render_mode":
-            return [None for _ in self._get_indices(indices)]
-        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+            return [None for _ in env_indices(self, indices)]
+        return [getattr(self, attr_name) for _ in env_indices(self, indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """:raises NotImplementedError: environments of a batch cannot differ in an attribute."""
-        if len(list(self._get_indices(indices))) != self.num_envs:
+        if len(env_indices(self, indices)) != self.num_envs:
             raise NotImplementedError(f"{attr_name!r} can only be set for all environments of a batch at once")
         setattr(self, attr_name, value)
 
@@ -106,4 +107,4 @@ class MujocoVecEnv(VecEnv):
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: int | Iterable[int] | None = None
     ) -> list[bool]:
         """True for ``Monitor``, whose ``info["episode"]`` this class gives itself."""
-        return [issubclass(wrapper_class, Monitor) for _ in self._get_indices(indices)]
+        return [issubclass(wrapper_class, Monitor) for _ in env_indices(self, indices)]

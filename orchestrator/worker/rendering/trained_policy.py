@@ -80,7 +80,8 @@ def load_policy(
 
     :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
     """
-    from orchestrator.worker.training import algorithms, sb3_internals
+    from orchestrator.worker.runtime import sb3_internals
+    from orchestrator.worker.training import algorithms
 
     statistics: dict[str, Any] | None = None
     if trained is None:

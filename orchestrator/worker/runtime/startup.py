@@ -2,7 +2,7 @@
 
 From exec to the first environment step of a small PPO on one core (torch 2.13, stable-baselines3 2.9, mujoco 4.0):
 1.7 s as the libraries are, 0.9 s with :func:`without_garbage_collection` and
-:func:`orchestrator.worker.training.sb3_internals.keep_compiler_out`.
+:func:`orchestrator.worker.runtime.sb3_internals.keep_compiler_out`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.worker.training import sb3_internals
+from orchestrator.worker.runtime import sb3_internals
 
 Model: TypeAlias = PPO | A2C | SAC | TD3
 OffPolicy: TypeAlias = SAC | TD3

@@ -20,7 +20,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from orchestrator.worker.training.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
+from orchestrator.worker.runtime.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
 
 
 def collect(

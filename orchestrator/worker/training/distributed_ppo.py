@@ -25,12 +25,12 @@ from torch.nn import functional
 from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.process_group import Group
 from orchestrator.worker.distributed.ranks import moments_over_ranks
+from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 from orchestrator.worker.training import batched_rollout
 from orchestrator.worker.training.fast.epochs import Losses
 from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.ppo import explained_variance, record_update
 from orchestrator.worker.training.gradient_exchange import FlatGradients, step_on_server
-from orchestrator.worker.training.sb3_internals import ExtendedPPO
 
 Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 

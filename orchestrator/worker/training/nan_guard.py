@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.sb3_internals import LAST_OBS
 from orchestrator.worker.training import replay
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
-from orchestrator.worker.training.sb3_internals import LAST_OBS
 
 LOSSES = (
     *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),

@@ -14,9 +14,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.worker.distributed.ranks import Ranks, require_equal
+from orchestrator.worker.runtime.sb3_internals import EPISODE_NUM
 from orchestrator.worker.training import weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
-from orchestrator.worker.training.sb3_internals import EPISODE_NUM
 
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
 """Environment variable: iterations between comparisons of what must be equal on all ranks."""

@@ -15,9 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms
-from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.sb3_internals import (
+from orchestrator.worker.runtime.sb3_internals import (
     EPISODE_NUM,
     LAST_EPISODE_STARTS,
     LAST_OBS,
@@ -25,6 +23,8 @@ from orchestrator.worker.training.sb3_internals import (
     N_UPDATES,
     PROGRESS_REMAINING,
 )
+from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = ("num_timesteps", N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING, "ep_info_buffer", "ep_success_buffer")

@@ -11,11 +11,11 @@ from torch import nn
 
 from orchestrator.core.worker_spec import FAST_ACTIVATIONS, Mode
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.runtime.sb3_internals import HAS_FUSED_ADAM
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.training.fast.qualify import unfit_spaces
 from orchestrator.worker.training.fast.update import Update
-from orchestrator.worker.training.sb3_internals import HAS_FUSED_ADAM
 
 CHUNK = 256
 """Rows of a forward pass over a rollout: what fits into the nearer caches."""

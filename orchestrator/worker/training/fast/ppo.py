@@ -12,12 +12,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, moments_over_ranks
+from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 from orchestrator.worker.training.fast import rollout
 from orchestrator.worker.training.fast.epochs import Losses, Samples
 from orchestrator.worker.training.fast.loss import Settings
 from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
-from orchestrator.worker.training.sb3_internals import ExtendedPPO
 
 
 class FastPPO(ExtendedPPO):

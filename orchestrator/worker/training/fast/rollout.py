@@ -13,9 +13,9 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
+from orchestrator.worker.runtime.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
 from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI
 from orchestrator.worker.training.fast.network import Array
-from orchestrator.worker.training.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
 
 if TYPE_CHECKING:
     from orchestrator.worker.training.fast.policy import PolicyNetwork

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.runtime.sb3_internals import fused_adam
 from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
 from orchestrator.worker.training.fast.loss import Minibatch, Settings
 from orchestrator.worker.training.fast.network import Array, Layout
-from orchestrator.worker.training.sb3_internals import fused_adam
 
 MinibatchNumber = tuple[int, int, int]
 """In an update: the epoch, the minibatch in it, both counted from 1, and the number of minibatches in an epoch."""

@@ -1,4 +1,4 @@
-"""Every private name of stable-baselines3 and torch that training uses, so that an upgrade changes one file.
+"""Every private name of stable-baselines3 and torch that the worker uses, so that an upgrade changes one file.
 
 ``tests/training/test_sb3_internals.py`` has a test for each of them.
 """
@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from torch.optim import Adam, Optimizer, RMSprop
 
 LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = "_last_obs", "_last_original_obs", "_last_episode_starts"
@@ -49,6 +51,30 @@ def setup_learn(model: BaseAlgorithm, total_timesteps: int, *, reset_num_timeste
 def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:
     """``venv`` with the wrappers that the model puts around its own: images transposed."""
     return model._wrap_env(venv)
+
+
+def env_indices(venv: VecEnv, indices: int | Iterable[int] | None) -> list[int]:
+    """The environments that an ``indices`` argument of ``get_attr`` and the like selects."""
+    return list(venv._get_indices(indices))
+
+
+def update_returns(normalization: VecNormalize, rewards: np.ndarray) -> None:
+    """Add a step's ``rewards`` ``(n_envs,)`` to the discounted returns and their statistics."""
+    normalization._update_reward(rewards)
+
+
+class ExtendedDummyVecEnv(DummyVecEnv):
+    """``DummyVecEnv`` with public names in the place of the private ones that subclasses need."""
+
+    save_observation = DummyVecEnv._save_obs
+    """``(index, observation)``: writes an environment's observation into ``buf_obs``."""
+
+    def observations(self) -> VecEnvObs:
+        """What ``reset`` returns: a copy of ``buf_obs`` in the form of the observation space."""
+        return super()._obs_from_buf()
+
+    def _obs_from_buf(self) -> VecEnvObs:
+        return self.observations()
 
 
 def fused_adam() -> Callable[..., None]:
