@@ -14,8 +14,7 @@ from orchestrator.bench.measurement import MeasurementLog
 from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup, set_up
 from orchestrator.bench.workload import Work
-from orchestrator.core.errors import DiskFullError, UsageError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
@@ -31,7 +30,6 @@ class BenchResult:
     exit_code: int
     """0; 1 when a measurement failed; 130 when stopped: the same command continues the benchmark."""
     measured: int = 0
-    """Number of measurements with figures."""
     lines: Sequence[str] = ()
     """Lines for the job file, from ``--tune``."""
 
@@ -62,15 +60,8 @@ def _scaling(experiment: Experiment, options: BenchOptions, paths: RunPaths, wor
         new, paths.bench / "plan.json", log, work, setup, without_pinned=unfit, retakes=options.retakes
     )
     if options.strong_seconds:
-        strong_scaling.run(
-            experiment,
-            paths,
-            [level for level in levels if plan.has_slots(machine, level, 1)],
-            setup,
-            budget_s=options.strong_seconds,
-            rate=document["calibration"]["throughput"],
-            seed=options.seed,
-        )
+        fit = [level for level in levels if plan.has_slots(machine, level, 1)]
+        strong_scaling.run(experiment, options, paths, fit, setup, document["calibration"]["throughput"])
     return failed
 
 
@@ -105,6 +96,7 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
         stops.deliver_to(_interrupt)
         stack.enter_context(stops.installed())
         paths = stack.enter_context(run_directory.claim(options.run_dir))
+        stack.enter_context(run_directory.disk_full_explained(paths.root, "run the same command again"))
         if paths.ledger.exists():
             raise UsageError(f"{paths.root}: holds an experiment; choose another --run-dir for the benchmark")
         try:
@@ -113,21 +105,14 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
             work = workload.examine(experiment, job, paths.staging)
             ranks = job.resources.ranks
             if ranks > 1 and options.ranks is None:
-                tell(
-                    f"{job.job_id} is measured with one rank instead of resources.ranks = {ranks}."
-                    " Use --ranks to measure it with several."
-                )
+                text = f"{job.job_id} is measured with one rank instead of resources.ranks = {ranks}."
+                tell(f"{text} Use --ranks to measure it with several.")
             paths.bench.mkdir(exist_ok=True)
             setup = stack.enter_context(set_up(paths.bench / "work", machine, tell))
             return _measure(experiment, options, paths, work.over_ranks(1), setup)
         except KeyboardInterrupt:
             tell("Stopped. Finished measurements are kept. Run the same command again to continue.")
             return BenchResult(run_dir=paths.root, exit_code=130, measured=_measured(paths))
-        except OSError as error:
-            if error.errno not in DISK_FULL_ERRNOS:
-                raise
-            text = "no space left on the disk; free some and run the same command again"
-            raise DiskFullError(f"{paths.root}: {text}") from error
 
 
 def _interrupt(_reason: str) -> None:

@@ -24,8 +24,6 @@ MUCH = 1.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two baselines that differ in one thing."""
-
     before: str
     after: str
     gain: Estimate

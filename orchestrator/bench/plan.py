@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def document(
         "work": {
             "task": work.task or spec.env or spec.entry_point,
             "n_envs": spec.n_envs,
-            "steps_an_iteration": work.steps_an_iteration,
+            "steps_an_iteration": spec.steps_an_iteration,
             "updates_an_iteration": work.updates_an_iteration,
             "cores": resources.cores,
             "threads": resources.threads,
@@ -169,33 +169,23 @@ def measurements_of(document: Mapping[str, Any]) -> list[Measurement]:
     return [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
 
 
-def begin(path: Path, new: dict[str, Any]) -> dict[str, Any]:
-    """The plan at ``path`` where a benchmark is continued, or else ``new``, which is written there.
+def begin(path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATCH) -> dict[str, Any]:
+    """The plan at ``path`` where a benchmark is continued, or else ``new``.
 
     :raises UsageError: the plan at ``path`` cannot be read, or measures something else; names the differences.
     """
     if not path.exists():
-        write(path, new)
         return new
-    current, changed = read(path, {name: new[name] for name in MUST_MATCH})
-    if changed:
+    try:
+        current = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one") from error
+    if changed := differences(current, {name: new[name] for name in must_match}):
         raise UsageError(
             f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}."
             " Give the same settings to continue it, or another --run-dir"
         )
     return current
-
-
-def read(path: Path, expected: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The document at ``path``, and in words which of its entries differ from ``expected``.
-
-    :raises UsageError: the file cannot be read.
-    """
-    try:
-        current = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); choose another --run-dir, or remove this one") from error
-    return current, differences(current, expected)
 
 
 def differences(current: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

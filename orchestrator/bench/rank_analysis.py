@@ -28,7 +28,6 @@ class RankVerdict:
     choice: Choice
     """``jobs`` where many jobs surely do more, ``wide`` where one wide job does, ``either`` for a small difference."""
     sentences: tuple[str, ...]
-    """The first says which is better; the others give further comparisons."""
 
 
 def facts(run_dir: Path) -> dict[str, Any] | None:

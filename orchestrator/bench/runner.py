@@ -107,8 +107,10 @@ def measure(
     elif failure:
         record |= {"status": "failed", "throughput": None, "window_s": None, "processes": [], "message": failure}
     else:
-        bounds = measurement_window.bounded(all_series, cut_at)
-        record |= {"status": "cut", **bounds, "message": _why_cut(all_series, limit_s)}
+        warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
+        text = f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up"
+        record |= {"status": "cut", **measurement_window.bounded(all_series, cut_at)}
+        record["message"] = f"{text}; the throughput is an upper bound"
     times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
     record["drift"] = {**times_s, "others_cores": others_cores}
     record["disturbance"] = drift.disturbance(reference_s, (before_s, after_s), others_cores)
@@ -178,25 +180,15 @@ def _watch(
 
 
 def _time_series(processes: MeasuredProcesses, work: Work, affinities: Mapping[str, Sequence[int]]) -> list[TimeSeries]:
-    all_series = []
-    for job_id, paths in processes.jobs.items():
-        facts = start_facts(paths)
-        all_series.append(
-            TimeSeries(
-                job=job_id,
-                steps_an_iteration=work.steps_an_iteration,
-                updates_an_iteration=work.updates_an_iteration,
-                rows=[row for row in run_reader.iterations(paths.timings_csv) if row.clock_s is not None],
-                begun_at=facts.get("clock_s", processes.launched_at),
-                facts={**facts, "cpus": affinities.get(job_id)},
-            )
+    return [
+        TimeSeries(
+            job=job_id,
+            steps_an_iteration=work.job.spec.steps_an_iteration,
+            updates_an_iteration=work.updates_an_iteration,
+            rows=[row for row in run_reader.iterations(paths.timings_csv) if row.clock_s is not None],
+            begun_at=facts.get("clock_s", processes.launched_at),
+            facts={**facts, "cpus": affinities.get(job_id)},
         )
-    return all_series
-
-
-def _why_cut(all_series: Sequence[TimeSeries], limit_s: float) -> str:
-    warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
-    return (
-        f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up;"
-        " the throughput is an upper bound"
-    )
+        for job_id, paths in processes.jobs.items()
+        for facts in [start_facts(paths)]
+    ]

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import random
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from orchestrator.bench import baselines, plan
 from orchestrator.bench.baselines import BASELINES
 from orchestrator.bench.measured_processes import start
+from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup
 from orchestrator.bench.supervised_jobs import write_request
 from orchestrator.core.errors import UsageError
@@ -55,23 +55,16 @@ def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int
 
 
 def run(
-    experiment: Experiment,
-    paths: RunPaths,
-    levels: Sequence[int],
-    setup: Setup,
-    *,
-    budget_s: float,
-    rate: float,
-    seed: int,
+    experiment: Experiment, options: BenchOptions, paths: RunPaths, levels: Sequence[int], setup: Setup, rate: float
 ) -> None:
     """Measure the levels that are missing in ``strong.json``, in random order.
 
-    :param budget_s: seconds of one core's work to which the jobs are scaled down.
-    :param rate: env_steps/s of one process, which converts ``budget_s`` to env_steps.
+    :param rate: env_steps/s of one process, which converts ``strong_seconds`` to env_steps.
     :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be run.
     """
     path = paths.bench / "strong.json"
-    jobs, part = scaled([job for job in experiment.jobs if not job.resources.gpus], budget_s * rate)
+    on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
+    jobs, part = scaled(on_cpus, options.strong_seconds * rate)
     fingerprints = {job.job_id: job.spec.fingerprint() for job in experiment.jobs}
     document: dict[str, Any] = {
         "format": FORMAT,
@@ -87,7 +80,7 @@ def run(
             raise UsageError(f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir")
         jobs = [dataclasses.replace(j, spec=dataclasses.replace(j.spec, total_timesteps=steps[j.job_id])) for j in jobs]
     missing = [level for level in levels if str(level) not in document["levels"]]
-    random.Random(seed).shuffle(missing)
+    random.Random(options.seed).shuffle(missing)
     if missing:
         each_s = sum(job.spec.total_timesteps for job in jobs) / rate
         setup.tell(
@@ -114,10 +107,9 @@ def _add_lower_bounds(levels: Mapping[str, dict[str, Any]], capacity: int) -> No
 
 def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     folder = setup.scratch / f"strong-{level}"
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    request, run_paths = folder / "request", RunPaths(folder / "run")
-    command = write_request(request, jobs, run_dir=run_paths.root, max_parallel=level)
+    run_paths = RunPaths(folder / "run")
+    command = write_request(folder / "request", jobs, run_dir=run_paths.root, max_parallel=level)
     token = f"{setup.token}/strong-{level}"
     popen = start(command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token))
     try:

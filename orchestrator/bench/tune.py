@@ -51,11 +51,7 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
         "seconds": seconds,
         "machine": plan.machine_facts(setup.machine),
     }
-    document: dict[str, Any] = {**settings, "points": [], "best": None}
-    if path.exists():
-        document, changed = plan.read(path, settings)
-        if changed:
-            raise UsageError(f"{path}: belongs to another search: {'; '.join(changed)}; choose another --run-dir")
+    document = plan.begin(path, {**settings, "points": [], "best": None}, settings)
     search = _Search(document, work, setup, seconds)
     for point in search.points():
         search.measure(point)
@@ -73,6 +69,7 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
 
 def lines(best: dict[str, Any], work: Work) -> list[str]:
     """The lines of a job file that set the best point."""
+    n_steps = work.job.spec.steps_an_iteration // best["n_envs"]
     return [
         f"max_parallel = {best['processes']}",
         "",
@@ -80,7 +77,7 @@ def lines(best: dict[str, Any], work: Work) -> list[str]:
         f"n_envs = {best['n_envs']}",
         "",
         "[defaults.ppo]",
-        f"n_steps = {work.steps_an_iteration // best['n_envs']}    # the rollout, n_steps × n_envs, keeps its length",
+        f"n_steps = {n_steps}    # the rollout, n_steps × n_envs, keeps its length",
         "",
         "[defaults.resources]",
         f"cores = {best['threads']}",
@@ -110,7 +107,7 @@ class _Search:
                     yield _point(entry)
 
     def _is_valid(self, n_envs: int) -> bool:
-        steps = self._work.steps_an_iteration
+        steps = self._work.job.spec.steps_an_iteration
         return n_envs >= 1 and steps % n_envs == 0 and steps // n_envs > 1
 
     def _unmeasured(self, points: list[Point]) -> list[Point]:

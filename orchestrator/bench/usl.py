@@ -50,7 +50,6 @@ class Fit:
     worth: Estimate
     """The last core that adds at least half of what the first one does, at most :data:`MOST`."""
     levels: Sequence[int]
-    """Numbers of processes that it is fitted to."""
     warning: str | None
     """Why the fit is unreliable; None where it is reliable."""
 

@@ -20,9 +20,6 @@ PATIENCE = 4.0
 CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
-StartedAs = Callable[[Measurement, Work], tuple[Measurement, Work]]
-"""Planned measurement and the job's work → the processes and the work that are started for it."""
-
 
 def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
     """Measure one process alone, and write the result into the plan at ``path``; returns the plan.
@@ -64,7 +61,7 @@ def run(
     setup: Setup,
     *,
     without_pinned: Collection[int] = (),
-    started_as: StartedAs = lambda measurement, work: (measurement, work),
+    started_as: Callable[[Measurement, Work], tuple[Measurement, Work]] = lambda measurement, work: (measurement, work),
     extra_s: float = 0.0,
     retakes: int,
 ) -> tuple[dict[str, Any], int]:
@@ -73,10 +70,13 @@ def run(
     Disturbed measurements are repeated at the end; failed ones wait for the next call.
 
     :param without_pinned: levels at which the baseline "pinned" is left out.
+    :param started_as: planned measurement and the job's work → the processes and the work that are started for it.
     :param extra_s: added to every time limit.
     :raises UsageError: the plan at ``path`` measures something else, or nothing can be measured.
     """
-    document = _calibrated(path, plan.begin(path, new), work, setup)
+    document = plan.begin(path, new)
+    plan.write(path, document)
+    document = _calibrated(path, document, work, setup)
     planned = [
         one for one in plan.measurements_of(document) if one.baseline != "pinned" or one.level not in without_pinned
     ]

@@ -40,16 +40,12 @@ class Work:
         return int(self.job.spec.hyperparameters.get(name, SB3_DEFAULTS[name]))
 
     @property
-    def steps_an_iteration(self) -> int:
-        return self.job.spec.steps_an_iteration
-
-    @property
     def updates_an_iteration(self) -> int | None:
         """Optimiser steps; None where ``target_kl`` may end an update early."""
         if self.job.spec.hyperparameters.get("target_kl") is not None:
             return None
         batch_size = self.hyperparameter("batch_size")
-        return self.hyperparameter("n_epochs") * math.ceil(self.steps_an_iteration / batch_size)
+        return self.hyperparameter("n_epochs") * math.ceil(self.job.spec.steps_an_iteration / batch_size)
 
     def copies(self, count: int) -> list[Job]:
         """``count`` jobs that differ only in their names, without evaluation, checkpoint or end.
@@ -95,9 +91,9 @@ class Work:
 
         :raises ValueError: when ``n_envs`` does not divide it.
         """
-        n_steps, rest = divmod(self.steps_an_iteration, n_envs)
+        n_steps, rest = divmod(self.job.spec.steps_an_iteration, n_envs)
         if rest:
-            raise ValueError(f"{n_envs} environments do not divide a rollout of {self.steps_an_iteration} env_steps")
+            raise ValueError(f"{n_envs} environments do not divide {self.job.spec.steps_an_iteration} env_steps")
         hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
         spec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
         resources = dataclasses.replace(self.job.resources, cores=threads, threads=threads)

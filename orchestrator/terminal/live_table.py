@@ -142,8 +142,6 @@ def _totals(view: View) -> Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What the live table shows of one job."""
-
     job_id: str
     state: str
     style: str

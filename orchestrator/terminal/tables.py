@@ -40,7 +40,6 @@ class Column(Generic[Row]):
 def number_column(
     name: str, text: Callable[[Row], str], rank: int = 0, style: Callable[[Row], str] | None = None
 ) -> Column[Row]:
-    """A column of numbers, aligned right."""
     return Column(name, text, rank, is_number=True, style=style)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +33,11 @@ class Case:
     """Folder with the robot; None where the job has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    cases: Sequence[Case]
-    left_out: Mapping[str, str]
-    """``job_id`` → why a job is not verified; without jobs that ``--jobs`` does not name."""
+LeftOut = dict[str, str]
+"""``job_id`` → why a job is not verified; without jobs that ``--jobs`` does not name."""
 
 
-def of_run_dir(run_dir: Path, names: Sequence[str]) -> Selection:
+def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut]:
     """Jobs as they were trained in ``run_dir``: specs from the ledger, robots from the job directories.
 
     :raises UsageError: not a run directory, a damaged ledger, or no such job.
@@ -59,10 +56,10 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> Selection:
             cases.append(Case(job=job, bundle=robot))
         else:
             left_out[job.job_id] = f"{robot} is missing: the robot was invalid, or the folder has been moved"
-    return Selection(cases=cases, left_out=left_out)
+    return cases, left_out
 
 
-def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequests) -> Selection:
+def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequests) -> tuple[list[Case], LeftOut]:
     """Jobs as a run would train them now; their robots are examined and bundled below ``staging``.
 
     :raises SpecError: the job file, or a robot of the chosen jobs, is invalid.
@@ -73,11 +70,10 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
     chosen, left_out = choose(experiment.jobs, names, path)
     narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed")
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
-    cases = [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs]
-    return Selection(cases=cases, left_out=left_out)
+    return [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs], left_out
 
 
-def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], dict[str, str]]:
+def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], LeftOut]:
     """The jobs to verify, and by ``job_id`` why others are left out.
 
     :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task and number of ranks.

@@ -40,7 +40,6 @@ class JobVerdict:
     job_id: str
     verdict: Literal["PASS", "FAIL"]
     reasons: Sequence[str]
-    """Why it failed."""
     notes: Sequence[str]
     """What could not be tested, and remarks."""
     alone_sha256: str | None
@@ -65,7 +64,6 @@ class Certificate:
     verdict: Literal["PASS", "FAIL"]
     jobs: Sequence[JobVerdict]
     left_out: Mapping[str, str]
-    """Why other jobs were not verified, by ``job_id``."""
     iterations: int
     repeats: int
     lanes: int

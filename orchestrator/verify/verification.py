@@ -31,7 +31,7 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify import verification_runs
-from orchestrator.verify.cases import Case, Selection, case_job, neighbour_of, of_job_file, of_run_dir
+from orchestrator.verify.cases import Case, LeftOut, case_job, neighbour_of, of_job_file, of_run_dir
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
@@ -69,36 +69,29 @@ def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) ->
     )
     stops = StopRequests()
     with stops.installed(), run_directory.claim(output.absolute() / SCRATCH) as scratch:
-        _clear(scratch)
+        for entry in scratch.root.iterdir():
+            if entry.is_dir():  # of an earlier verification
+                shutil.rmtree(entry)
         if is_run_dir:
-            selection = of_run_dir(source, options.jobs)
+            cases, left_out = of_run_dir(source, options.jobs)
         else:
             scratch.staging.mkdir()
-            selection = of_job_file(source, options.jobs, scratch.staging, stops)
-        if not selection.cases:
-            why = "; ".join(f"{job_id}: {text}" for job_id, text in selection.left_out.items())
+            cases, left_out = of_job_file(source, options.jobs, scratch.staging, stops)
+        if not cases:
+            why = "; ".join(f"{job_id}: {text}" for job_id, text in left_out.items())
             raise UsageError(f"{source}: no job can be verified{f' ({why})' if why else ''}")
-        certificate = _Verification(selection, options, scratch, stops, tell).run()
+        certificate = _Verification(cases, left_out, options, scratch, stops, tell).run()
         write_whole(output / FILE, certificate.to_json())
-        _clear(scratch, keep=certificate.verdict == "FAIL")
+        shutil.rmtree(scratch.staging, ignore_errors=True)
         if certificate.verdict == "PASS":
-            scratch.lock.unlink()
-            scratch.root.rmdir()
+            shutil.rmtree(scratch.root)
     return certificate, output
-
-
-def _clear(scratch: RunPaths, *, keep: bool = False) -> None:
-    """Remove the trainings of an earlier verification, or of this one unless ``keep``."""
-    for entry in scratch.root.iterdir():
-        if entry.is_dir() and (not keep or entry == scratch.staging):
-            shutil.rmtree(entry)
 
 
 @dataclass(slots=True)
 class _Verification:
-    """The trainings of one verification, in order."""
-
-    selection: Selection
+    cases: list[Case]
+    left_out: LeftOut
     options: VerifyOptions
     scratch: RunPaths
     stops: StopRequests
@@ -108,10 +101,9 @@ class _Verification:
     lanes: int = field(init=False)
     warnings: dict[str, None] = field(default_factory=dict, init=False)
     evidence: dict[str, Evidence] = field(init=False)
-    """By ``job_id``."""
 
     def __post_init__(self) -> None:
-        jobs = [case.job for case in self.selection.cases]
+        jobs = [case.job for case in self.cases]
         self.evidence = {job.job_id: Evidence(is_foreign=job.spec.task is None) for job in jobs}
         self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
         self.locks = CpuLocks(shared_directory(), (cpu.index for cpu in self.machine.cpus))
@@ -121,22 +113,21 @@ class _Verification:
 
     def run(self) -> Certificate:
         begun, started_at = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        cases, left_out = list(self.selection.cases), dict(self.selection.left_out)
         for repeat in range(self.options.repeats):
             deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
-            for number, group in enumerate(verification_runs.groups(cases, self._has_room)):
+            for number, group in enumerate(verification_runs.groups(self.cases, self._has_room)):
                 if number and time.monotonic() > deadline:
                     why = f"the time of {PATIENCE_S:g} s was over; name jobs with --jobs to verify them in any case"
-                    left_out |= {case.job.job_id: why for case in group}
+                    self.left_out |= {case.job.job_id: why for case in group}
                 else:
                     self._compare(group, f"{repeat}-{number}")
-            cases = [case for case in cases if case.job.job_id not in left_out]
-            self._train_killed(cases, repeat)
-        verdicts = [self._judge(case) for case in cases]
+            self.cases = [case for case in self.cases if case.job.job_id not in self.left_out]
+            self._train_killed(self.cases, repeat)
+        verdicts = [self._judge(case) for case in self.cases]
         return Certificate(
             verdict="PASS" if verdicts and all(one.verdict == "PASS" for one in verdicts) else "FAIL",
             jobs=verdicts,
-            left_out=left_out,
+            left_out=self.left_out,
             iterations=self.options.iterations,
             repeats=self.options.repeats,
             lanes=self.lanes,

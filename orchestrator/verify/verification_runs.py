@@ -36,12 +36,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortTraining:
-    """The result of one short training."""
-
     sha256: str | None
     """Hash of the weights; None when there are none."""
     problem: str = ""
-    """Why there are no weights."""
     iteration_s: tuple[float, ...] = ()
     """Wall time of each iteration except the first, which is the warm-up."""
     waited_s: float = 0.0
@@ -177,7 +174,6 @@ def train(
 
 
 def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
-    """Write jobs to the ledger and robots to the job directories."""
     ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
     ledger.commit()
     for entry in entries:

@@ -300,7 +300,7 @@ def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
     assert record["throughput"] == pytest.approx(sum(one["env_steps"] for one in processes) / record["window_s"])
     for one in processes:
         assert {name for name, value in one.items() if value is None} <= MAY_LACK
-        assert one["env_steps"] >= measurement_window.LEAST * staged.steps_an_iteration
+        assert one["env_steps"] >= measurement_window.LEAST * staged.job.spec.steps_an_iteration
         assert one["updates"] == pytest.approx(one["iterations"] * 2, abs=0.1)
         assert one["learner"] == "fast"
         assert one["n_threads"] <= 2  # itself, and the watchdog of a supervised one

@@ -32,8 +32,7 @@ class Begun(ProgressReporter):
 
     def __init__(self, path: Path, facts: exit_record.AttemptFacts) -> None:
         super().__init__(None)
-        self._path, self._facts = path, facts
-        self._written = False
+        self._path, self._facts, self._written = path, facts, False
 
     def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
         if self._written or phase != "training":
