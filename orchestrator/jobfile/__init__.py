@@ -87,7 +87,7 @@ def from_mapping(
         raise SpecError(source, problems.in_order())
     return Experiment(
         name=checked.top["name"],
-        max_parallel=checked.top.get("max_parallel"),
+        max_parallel=None if checked.top.get("max_parallel") == "auto" else checked.top.get("max_parallel"),
         order=checked.top.get("order", "longest-first"),
         jobs=tuple(jobs),
         source=source,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.text import joined
-from orchestrator.jobfile.hyperparameters import ALGORITHMS
+from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.validation import Report
 
 RANKED = ("ppo", "sac")
 """Algorithms that can be trained with several ranks."""
-DIVIDED = ("batch_size", "buffer_size")
-"""Hyperparameters that are divided equally among the ranks."""
 
 
 def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
@@ -30,10 +29,10 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> Non
     if "n_envs" not in bad and n_envs % ranks:
         report(["n_envs", "resources.ranks"], uneven(f"n_envs = {n_envs}", n_envs, ranks))
     if algo not in bad:
-        values = ALGORITHMS[algo]().model_dump() | merged[algo]
+        values = DEFAULTS[algo] | merged[algo]
         # The minibatches of PPO must also divide its rollout.
         rollout = values["n_steps"] * n_envs if algo == "ppo" and "n_envs" not in bad else 0
-        for name in DIVIDED:
+        for name in ("batch_size", "buffer_size"):
             value, text = values.get(name, 0), ""
             if value % ranks:
                 default = "" if name in merged[algo] else " (Stable-Baselines3's default)"
@@ -56,11 +55,14 @@ def uneven(what: str, value: int, ranks: int, whole: int = 0) -> str:
     :param whole: a number that suggested values should divide, where there are any near ``value``; 0: no such number.
     """
     below = value // ranks * ranks
-    reach = min(value, 10_000) // ranks * ranks
-    fitting = [
-        size for size in range(below - reach, below + reach + 1, ranks) if whole and size > 0 and whole % size == 0
-    ]
-    fitting = fitting or [size for size in (below, below + ranks) if size]
-    nearest = [size for size in fitting if size < value][-1:] + [size for size in fitting if size > value][:1]
+    nearest = (near(value, ranks, whole) if whole else []) or [size for size in (below, below + ranks) if size]
     good = " or ".join(map(str, nearest)) + (" are" if len(nearest) > 1 else " is")
     return f"{what} is not divisible by resources.ranks = {ranks}; {good}"
+
+
+@functools.lru_cache(maxsize=1024)
+def near(value: int, unit: int, whole: int) -> list[int]:
+    """The multiples of ``unit`` above 1 that are nearest below and above ``value`` and divide ``whole``, if any."""
+    start, reach = value // unit * unit, min(3 * value, 10_000) // unit * unit
+    sizes = [size for size in range(start - reach, start + reach + 1, unit) if size > 1 and whole % size == 0]
+    return [size for size in sizes if size < value][-1:] + [size for size in sizes if size > value][:1]

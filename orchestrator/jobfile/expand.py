@@ -12,10 +12,9 @@ from typing import Any
 
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.jobfile.algorithm_keys import check_tables
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
-from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
+from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_tables, check_together
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.robot_globs import Robot, Robots
 from orchestrator.jobfile.toml_models import Settings
@@ -209,14 +208,7 @@ def _point_layer(point: Sequence[Choice]) -> Layer:
 
 
 def _jobs(
-    merged: Tree,
-    point: Sequence[Choice],
-    robot: Robot,
-    *,
-    where: str,
-    base: Path,
-    names: JobNames,
-    problems: Problems,
+    merged: Tree, point: Sequence[Choice], robot: Robot, *, where: str, base: Path, names: JobNames, problems: Problems
 ) -> list[Job]:
     """The jobs of one robot and matrix point, one per seed."""
     env, entry_point = merged.get("env"), merged.get("entry_point")

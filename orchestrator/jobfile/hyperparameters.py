@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Predicate
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
+from orchestrator.jobfile.units import ExpectedError
 from orchestrator.jobfile.value_types import (
     MOST,
     Count,
     CountFromZero,
-    ExpectedError,
+    Expected,
     Fraction,
     NetArch,
+    NotNegative,
+    OptionalPositive,
     OptionalSchedule,
+    Positive,
     Schedule,
     Table,
     key,
@@ -34,66 +39,40 @@ _AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
 def _train_freq(value: Any) -> int | list[Any]:
     match value:
-        case bool():
+        case bool() | [bool(), _]:
             pass
-        case int() if 1 <= value <= MOST:
+        case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
             return value
-        case [bool(), _]:
-            pass
-        case [int(count), "step" | "episode"] if 1 <= count <= MOST:
-            return list(value)
     raise ExpectedError('expected a whole number of at least 1 (steps), or [1, "episode"]')
 
 
-def _ent_coef(value: Any) -> float | str:
-    if isinstance(value, str) and _AUTO_ENT_COEF.match(value) and float(value.partition("_")[2] or 1) > 0:
-        return value
-    return _number_or(value, 0.0, '"auto", "auto_0.1" (learnt, with an initial value), or a number of at least 0')
+def _is_auto_ent_coef(text: str) -> bool:
+    return bool(_AUTO_ENT_COEF.match(text)) and float(text.partition("_")[2] or 1) > 0
 
 
-def _target_entropy(value: Any) -> float | str:
-    if value == "auto":
-        return "auto"
-    return _number_or(value, -MOST, '"auto" (minus the number of actions) or a number')
-
-
-def _number_or(value: Any, least: float, expected: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= MOST:
-        return float(value)
-    raise ExpectedError(f"expected {expected}")
-
-
+_TRAIN_FREQ = {
+    "type": "array",
+    "prefixItems": [{"type": "integer", "minimum": 1}, {"enum": ["step", "episode"]}],
+    "minItems": 2,
+    "maxItems": 2,
+}
 TrainFreq = Annotated[
     int | list[Any],
     PlainValidator(_train_freq),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {
-                    "type": "array",
-                    "prefixItems": [{"type": "integer", "minimum": 1}, {"enum": ["step", "episode"]}],
-                    "minItems": 2,
-                    "maxItems": 2,
-                },
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TRAIN_FREQ]}),
+]
+_AutoEntCoef = Annotated[
+    str, Predicate(_is_auto_ent_coef), WithJsonSchema({"type": "string", "pattern": "^auto(_.+)?$"})
 ]
 EntCoef = Annotated[
-    float | str,
-    PlainValidator(_ent_coef),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^auto(_.+)?$"}]}),
+    Annotated[float, Field(ge=0, le=MOST)] | _AutoEntCoef,
+    Expected('"auto", "auto_0.1" (learnt, with an initial value), or a number of at least 0'),
 ]
 TargetEntropy = Annotated[
-    float | str, PlainValidator(_target_entropy), WithJsonSchema({"anyOf": [{"type": "number"}, {"const": "auto"}]})
+    Annotated[float, Field(ge=-MOST, le=MOST)] | Literal["auto"],
+    Expected('"auto" (minus the number of actions) or a number'),
 ]
-NoiseStd = Annotated[float | None, Field(gt=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST)]
-GradientSteps = Annotated[int, Field(ge=-1, le=MOST)]
-GradNorm = Annotated[float, Field(gt=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class OnPolicy(Table):
@@ -102,7 +81,7 @@ class OnPolicy(Table):
     gamma: Fraction = key(0.99, _GAMMA)
     ent_coef: float = key(0.0, "Weight of the entropy in the loss.", 0.01)
     vf_coef: float = key(0.5, "Weight of the value function in the loss.")
-    max_grad_norm: GradNorm = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.")
+    max_grad_norm: Positive = key(0.5, "Norm to which gradients are clipped; a huge number disables clipping.")
     use_sde: bool = key(False, _USE_SDE, True)
     sde_sample_freq: SampleFreq = key(-1, _SDE_FREQ, 4)
     stats_window_size: Count = key(100, _WINDOW)
@@ -121,7 +100,7 @@ class Ppo(OnPolicy):
         None, "Clipping of the value function: a number or a schedule; unset: no clipping.", 0.2
     )
     normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.")
-    target_kl: Annotated[float | None, Field(gt=0)] = key(
+    target_kl: OptionalPositive = key(
         None, "An update ends early when the KL divergence exceeds 1.5 × this; unset: no limit.", 0.02
     )
 
@@ -153,10 +132,10 @@ class OffPolicy(Table):
     train_freq: TrainFreq = key(
         1, 'Steps of each environment between updates, or [count, "episode"] with one environment.'
     )
-    gradient_steps: GradientSteps = key(
+    gradient_steps: SampleFreq = key(
         1, "Gradient steps per update; -1: as many as env_steps since the last update.", -1
     )
-    action_noise: NoiseStd = key(None, _ACTION_NOISE, 0.1)
+    action_noise: OptionalPositive = key(None, _ACTION_NOISE, 0.1)
     n_steps: Count = key(1, "Number of steps of n-step returns.", 3)
     stats_window_size: Count = key(100, _WINDOW)
 
@@ -176,7 +155,9 @@ class Td3(OffPolicy):
     """Keyword arguments of stable_baselines3.TD3, under its own names and with its own defaults."""
 
     learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
-    action_noise: NoiseStd = key(None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1)
+    action_noise: OptionalPositive = key(
+        None, f"{_ACTION_NOISE[:-1]}, so nothing is explored after learning_starts.", 0.1
+    )
     policy_delay: Count = key(2, "Updates of the critics per update of the policy and the target networks.")
     target_policy_noise: NotNegative = key(0.2, "Standard deviation of the noise on the target policy's actions.")
     target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.")
@@ -214,6 +195,7 @@ _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln"
 
 ALGORITHMS: dict[str, type[Table]] = {"ppo": Ppo, "sac": Sac, "td3": Td3, "a2c": A2c}
 """Algorithms and the models of their tables, which have the same names."""
+DEFAULTS = {name: table().model_dump() for name, table in ALGORITHMS.items()}
 POLICY_KEYS = {
     "ppo": _ACTOR_CRITIC,
     "a2c": _ACTOR_CRITIC,

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from orchestrator.core.task_names import PRESETS
-from orchestrator.core.worker_spec import fast_refused, unfit_for_fast
-from orchestrator.jobfile.algorithm_keys import ONE_STEP, check_algorithm
-from orchestrator.jobfile.distributed_keys import check_ranks
-from orchestrator.jobfile.hyperparameters import Ppo
+from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
+from orchestrator.jobfile.distributed_keys import check_ranks, near
+from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
 from orchestrator.jobfile.validation import Layer, Report
 from orchestrator.jobfile.validation_errors import Problems
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
 
-_PPO_DEFAULTS = Ppo().model_dump()
-_SET_BY_JOB = {"seed": "seeds", "xml": "xml"}
-"""Keyword arguments of an environment that the job sets, and the job's keys for them."""
-
 
 def check_family(layer: Layer, problems: Problems) -> list[str]:
     """Check that a layer sets at most one of task, env and entry_point; returns the keys that are too many."""
     first, *others = [key for key in FAMILY if key in layer.values] or [""]
     for key in others:
-        message = f"{key} and {first} exclude each other; keep the one that makes the environment"
-        problems.add(layer.where(key), message)
+        problems.add(layer.where(key), f"{key} and {first} exclude each other; keep the one that makes the environment")
     return others
+
+
+def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
+    """Check that an entry has only tables of its own algorithms; [defaults] may hold any, for other jobs.
+
+    :param algos: the algorithms that the entry's jobs are trained with.
+    """
+    for name in ALGORITHMS:
+        if name in entry.values and name not in algos:
+            problems.add(entry.where(name), _not_used(name, *sorted(algos)))
 
 
 def check_together(
@@ -50,11 +53,17 @@ def check_together(
         report(["model"], "changes a robot, but this job has none; set xml")
     algo = merged["algo"]
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *(("policy", "total_timesteps") if algo != "ppo" else ())}:
-        if algo == "ppo":
-            _check_ppo(merged, report)
-        check_algorithm(merged, layers[-1], report)
+        _check_algorithm(algo, merged, layers[-1], report)
     if merged["learner"] == "fast" and not bad & {"learner", "algo", "policy", "ppo", "policy_kwargs", "resources"}:
-        _check_fast(merged, report)
+        unfit = unfit_for_fast(
+            algo=algo,
+            policy=merged["policy"],
+            hyperparameters=merged["ppo"],
+            policy_kwargs=merged["policy_kwargs"],
+            on_gpu=merged["resources"]["gpus"] > 0,
+        )
+        if unfit:
+            report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
     check_ranks(merged, bad, report)
 
 
@@ -64,65 +73,83 @@ def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: 
         if "xml" not in merged and task not in PRESETS:
             report([], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point')
         if merged["policy"] != "MlpPolicy":
-            report(
-                ["policy"],
-                f'{merged["policy"]} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"',
-            )
+            message = f'{merged["policy"]} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"'
+            report(["policy"], message)
         if any(layer.has("env_kwargs") for layer in own):
             report(["env_kwargs"], "is for env or entry_point; options of a built-in task belong in task_options")
         return
     if any(layer.has("task_options") for layer in own):
         report(["task_options"], "is for built-in tasks; arguments of env or entry_point belong in env_kwargs")
-    for argument in merged["env_kwargs"]:
-        if argument in _SET_BY_JOB:
-            report(
-                [f"env_kwargs.{argument}"],
-                f"is set by the job; use its key {_SET_BY_JOB[argument]} instead",
-            )
-        elif argument == "xml_file" and "xml" in merged and "env" in merged:
-            report([f"env_kwargs.{argument}"], "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml")
+    for argument, instead in (("seed", "seeds"), ("xml", "xml")):
+        if argument in merged["env_kwargs"]:
+            report([f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead")
+    if "xml_file" in merged["env_kwargs"] and "xml" in merged and "env" in merged:
+        report(["env_kwargs.xml_file"], "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml")
 
 
-def _check_ppo(merged: Mapping[str, Any], report: Report) -> None:
-    ppo = _PPO_DEFAULTS | merged["ppo"]
-    n_steps, n_envs, ranks = ppo["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
-    batch_size = ppo["batch_size"]
-    rollout = n_steps * n_envs
-    size = f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout}"
-    if ppo["normalize_advantage"] and rollout == 1:
-        report(["ppo.n_steps", "n_envs"], ONE_STEP)
-    elif ppo["normalize_advantage"] and batch_size == 1:
+def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report: Report) -> None:
+    """Report hyperparameters that one job's algorithm would refuse or ignore.
+
+    :param point: the job's matrix point; a hyperparameter of another algorithm there would make equal jobs.
+    """
+    for name in ALGORITHMS:
+        if name in point.values and name != algo:
+            report([f"{name}.{key}" for key in point.values[name]], _not_used(name, algo))
+    values = DEFAULTS[algo] | merged[algo]
+    _check_policy(algo, values, merged["policy_kwargs"], report)
+    if algo in OFF_POLICY:
+        _check_off_policy(algo, values, merged, report)
+    elif values["normalize_advantage"] and values["n_steps"] * merged["n_envs"] == 1:
+        message = "n_steps × n_envs = 1 × 1: the advantage of one step cannot be normalised; it must be greater than 1"
+        report([f"{algo}.n_steps", "n_envs"], message)
+    elif algo == "ppo":
+        _check_minibatches(values, merged, report)
+
+
+def _not_used(name: str, *algos: str) -> str:
+    """The message for a table, or a key of one, that has no effect."""
+    return f'is for algo = "{name}", and algo is {" or ".join(algos)} here; leave it out, or set algo = "{name}"'
+
+
+def _check_policy(algo: str, values: Mapping[str, Any], policy_kwargs: Mapping[str, Any], report: Report) -> None:
+    for key in policy_kwargs:
+        if key not in POLICY_KEYS[algo]:
+            known = ", ".join(sorted(POLICY_KEYS[algo]))
+            report([f"policy_kwargs.{key}"], f"the policies of {algo} have no {key}; they have {known}")
+    critic, arch = "qf" if algo in OFF_POLICY else "vf", policy_kwargs.get("net_arch")
+    if isinstance(arch, dict) and critic not in arch:
+        message = f"the networks of {algo} are pi and {critic}: {{ pi = […], {critic} = […] }}"
+        report(["policy_kwargs.net_arch"], message)
+    if policy_kwargs.get("squash_output") and algo not in OFF_POLICY and not values["use_sde"]:
+        report(["policy_kwargs.squash_output"], f"works only with gSDE; set {algo}.use_sde = true, or leave it out")
+
+
+def _check_off_policy(algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
+    n_envs, total, frequency = merged["n_envs"], merged["total_timesteps"], values["train_freq"]
+    if isinstance(frequency, list) and frequency[1] == "episode" and n_envs > 1:
+        message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set n_envs = 1, or a number of steps"
+        report([f"{algo}.train_freq"], message)
+    if values["n_steps"] > 1 and merged["policy"] == "MultiInputPolicy":
+        report([f"{algo}.n_steps"], "must be 1: Stable-Baselines3 supports no n-step returns with Dict observations")
+    if values["learning_starts"] >= total:
+        message = f"learning_starts = {values['learning_starts']:_} is not below total_timesteps = {total:_}"
+        report([f"{algo}.learning_starts", "total_timesteps"], f"{message}, so the policy would not be trained")
+
+
+def _check_minibatches(values: Mapping[str, Any], merged: Mapping[str, Any], report: Report) -> None:
+    n_steps, n_envs, ranks = values["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
+    batch_size, rollout = values["batch_size"], n_steps * n_envs
+    if values["normalize_advantage"] and batch_size == 1:
         report(["ppo.batch_size"], "must be greater than 1, because normalize_advantage is on")
     elif rollout % batch_size and batch_size % ranks == 0:
         default = "" if "batch_size" in merged["ppo"] else " (Stable-Baselines3's default)"
+        unit = batch_size // math.gcd(batch_size, n_envs)
+        instead = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
+        sizes = [str(size) for size in near(batch_size, ranks, rollout) if batch_size / 4 <= size <= batch_size * 4]
+        if sizes:
+            instead = f"batch_size = {' or '.join(sizes)}, or {instead}"
         message = (
-            f"{size} is not divisible by batch_size = {batch_size}{default}: every epoch would end with a minibatch of "
-            f"{rollout % batch_size}; use {_better_sizes(n_steps, n_envs, batch_size, ranks)}"
+            f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout} is not divisible by batch_size = "
+            f"{batch_size}{default}: every epoch would end with a minibatch of {rollout % batch_size}; use {instead}"
         )
         report(["ppo.batch_size", "ppo.n_steps", "n_envs"], message)
-
-
-def _check_fast(merged: Mapping[str, Any], report: Report) -> None:
-    unfit = unfit_for_fast(
-        algo=merged["algo"],
-        policy=merged["policy"],
-        hyperparameters=merged["ppo"],
-        policy_kwargs=merged["policy_kwargs"],
-        on_gpu=merged["resources"]["gpus"] > 0,
-    )
-    if unfit:
-        report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
-
-
-@functools.lru_cache(maxsize=1024)
-def _better_sizes(n_steps: int, n_envs: int, batch_size: int, ranks: int) -> str:
-    """The nearest batch sizes that divide the rollout and are divisible by ranks; otherwise the nearest n_steps."""
-    rollout = n_steps * n_envs
-    nearby = range(max(2, batch_size - 10_000), min(rollout, batch_size + 10_000) + 1)
-    sizes = [size for size in nearby if rollout % size == 0 and size % ranks == 0]
-    below = [size for size in sizes if size < batch_size][-1:]
-    above = [size for size in sizes if size > batch_size][:1]
-    texts = [str(size) for size in below + above if batch_size / 4 <= size <= batch_size * 4]
-    unit = batch_size // math.gcd(batch_size, n_envs)
-    steps = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
-    return f"batch_size = {' or '.join(texts)}, or {steps}" if texts else steps

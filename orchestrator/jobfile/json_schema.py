@@ -16,11 +16,7 @@ def json_schema() -> dict[str, Any]:
     for table in ("Settings", "Entry"):
         definitions[table]["properties"]["matrix"] |= matrix
     definitions["Settings"]["description"] = "Default settings of all jobs."
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "Orchestrator job file",
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Orchestrator job file"}
 
 
 def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 from collections import Counter
@@ -28,8 +29,7 @@ class Robots:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        self._faults: dict[Path, str] = {}
-        """What is wrong with each file seen so far; empty for a usable one."""
+        self._fault = functools.cache(_fault)
 
     def find(self, xml: str | None, name: str | None, job_index: int, problems: Problems) -> list[Robot]:
         """The robots of one entry of the job file; empty, and a problem noted, when there are none.
@@ -68,14 +68,6 @@ class Robots:
             problems.add(f"jobs[{job_index}].xml", fault, job_index=job_index)
         return not fault
 
-    def _fault(self, path: Path) -> str:
-        if path not in self._faults:
-            try:
-                self._faults[path] = _fault(path)
-            except OSError as error:
-                self._faults[path] = f"{path} cannot be read: {(error.strerror or str(error)).lower()}"
-        return self._faults[path]
-
     def _no_match(self, pattern: str, *, only_folders: bool) -> str:
         folder = self._absolute(_fixed_folder(pattern))
         text = f"no file matches {quoted(pattern)} in {folder}"
@@ -99,18 +91,18 @@ def _fixed_folder(pattern: str) -> str:
 
 
 def _fault(path: Path) -> str:
-    """Why a file cannot be read as a robot; empty when it can.
-
-    :raises OSError: when its kind cannot be found out.
-    """
+    """Why a file cannot be read as a robot; empty when it can."""
     if not is_showable(str(path)):
         return f"the file name {str(path)!a} holds characters that cannot be printed; rename the file"
-    if path.is_file():
-        return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
-    if path.is_dir():
-        return f'{path} is a folder; name a file in it, or all of its files: "{path.name}/*.xml"'
-    if path.exists():
-        return f"{path} is not a regular file"
+    try:
+        if path.is_file():
+            return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
+        if path.is_dir():
+            return f'{path} is a folder; name a file in it, or all of its files: "{path.name}/*.xml"'
+        if path.exists():
+            return f"{path} is not a regular file"
+    except OSError as error:
+        return f"{path} cannot be read: {(error.strerror or str(error)).lower()}"
     if path.is_symlink():
         return f"{path} is a broken symbolic link"
     return f"no such file: {path}{_suggested_file(path)}"

@@ -138,7 +138,7 @@ class Document(Table):
 
     name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])
     max_parallel: MaxParallel = key(
-        None, 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.', shown="auto"
+        "auto", 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.'
     )
     order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})

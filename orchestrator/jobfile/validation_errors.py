@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import functools
 import json
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -18,17 +17,14 @@ from pydantic_core import ErrorDetails
 from orchestrator.core.errors import Problem
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.toml_models import Distributed, Document, Entry, ResourcesTable, Retry, Settings
-from orchestrator.jobfile.value_types import ExpectedError
+from orchestrator.jobfile.units import ExpectedError
 
 Location = tuple[int | str, ...]
 """Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
 
 TABLES: dict[str, type[BaseModel]] = {
     **ALGORITHMS,
-    "policy_kwargs": PolicyKwargs,
-    "resources": ResourcesTable,
-    "distributed": Distributed,
-    "retry": Retry,
+    **{"policy_kwargs": PolicyKwargs, "resources": ResourcesTable, "distributed": Distributed, "retry": Retry},
 }
 """Tables of a job with fixed keys."""
 FREE_TABLES = ("env_kwargs", "model", "task_options")
@@ -41,12 +37,9 @@ _NOT_CONFIGURABLE = {
     "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
     "verbose": "cannot be set: the command shows progress, and progress.csv records it",
     "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
-    "rollout_buffer_class": _NO_CLASS,
-    "rollout_buffer_kwargs": _NO_CLASS,
-    "replay_buffer_class": _NO_CLASS,
-    "replay_buffer_kwargs": _NO_CLASS,
     "optimize_memory_usage": "cannot be set: Stable-Baselines3 would take time limits for terminations",
-    "_init_setup_model": _NO_CLASS,
+    **dict.fromkeys(("rollout_buffer_class", "rollout_buffer_kwargs"), _NO_CLASS),
+    **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "_init_setup_model"), _NO_CLASS),
 }
 """Keyword arguments of the algorithms that a job file cannot set, and what to do instead."""
 _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
@@ -79,7 +72,11 @@ class Problems:
 
     def in_order(self) -> list[Problem]:
         """The problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
-        return sorted(self._problems, key=_place_order)
+
+        def order(problem: Problem) -> list[int | str]:
+            return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", problem.where)]
+
+        return sorted(self._problems, key=order)
 
 
 def place(*parts: int | str) -> str:
@@ -97,26 +94,13 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _place_order(problem: Problem) -> tuple[int | str, ...]:
-    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", problem.where))
-
-
-def suggestion(word: str, known: Iterable[str]) -> str | None:
+def suggestion(word: str, known: Collection[str]) -> str | None:
     """The known word most similar to ``word``; None when none is similar."""
-    return _suggestion(word, tuple(known))
-
-
-@functools.lru_cache(maxsize=1024)
-def _suggestion(word: str, known: tuple[str, ...]) -> str | None:
-    by_plain = {_plain_spelling(name): name for name in known}
-    spelt = _plain_spelling(word)
+    spelt, *names = (name.lower().replace("-", "_") for name in (word, *known))
+    by_plain = dict(zip(names, known, strict=True))
     close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.6)
     close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
     return by_plain[close[0]] if close else None
-
-
-def _plain_spelling(word: str) -> str:
-    return word.lower().replace("-", "_")
 
 
 def message_for(location: Location, details: ErrorDetails) -> tuple[str, str | None]:
@@ -190,15 +174,11 @@ def _name_of(model: type[BaseModel]) -> str:
 def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, **TABLES}
-    names = [part for part in location if isinstance(part, str)]
-    return tables[names[-1]] if names else Document
+    return next((tables[part] for part in reversed(location) if isinstance(part, str)), Document)
 
 
 def _field_at(location: Location) -> FieldInfo | None:
-    if location[:1] == ("jobs",) and len(location) == 2:
-        return None
-    *tables, last = [part for part in location if isinstance(part, str)]
-    return _model_at(tuple(tables)).model_fields.get(last)
+    return _model_at(location[:-1]).model_fields.get(location[-1]) if isinstance(location[-1], str) else None
 
 
 def _expected(info: FieldInfo | None) -> str:
@@ -267,34 +247,26 @@ def _example(location: Location) -> str:
 def _toml(value: Any) -> str:
     match value:
         case bool():
-            text = "true" if value else "false"
-        case int():
-            # Python refuses to spell out numbers of thousands of digits.
-            text = f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
+            return "true" if value else "false"
+        case int():  # Python refuses to spell out numbers of thousands of digits
+            return f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
         case str():
-            text = quoted(value if len(value) <= 60 else value[:60] + "…")
+            return quoted(value if len(value) <= 60 else value[:60] + "…")
         case list():
-            text = f"[{', '.join(map(_toml, value))}]"
-        case dict() if value:
-            text = f"{{ {', '.join(f'{place(key)} = {_toml(part)}' for key, part in value.items())} }}"
+            return f"[{', '.join(map(_toml, value))}]"
         case dict():
-            text = "{}"
+            parts = ", ".join(f"{place(key)} = {_toml(part)}" for key, part in value.items())
+            return f"{{ {parts} }}" if parts else "{}"
         case datetime.date() | datetime.time():
-            text = f"the date or time {value}"
-        case None:
-            text = "nothing"
-        case _:
-            text = f"{value!r:.60}"
-    return text
+            return f"the date or time {value}"
+    return "nothing" if value is None else f"{value!r:.60}"
 
 
 def _shown(value: Any) -> str:
     text = _toml(value)
-    match value:
-        case str():
-            return f"the text {text}"
-        case list() | dict():
-            kind = "list" if isinstance(value, list) else "table"
-            return f"the {kind} {text}" if len(text) <= 60 else f"a {kind}"
-        case _:
-            return text
+    if isinstance(value, str):
+        return f"the text {text}"
+    if isinstance(value, (list, dict)):
+        kind = "list" if isinstance(value, list) else "table"
+        return f"the {kind} {text}" if len(text) <= 60 else f"a {kind}"
+    return text

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import re
+import itertools
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from annotated_types import MinLen, Predicate
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import core_schema
 
 from orchestrator.core.task_names import AUTO, PRESETS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
-from orchestrator.jobfile.units import parse_duration, parse_size
+from orchestrator.jobfile.units import DURATION, ExpectedError, parse_duration, parse_size
 
 MOST = 10**12
 """Upper limit of every count: far above any use, far below any overflow."""
@@ -39,55 +43,40 @@ class Table(BaseModel):
     """Base class of the tables of the job file."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        allow_inf_nan=False,
-        field_title_generator=lambda name, _: name,
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, field_title_generator=lambda name, _: name
     )
 
 
-class ExpectedError(ValueError):
-    """States what a key accepts; the message for the user adds the value that was found."""
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Annotation of a type: what its errors say, except those that its own validators raise as ValueError."""
+
+    text: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        def check(value: Any, inner: core_schema.ValidatorFunctionWrapHandler) -> Any:
+            try:
+                return inner(value)
+            except ValidationError as error:
+                own = [details["ctx"]["error"] for details in error.errors() if details["type"] == "value_error"]
+            raise own[0] if own else ExpectedError(f"expected {self.text}")
+
+        as_it_is = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(check, handler(source), serialization=as_it_is)
 
 
-def _schedule(value: Any) -> float | str:
-    if isinstance(value, str):
-        start, end, _ = parse_schedule(value)
-        if not (0 < start <= MOST and 0 <= end <= MOST):
-            raise ValueError(f'"{value}" must start above 0 and must not fall below 0, for example "linear(3e-4, 0)"')
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
-        return float(value)
-    raise ExpectedError('expected a number above 0 or a schedule such as "linear(3e-4, 0)"')
+def _pattern(regex: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": regex})
 
 
-def _schedule_or_none(value: Any) -> float | str | None:
-    return None if value is None else _schedule(value)
+def _schedule(text: str) -> str:
+    start, end, _ = parse_schedule(text)
+    if not (0 < start <= MOST and 0 <= end <= MOST):
+        raise ValueError(f'"{text}" must start above 0 and must not fall below 0, for example "linear(3e-4, 0)"')
+    return text
 
 
-def _size(value: Any) -> int:
-    if isinstance(value, str):
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise ExpectedError(str(error)) from None
-    raise ExpectedError('expected a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')
-
-
-def _duration(value: Any) -> float:
-    try:
-        if isinstance(value, str):
-            return parse_duration(value)
-    except ValueError as error:
-        raise ExpectedError(str(error)) from None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST:
-        return float(value)
-    raise ExpectedError('expected a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds')
-
-
-def _stall_timeout(value: Any) -> float:
-    seconds = _duration(value)
+def _stall_timeout(seconds: float) -> float:
     if seconds < SHORTEST_STALL_S:
         raise ExpectedError(
             f"expected at least {SHORTEST_STALL_S} s: a worker reports progress twice a second, but not while it "
@@ -96,32 +85,11 @@ def _stall_timeout(value: Any) -> float:
     return seconds
 
 
-def _is_count(value: Any, least: int, most: int = MOST) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _seeds(value: Any) -> list[int]:
-    # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.
-    if not isinstance(value, list) or not value or not all(_is_count(seed, 0, 2**32 - 1) for seed in value):
-        raise ExpectedError("expected a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]")
-    if len(set(value)) < len(value):
-        twice = Counter(value).most_common(1)[0][0]
-        raise ValueError(f"the seed {twice} is listed twice; each seed is one job")
-    return value
-
-
-def _are_widths(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_count(width, 1) for width in value)
-
-
-def _net_arch(value: Any) -> list[int] | dict[str, list[int]]:
-    is_both = isinstance(value, dict) and set(value) in ({"pi", "vf"}, {"pi", "qf"})
-    if _are_widths(value) or (is_both and all(map(_are_widths, value.values()))):
-        return value  # type: ignore[no-any-return]
-    raise ExpectedError(
-        "expected a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] } "
-        "(SAC, TD3: qf in the place of vf)"
-    )
+def _distinct(seeds: list[int]) -> list[int]:
+    seed, times = Counter(seeds).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"the seed {seed} is listed twice; each seed is one job")
+    return seeds
 
 
 def _name(value: Any) -> str:
@@ -134,18 +102,9 @@ def _name(value: Any) -> str:
     return value
 
 
-def _path(value: Any) -> str:
-    if isinstance(value, str) and value.strip() and is_showable(value):
-        return value
-    raise ExpectedError("expected the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes")
-
-
-def _entry_point(value: Any) -> str:
-    if isinstance(value, str):
-        module, colon, attribute = value.partition(":")
-        if colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-            return value
-    raise ExpectedError('expected "package.module:callable"')
+def _is_entry_point(text: str) -> bool:
+    module, _, attribute = text.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
 
 def is_users_task(task: str) -> bool:
@@ -153,93 +112,65 @@ def is_users_task(task: str) -> bool:
     return ":" in task and task not in PRESETS
 
 
-def _task(value: Any) -> str:
-    built_in = (AUTO, *TASKS, *PRESETS)
-    if value in built_in:
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, str):
-        module, colon, kind = value.partition(":")
-        if colon and module != "gymnasium" and all(part.isidentifier() for part in (*module.split("."), kind)):
-            return value
-        near = difflib.get_close_matches(value, built_in, n=1)
-        if near:
-            raise ValueError(f'unknown task "{value}"; did you mean "{near[0]}"?')
-    raise ExpectedError(f'expected {", ".join(built_in)}, or a class of yours as "package.module:Class"')
+_BUILT_IN = [AUTO, *TASKS, *PRESETS]
+_TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
 
 
-_ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w:-]+/)?[\w:.-]+\Z")
-
-
-def _env(value: Any) -> str:
-    if isinstance(value, str) and _ENV_ID.match(value):
-        return value
-    raise ExpectedError('expected a gymnasium id such as "Ant-v5"')
+def _task(text: str) -> str:
+    is_own = _is_entry_point(text) and not text.startswith("gymnasium:") and "." not in text.partition(":")[2]
+    if text in _BUILT_IN or is_own:
+        return text
+    near = difflib.get_close_matches(text, _BUILT_IN, n=1)
+    if near:
+        raise ValueError(f'unknown task "{text}"; did you mean "{near[0]}"?')
+    raise ExpectedError(f"expected {_TASK}")
 
 
 def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ExpectedError("expected a table")
-    unsupported = _not_json(value)
-    if unsupported is not None:
-        kind = type(unsupported).__name__
-        raise ValueError(f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables")
+    for leaf in _leaves(value):
+        if not (leaf is None or isinstance(leaf, (str, float)) or (isinstance(leaf, int) and abs(leaf) < 2**63)):
+            kind = type(leaf).__name__
+            raise ValueError(f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables")
     return value
 
 
-def _not_json(value: Any) -> object | None:
-    """The first value within ``value`` that JSON cannot represent, such as a date; None if there is none."""
+def _leaves(value: Any) -> Iterator[Any]:
+    """The values within ``value`` that are neither lists nor tables, and keys that are not text."""
     if isinstance(value, dict):
-        parts: list[Any] = list(value.values())
-        parts += [key for key in value if not isinstance(key, str)]
-    elif isinstance(value, list):
-        parts = value
-    elif isinstance(value, int):
-        return None if abs(value) < 2**63 else value
+        value = [*value.values(), *(key for key in value if not isinstance(key, str))]
+    if isinstance(value, list):
+        yield from itertools.chain.from_iterable(map(_leaves, value))
     else:
-        return None if value is None or isinstance(value, (str, float)) else value
-    return next((part for part in map(_not_json, parts) if part is not None), None)
+        yield value
 
-
-def _matrix(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return value
-    raise ExpectedError("expected a table of lists, each with a dotted key in quotes")
-
-
-def _max_parallel(value: Any) -> int | None:
-    if value == "auto":
-        return None
-    if _is_count(value, 1):
-        return value  # type: ignore[no-any-return]
-    raise ExpectedError('expected "auto" or a whole number of at least 1')
-
-
-_NUMBER_OR_SCHEDULE = {
-    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\s*linear\s*\([^()]*\)\s*$"}]
-}
-_WIDTHS = {"type": "array", "items": {"type": "integer", "minimum": 1}}
-_DURATION = {
-    "anyOf": [
-        {"type": "number", "exclusiveMinimum": 0},
-        {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$"},
-    ]
-}
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
 CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Schedule = Annotated[float | str, PlainValidator(_schedule), WithJsonSchema(_NUMBER_OR_SCHEDULE)]
-OptionalSchedule = Annotated[float | str | None, PlainValidator(_schedule_or_none), WithJsonSchema(_NUMBER_OR_SCHEDULE)]
+Positive = Annotated[float, Field(gt=0)]
+OptionalPositive = Annotated[float | None, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0, le=MOST)]
+_ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\s*\([^()]*\)\s*$")]
+_Schedule = Expected('a number above 0 or a schedule such as "linear(3e-4, 0)"')
+Schedule = Annotated[AboveZero | _ScheduleText, _Schedule]
+OptionalSchedule = Annotated[AboveZero | _ScheduleText | None, _Schedule]
 Size = Annotated[
-    int,
-    PlainValidator(_size),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$"}),
+    str,
+    AfterValidator(parse_size),
+    Expected('a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"'),
+    _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$"),
 ]
-Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION)]
-StallTimeout = Annotated[float, PlainValidator(_stall_timeout), WithJsonSchema(_DURATION)]
+_DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$")]
+Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
+StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
 Seeds = Annotated[
-    list[int],
-    PlainValidator(_seeds),
+    list[Annotated[int, Field(ge=0, le=2**32 - 1)]],  # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits
+    MinLen(1),
+    Expected("a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]"),
+    AfterValidator(_distinct),
     WithJsonSchema(
         {
             "type": "array",
@@ -249,41 +180,47 @@ Seeds = Annotated[
         }
     ),
 ]
+
+
+class PolicyAndValue(Table):
+    """Layer widths of the policy and the value function."""
+
+    pi: list[Count] = Field(description="Widths of the policy's hidden layers.")
+    vf: list[Count] = Field(description="Widths of the value function's hidden layers.")
+
+
+class PolicyAndCritics(Table):
+    """Layer widths of the policy and the critics."""
+
+    pi: list[Count] = Field(description="Widths of the policy's hidden layers.")
+    qf: list[Count] = Field(description="Widths of the critics' hidden layers.")
+
+
 NetArch = Annotated[
-    list[int] | dict[str, list[int]] | None,
-    PlainValidator(_net_arch),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _WIDTHS,
-                *(
-                    {
-                        "type": "object",
-                        "properties": {"pi": _WIDTHS, critic: _WIDTHS},
-                        "required": ["pi", critic],
-                        "additionalProperties": False,
-                    }
-                    for critic in ("vf", "qf")
-                ),
-            ]
-        }
+    list[Count] | PolicyAndValue | PolicyAndCritics,
+    Expected(
+        "a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] } "
+        "(SAC, TD3: qf in the place of vf)"
     ),
 ]
 Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "minLength": 1})]
-MjcfPath = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
+MjcfPath = Annotated[
+    str,
+    MinLen(1),
+    Predicate(str.strip),
+    Predicate(is_showable),
+    Expected("the path of an MJCF file, or a pattern such as zoo/*.xml, in quotes"),
+]
 EntryPoint = Annotated[
-    str, PlainValidator(_entry_point), WithJsonSchema({"type": "string", "pattern": r"^[^\s:]+:[^\s:]+$"})
+    str, Predicate(_is_entry_point), Expected('"package.module:callable"'), _pattern(r"^[^\s:]+:[^\s:]+$")
 ]
 Task = Annotated[
     str,
-    PlainValidator(_task),
-    WithJsonSchema({"anyOf": [{"enum": [AUTO, *TASKS, *PRESETS]}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
+    AfterValidator(_task),
+    Expected(_TASK),
+    WithJsonSchema({"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
 ]
-EnvId = Annotated[str, PlainValidator(_env), WithJsonSchema({"type": "string", "minLength": 1})]
-Matrix = Annotated[dict[str, Any], PlainValidator(_matrix), WithJsonSchema({"type": "object"})]
+EnvId = Annotated[str, Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"), Expected('a gymnasium id such as "Ant-v5"')]
+Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 Options = Annotated[dict[str, Any], PlainValidator(_options), WithJsonSchema({"type": "object"})]
-MaxParallel = Annotated[
-    int | None,
-    PlainValidator(_max_parallel),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
-]
+MaxParallel = Annotated[Literal["auto"] | Count, Expected('"auto" or a whole number of at least 1')]
