@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -72,7 +73,7 @@ def status(
 
     cluster = cluster_status.status(address)
     if as_json:
-        print_json(cluster.facts())
+        print_json(dataclasses.asdict(cluster))
     else:
         cluster_view.show(cluster)
 

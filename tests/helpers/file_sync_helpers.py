@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import REPLAY, JobPaths
-from orchestrator.executors.ray.file_sync import Appended, Chunk, FilePart, Receiver, Sender
-from orchestrator.executors.ray.file_sync.chunks import Payload
+from orchestrator.executors.ray.file_sync.chunks import Appended, Chunk, FilePart, Payload
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender
 
 BUFFER_ROWS = 6
 EVERY = 3

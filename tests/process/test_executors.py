@@ -141,9 +141,9 @@ def staged(request: pytest.FixtureRequest, root: Path, patch: pytest.MonkeyPatch
             return LocalStage(root)
     nodes: CompatibleNodes = request.getfixturevalue("ray_nodes")
     if request.param == "ray, here":
-        return RayStage(root, nodes, nodes.driver_node)
+        return RayStage(root, nodes, nodes.registry.driver_node)
     patch.setattr(nodes, "transport", Transport("stream"))  # as where a node sees no file of ours
-    return RayStage(root, nodes, next(node.node_id for node in nodes.all if node.node_id != nodes.driver_node))
+    return RayStage(root, nodes, next(node.node_id for node in nodes.all if node.node_id != nodes.registry.driver_node))
 
 
 @pytest.fixture(params=["fake", *REAL])

@@ -21,7 +21,8 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.ray.file_sync import Receiver, Sender, outgoing_chunks
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
 from orchestrator.worker.training import checkpoint
 from orchestrator.worker.training.checkpoint import OF_EACH_RANK, CheckpointStore
 from orchestrator.worker.training.replay import Replay

@@ -89,7 +89,7 @@ def test_an_agent_that_replaces_one_that_died_knows_which_cpus_are_held(
     first._slots.close()  # as the kernel does when its process ends
 
     second = start_agent(run_dir, head)
-    assert [(running.key, running.cpus) for running in second.attempts()] == [("a/0", granted.holder.cpus)]
+    assert [(running["key"], running["cpus"]) for running in second.attempts()] == [("a/0", granted.holder.cpus)]
     assert acquire(second, "b/0", os.getpid()) is None
     (granted.folder / "holder").unlink()
     granted.folder.rmdir()  # the attempt has ended, its process runs another; the notified agent is dead
@@ -161,7 +161,7 @@ def test_a_second_node_on_the_same_machine_does_not_touch_attempts_of_the_first(
     assert held is not None
     second = start_agent(run_dir, head, node="other")
     assert task.poll() is None
-    assert [running.key for running in first.attempts()] == ["a/0"]
+    assert [running["key"] for running in first.attempts()] == ["a/0"]
     second.close()
     held.close()
     first.close()

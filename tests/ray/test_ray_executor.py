@@ -74,7 +74,7 @@ def task_of(pid: int) -> int:
 
 
 def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
-    node = executor.nodes.driver_node
+    node = executor.nodes.registry.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
     taken = [placed(executor, on_node(tmp_path, node, f"j{number}", ASLEEP)).cpus for number in range(at_once)]
     assert [len(cpus) for cpus in taken] == [1] * at_once
@@ -83,7 +83,9 @@ def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExe
 
 
 def test_a_worker_has_its_thread_budget_and_no_gpu_unless_requested(tmp_path: Path, executor: RayExecutor) -> None:
-    launch = on_node(tmp_path, executor.nodes.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)])
+    launch = on_node(
+        tmp_path, executor.nodes.registry.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)]
+    )
     event = placed(executor, launch)
     seen = json.loads((launch.job_dir / "seen.json").read_text())
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
@@ -140,7 +142,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
 
 
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, executor: RayExecutor) -> None:
-    launch = on_node(tmp_path, executor.nodes.driver_node, "a", family(0))
+    launch = on_node(tmp_path, executor.nodes.registry.driver_node, "a", family(0))
     event = placed(executor, launch)
     assert event.pid is not None
     pids = [event.pid, *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0"))]
@@ -164,7 +166,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     ray_cluster.kill(late)
     end = until_exit(executor, event.handle)[event.handle]
     assert end.returncode is None
-    assert executor.nodes.name(late.node_id) in (end.lost or "")
+    assert ray_cluster.name(late) in (end.lost or "")
     await_gone(pids)
     until_unused(executor.nodes, late.node_id)
     assert executor.nodes.slots.lanes == cores - 3
@@ -206,7 +208,7 @@ def test_an_end_by_rays_memory_monitor_is_not_a_crash(
 
 
 def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
-    node = executor.nodes.driver_node
+    node = executor.nodes.registry.driver_node
     running = [executor.submit(on_node(tmp_path, node, f"j{number}", ASLEEP)) for number in range(4)]
     until_heard(executor, *running)
     waiting = executor.submit(on_node(tmp_path, node, "waiting", ASLEEP))
@@ -265,7 +267,7 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
 def test_ranks_whose_node_dies_end_on_the_others_too(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
-    driver_node = executor.nodes.driver_node
+    driver_node = executor.nodes.registry.driver_node
     with ray_cluster.further(num_cpus=3) as late:
         until_used(executor.nodes, late.node_id)
         nodes = [driver_node, late.node_id]
@@ -276,7 +278,7 @@ def test_ranks_whose_node_dies_end_on_the_others_too(
         ray_cluster.kill(late)
         end = until_exit(executor, handle)[handle]
     assert end.returncode is None
-    assert executor.nodes.name(late.node_id) in (end.lost or "")
+    assert ray_cluster.name(late) in (end.lost or "")
     await_gone(pids)
     until_unused(executor.nodes, late.node_id)
 
@@ -296,7 +298,7 @@ def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: Ray
     waiting = executor.submit(launches[1])
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
-    third = executor.submit(on_node(tmp_path, executor.nodes.driver_node, "third", [("exit", 0)]))
+    third = executor.submit(on_node(tmp_path, executor.nodes.registry.driver_node, "third", [("exit", 0)]))
     assert until_exit(executor, third)[third].returncode == 0
 
 
@@ -318,8 +320,9 @@ def test_the_causes_of_a_dead_task_are_distinguished(error: str, expected: dict[
 
     handle = Handle("a", 0)
     suspected: list[str] = []
-    nodes: Any = SimpleNamespace(name=lambda node: "n1", suspect=suspected.append)
-    task = RayTask(handle=handle, assignment=Any, node="x", nodes=nodes, stream=None, receiver=None, agent=None)  # type: ignore[arg-type]
+    nodes: Any = SimpleNamespace(suspect=suspected.append)
+    node: Any = SimpleNamespace(node_id="x", name="n1")
+    task = RayTask(handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None)  # type: ignore[arg-type]
     died = task._died(eval(error, vars(ray.exceptions)))
     assert died == Exited(handle, **expected)
     assert bool(suspected) == is_suspected

@@ -16,7 +16,8 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.ray.file_sync import Receiver, Sender, outgoing_chunks
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
 
 STOPPING = """
 import os, signal

@@ -39,7 +39,7 @@ def test_nodes_with_other_code_get_the_drivers_until_the_session_ends(tmp_path: 
         executor = RayExecutor(nodes=nodes, worker_command=PUPPET, code=code)
         with ray_cluster.further() as late:
             ray_helpers.until_used(nodes, late.node_id)
-            node_ids = {"here": nodes.driver_node, "late": late.node_id}
+            node_ids = {"here": nodes.registry.driver_node, "late": late.node_id}
             for job_id in ("same-s0", "other-s0", "of no code"):
                 if job_id == "other-s0":
                     (project / "odd.py").write_text("raise SystemExit('stale')")

@@ -196,9 +196,7 @@ class FakeNodes:
 
 def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> RayNode:
     values = {
-        "host": name,
         "cores": 2,
-        "memory_mib": 100,
         "cpu_model": "Kx",
         "versions": {},
         "sees_run_dir": True,

@@ -21,18 +21,18 @@ from file_sync_helpers import (
     write,
 )
 
-from orchestrator.executors.ray.file_sync import (
+from orchestrator.executors.ray.file_sync import chunks
+from orchestrator.executors.ray.file_sync.chunks import (
     Chunk,
     FilePart,
     FileSyncError,
-    Receiver,
+    Payload,
     RemovedFile,
-    Sender,
     StoredFile,
-    chunks,
-    outgoing_chunks,
+    payload_bytes,
 )
-from orchestrator.executors.ray.file_sync.chunks import Payload, payload_bytes
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
 
 
 def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:

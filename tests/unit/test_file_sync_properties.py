@@ -18,7 +18,10 @@ from file_sync_helpers import FakeWorker, assert_resumable, damage, synchronise,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.executors.ray.file_sync import Receiver, Sender, Storage, outgoing_chunks, patterns, sender
+from orchestrator.executors.ray.file_sync import patterns, sender
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
+from orchestrator.executors.ray.file_sync.storage import Storage
 
 STORAGE = Storage("memory://file-sync-properties", "run")
 WORK = st.tuples(st.just("work"), st.integers(1, 40))

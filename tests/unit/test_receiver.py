@@ -19,7 +19,8 @@ from file_sync_helpers import (
 )
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver, RemovedFile, StoredFile
+from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, RemovedFile, StoredFile
+from orchestrator.executors.ray.file_sync.receiver import Receiver
 
 LEAVING = ["../out", "a/../../out", "/out", "", ".", "a//b", "a/./b", "a/", "..", "a\0b"]
 

@@ -27,8 +27,10 @@ from file_sync_helpers import (
     write,
 )
 
-from orchestrator.executors.ray.file_sync import Appended, FilePart, Receiver, RemovedFile, Sender, outgoing_chunks
 from orchestrator.executors.ray.file_sync import sender as sender_module
+from orchestrator.executors.ray.file_sync.chunks import Appended, FilePart, RemovedFile
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
 
 
 def test_files_received_from_the_driver_are_not_sent_back(tmp_path: Path) -> None:

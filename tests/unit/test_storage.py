@@ -13,16 +13,11 @@ import pytest
 from file_sync_helpers import synchronise, tree
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.file_sync import (
-    FilePart,
-    FileSyncError,
-    Receiver,
-    Sender,
-    Storage,
-    StoredFile,
-    outgoing_chunks,
-)
 from orchestrator.executors.ray.file_sync import storage as storages
+from orchestrator.executors.ray.file_sync.chunks import FilePart, FileSyncError, StoredFile
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
+from orchestrator.executors.ray.file_sync.storage import Storage
 
 LARGE = os.urandom(3 * 2**20 + 5)
 

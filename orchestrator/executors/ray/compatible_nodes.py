@@ -28,21 +28,12 @@ class CompatibleNodes:
     """See the module. :meth:`assemble` comes first, then :meth:`update` regularly."""
 
     def __init__(self, registry: NodeRegistry, slots: ClusterSlots, transport: Transport) -> None:
-        self.slots = slots
-        self.transport = transport
+        self.registry, self.slots, self.transport = registry, slots, transport
         self.report: Report = lambda _kind, _message: None
-        self._registry = registry
         self._usable: dict[str, RayNode] = {}
-        self._names: dict[str, str] = {}
         self._excluded: dict[str, str] = {}
-        """Node → why."""
+        """Node → its name, and why."""
         self._failed_starts: Counter[str] = Counter()
-        """Node → failed starts in a row."""
-
-    @property
-    def head_missing_s(self) -> float:
-        """For how long the cluster's head has not answered."""
-        return self._registry.head.missing_s
 
     @property
     def all(self) -> Sequence[RayNode]:
@@ -52,38 +43,27 @@ class CompatibleNodes:
         """None for a node that is not used (any more)."""
         return self._usable.get(node_id)
 
-    def name(self, node_id: str) -> str:
-        """Also for a node that has left."""
-        return self._names.get(node_id, node_id[:12])
-
-    @property
-    def driver_node(self) -> str:
-        """The id of the node that this process is on."""
-        return self._registry.driver_node
-
     def transfer_mode(self, node: RayNode) -> TransferMode:
         """How files get from the run directory to ``node`` and back."""
-        return self.transport.mode_for(sees_run_dir=node.facts.sees_run_dir)
+        return self.transport.mode or ("shared" if node.facts.sees_run_dir else "stream")
 
     def exclude(self, node_id: str, why: str) -> None:
         """Never use a node again, whatever it reports."""
-        if self._usable.pop(node_id, None) is not None:
-            self._excluded[node_id] = why
+        if (node := self._usable.pop(node_id, None)) is not None:
+            self._excluded[node_id] = f"{node.name}: {why}"
             self.slots.remove(node_id)
-            self.report("warning", f"{self.name(node_id)} is no longer used: {why}")
+            self.report("warning", f"{node.name} is no longer used: {why}")
 
     @property
     def all_excluded(self) -> str | None:
         """Why every node was excluded; None if one is usable, or none was ever."""
-        if self._usable or not self._excluded:
-            return None
-        return "; ".join(f"{self.name(node_id)}: {why}" for node_id, why in self._excluded.items())
+        return None if self._usable or not self._excluded else "; ".join(self._excluded.values())
 
     def suspect(self, node_id: str) -> None:
         """Something was lost there: submit nothing to the node until it has answered, or left."""
         if node_id in self._usable:
             self.slots.pause(node_id)
-            self._registry.suspect(node_id)
+            self.registry.suspect(node_id)
 
     def record_failed_start(self, node_id: str, why: str) -> None:
         """Exclude a node where attempts fail to start again and again: it would always have the most free cores."""
@@ -100,9 +80,9 @@ class CompatibleNodes:
         :raises UsageError: some nodes differ in what changes results, or cannot run attempts.
         """
         warnings = []
-        if not self._registry.settle(SETTLE_S):
+        if not self.registry.settle(SETTLE_S):
             warnings.append(f"Some nodes have not answered within {SETTLE_S:.0f} s; they will be used once they do.")
-        latest = {change.node_id: change for change in self._registry.changes()}
+        latest = {change.node_id: change for change in self.registry.changes()}
         joined = [change for change in latest.values() if isinstance(change, RayNode)]
         failed = [change for change in latest.values() if isinstance(change, NodeFailed)]
         incompatible = [f"{change.name}: {change.why}" for change in failed if not change.is_silent]
@@ -119,14 +99,10 @@ class CompatibleNodes:
             warnings.append(f"{listed(silent, SHOWN)} cannot be reached now, and will be used once it can.")
         for node in joined:
             self._use(node)
-        nodes_by_line: dict[str, list[str]] = {}
-        for node in joined:
-            for line in node.differences.others:
-                nodes_by_line.setdefault(line, []).append(node.name)
-        warnings += [
-            f"{listed(names, SHOWN)}: {line}; results do not depend on it." for line, names in nodes_by_line.items()
-        ]
-        return [*warnings, *_core_warnings(joined), *_model_warnings(joined)]
+        for line in dict.fromkeys(line for node in joined for line in node.differences.others):
+            names = [node.name for node in joined if line in node.differences.others]
+            warnings.append(f"{listed(names, SHOWN)}: {line}; results do not depend on it.")
+        return [*warnings, *_hardware_warnings(joined)]
 
     def update(self) -> list[str]:
         """Follow the changes since the last call; a late node that is incompatible is reported and not used.
@@ -134,7 +110,7 @@ class CompatibleNodes:
         Returns the nodes that have left the cluster, whether they were used or not.
         """
         departed = []
-        for change in self._registry.changes():
+        for change in self.registry.changes():
             match change:
                 case RayNode():
                     self._update_joined(change)
@@ -149,22 +125,20 @@ class CompatibleNodes:
                 case NodeLeft(node_id=node_id):
                     departed.append(node_id)
                     self._excluded.pop(node_id, None)
-                    if self._usable.pop(node_id, None) is not None:
+                    if (node := self._usable.pop(node_id, None)) is not None:
                         self.slots.remove(node_id)
-                        self.report(
-                            "warning", f"{self.name(node_id)} has left the cluster; its jobs continue elsewhere"
-                        )
+                        self.report("warning", f"{node.name} has left the cluster; its jobs continue elsewhere")
         return departed
 
     def _update_joined(self, node: RayNode) -> None:
         is_used = node.node_id in self._usable
         if node.node_id in self._excluded:
             return
-        if why := ", ".join(self._incompatibilities(node)):
-            if is_used:
-                self.exclude(node.node_id, why)
-            else:
-                self._report_unused(node.name, why)
+        why = ", ".join(self._incompatibilities(node))
+        if why and is_used:
+            self.exclude(node.node_id, why)
+        elif why:
+            self._report_unused(node.name, why)
         elif is_used:
             self._usable[node.node_id] = node  # it may have a new agent
             self.slots.resume(node.node_id)
@@ -175,41 +149,36 @@ class CompatibleNodes:
     def _report_unused(self, name: str, why: str) -> None:
         self.report("warning", f"{name} has joined the cluster and is not used: {why}")
 
-    def _incompatibilities(self, node: RayNode) -> tuple[str, ...]:
+    def _incompatibilities(self, node: RayNode) -> list[str]:
         """Why ``node`` cannot be used; empty: it can."""
         why = list(node.differences.deciding)
         if self.transport.mode == "shared" and not node.facts.sees_run_dir:
             why.append("it does not see the run directory, which --storage shared requires")
         if node.facts.storage_problem is not None:
             why.append(node.facts.storage_problem)
-        return tuple(why)
+        return why
 
     def _use(self, node: RayNode) -> None:
         self._usable[node.node_id] = node
-        self._names[node.node_id] = node.name
-        self.slots.add(
-            node.node_id, cores=node.cores, gpus=node.gpus, memory_mib=node.memory_mib, kind=node.facts.cpu_model
-        )
+        amounts = {"cores": node.cores, "gpus": node.gpus, "memory_mib": node.memory_mib}
+        self.slots.add(node.node_id, **amounts, kind=node.facts.cpu_model)
 
     def close(self) -> None:
-        self._registry.close()
+        self.registry.close()
 
 
-def _core_warnings(nodes: Sequence[RayNode]) -> list[str]:
+def _hardware_warnings(nodes: Sequence[RayNode]) -> list[str]:
+    warnings = []
     crowded = [f"{node.name} ({node.cores} of {node.facts.cores})" for node in nodes if node.cores > node.facts.cores]
-    if not crowded:
-        return []
-    return [
-        f"Ray counts more CPUs than there are cores for jobs, which will slow each other down:"
-        f" {listed(crowded, SHOWN)}. `cluster join` counts as `doctor` does."
-    ]
-
-
-def _model_warnings(nodes: Sequence[RayNode]) -> list[str]:
+    if crowded:
+        warnings.append(
+            f"Ray counts more CPUs than there are cores for jobs, which will slow each other down:"
+            f" {listed(crowded, SHOWN)}. `cluster join` counts as `doctor` does."
+        )
     models = sorted({node.facts.cpu_model for node in nodes})
-    if len(models) < 2:
-        return []
-    return [
-        f"The nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may change"
-        " the last bits of its results."
-    ]
+    if len(models) > 1:
+        warnings.append(
+            f"The nodes have {len(models)} kinds of CPU ({listed(models, SHOWN)}): which of them a job runs on may"
+            " change the last bits of its results."
+        )
+    return warnings

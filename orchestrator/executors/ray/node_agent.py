@@ -10,9 +10,10 @@ import contextlib
 import socket
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.messages import Progress
 from orchestrator.executors.ray import internals
@@ -38,10 +39,8 @@ ASK_EVERY_S = 10.0
 class NodeFacts:
     """An agent's description of its node."""
 
-    host: str
     cores: int
     """As ``doctor`` counts them."""
-    memory_mib: int
     cpu_model: str
     versions: Versions
     sees_run_dir: bool
@@ -51,8 +50,6 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuGrant:
-    """What the agent grants to an attempt."""
-
     holder: Holder
     folder: Path
     """The attempt's folder on this node. It contains the ``holder`` file, and exists as long as the attempt."""
@@ -68,16 +65,6 @@ class CpuHold:
     """From an agent that died: only that one would have been notified of the attempt's end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStatus:
-    """An attempt on a node, as ``cluster status`` shows it."""
-
-    key: str
-    cpus: tuple[int, ...]
-    progress: Progress | None
-    """Its latest report."""
-
-
 class NodeAgent:
     """See the module. One call at a time."""
 
@@ -89,8 +76,8 @@ class NodeAgent:
         """
         self._driver_directory = driver_directory
         self._machine = topology.detect()
-        # Ray decides how many attempts run at once; the agent decides on which CPUs.
         locks = CpuLocks(shared_directory(), (cpu.index for cpu in self._machine.cpus))
+        # Ray decides how many attempts run at once; the agent decides on which CPUs.
         self._slots = SlotPool(replace(self._machine, quota=None), cpus, locks)
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
@@ -128,9 +115,7 @@ class NodeAgent:
     def facts(self) -> NodeFacts:
         self._release_of_ended()
         return NodeFacts(
-            host=socket.gethostname(),
             cores=self._machine.capacity,
-            memory_mib=self._machine.memory_total_mib,
             cpu_model=topology.cpu_model(),
             versions=dict(installed_versions()),
             sees_run_dir=self._driver_directory.is_accessible(),
@@ -147,36 +132,30 @@ class NodeAgent:
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))
-        home = self._driver_directory.identity
-        holder = Holder(home=home, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
+        holder = Holder(home=self._driver_directory.identity, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
         self._held[key] = CpuHold(slot=slot, holder=holder)
         return CpuGrant(holder=holder, folder=self._scratch.attempt(key))
 
     def _release_of_ended(self) -> None:
-        """Release the CPUs whose process has ended."""
         for key, held in list(self._held.items()):
             has_left = held.inherited and not self._scratch.attempt(key).exists()
             if has_left or not held.holder.is_alive():
                 self.release_cpus(key)
 
     def release_cpus(self, key: str) -> None:
-        """Release the CPUs of ``key``, if it has any."""
         self._progress.pop(key, None)
-        held = self._held.pop(key, None)
-        if held is not None:
+        if (held := self._held.pop(key, None)) is not None:
             self._slots.release(held.slot)
 
     def record_progress(self, key: str, progress: Progress) -> None:
-        """Store the latest report of an attempt for :meth:`attempts`."""
         if key in self._held:
             self._progress[key] = progress
 
-    def attempts(self) -> list[AttemptStatus]:
+    def attempts(self) -> list[dict[str, Any]]:
+        """The attempts on this node, with their latest progress, for ``cluster status``."""
         self._release_of_ended()
-        return [
-            AttemptStatus(key=key, cpus=held.holder.cpus, progress=self._progress.get(key))
-            for key, held in self._held.items()
-        ]
+        rows = [(key, held.holder.cpus, self._progress.get(key)) for key, held in self._held.items()]
+        return [{"key": key, "cpus": cpus, "progress": progress and asdict(progress)} for key, cpus, progress in rows]
 
     def send_order(self, key: str, order: Order) -> None:
         write_order(self._scratch.attempt(key), order)

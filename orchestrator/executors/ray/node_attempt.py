@@ -20,7 +20,10 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
-from orchestrator.executors.ray.file_sync import Chunk, Receiver, Sender, Storage, outgoing_chunks, payload_bytes
+from orchestrator.executors.ray.file_sync.chunks import Chunk, payload_bytes
+from orchestrator.executors.ray.file_sync.receiver import Receiver
+from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
+from orchestrator.executors.ray.file_sync.storage import Storage
 from orchestrator.executors.ray.node_agent import CpuGrant
 from orchestrator.executors.ray.scratch_directory import lock, take_order
 from orchestrator.executors.ray.transport import TransferMode

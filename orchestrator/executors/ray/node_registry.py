@@ -12,7 +12,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -83,24 +83,22 @@ class _Entry:
     ask_at: float = 0.0
     """When to ask again."""
     is_reported: bool = False
-    """Whether the :class:`RayNode` was reported."""
+    """As a :class:`RayNode`."""
     is_suspected: bool = False
     """Whether the next answer is to be reported."""
     has_failed: bool = False
-    """Whether a :class:`NodeFailed` of its agent was reported."""
+    """Whether a :class:`NodeFailed` was reported."""
 
 
 class NodeRegistry:
     """The nodes of the cluster that ``connection`` leads to."""
 
     def __init__(self, connection: Connection, driver_directory: DriverDirectory, transport: Transport) -> None:
-        self._driver_directory = driver_directory
+        self._driver_directory, self._transport, self._connection = driver_directory, transport, connection
         self._session = secrets.token_hex(6)
-        self._transport = transport
         self.head = HeadLiveness(connection.head)
-        self._head_address = connection.head
         self.driver_node = connection.node
-        """The node that this process is on."""
+        """The id of the node that this process is on."""
         self._entries: dict[str, _Entry] = {}
         self._changes: queue.SimpleQueue[NodeChange] = queue.SimpleQueue()
         self._suspected: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -110,7 +108,7 @@ class NodeRegistry:
         self._thread.start()
 
     def changes(self) -> list[NodeChange]:
-        """The changes since the last call."""
+        """Those since the last call."""
         return drain(self._changes)
 
     def suspect(self, node_id: str) -> None:
@@ -128,14 +126,23 @@ class NodeRegistry:
         self._wake.set()
         self.head.close()
         if self.head.answers:
+            import ray
+
             self._thread.join(CLOSE_S)
-            _close_agents([entry.agent for entry in self._entries.values()])
+            agents = [entry.agent for entry in self._entries.values()]
+            if agents:
+                ray.wait([agent.close.remote() for agent in agents], num_returns=len(agents), timeout=CLOSE_S)
+            for agent in agents:
+                ray.kill(agent)
 
     def _follow(self) -> None:
+        import ray
+
         list_at = -math.inf
         while not self._closed.is_set():
             if self.head.answers:
-                with contextlib.suppress(*_connection_errors()):  # asked again next time
+                # These are raised if the head vanishes between two calls; it is asked again next time.
+                with contextlib.suppress(ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError):
                     if time.monotonic() >= list_at:
                         self._list_nodes()
                         list_at = time.monotonic() + LIST_EVERY_S
@@ -152,7 +159,7 @@ class NodeRegistry:
         import ray
 
         rows = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
-        for node_id in [node_id for node_id in self._entries if node_id not in rows]:
+        for node_id in self._entries.keys() - rows.keys():
             del self._entries[node_id]
             self._changes.put(NodeLeft(node_id))
         for node_id, row in rows.items():
@@ -202,8 +209,8 @@ class NodeRegistry:
             namespace=NAMESPACE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
-        cpus = int(row["Resources"].get("CPU", 0))
-        return actor.remote(self._session, node_id, cpus, self._driver_directory, self._transport, self._head_address)
+        cpus, head = int(row["Resources"].get("CPU", 0)), self._connection.head
+        return actor.remote(self._session, node_id, cpus, self._driver_directory, self._transport, head)
 
     def _answer(self, entry: _Entry) -> NodeChange:
         import ray
@@ -250,19 +257,3 @@ def failure_reason(error: str) -> str:
     if "orchestrator." in last or "__init__()" in last:
         return f"another version of this package is installed there ({last})"
     return last
-
-
-def _connection_errors() -> tuple[type[Exception], ...]:
-    """What Ray raises if its head vanishes between two calls."""
-    import ray
-
-    return ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError
-
-
-def _close_agents(agents: Sequence[Any]) -> None:
-    import ray
-
-    if agents:
-        ray.wait([agent.close.remote() for agent in agents], num_returns=len(agents), timeout=CLOSE_S)
-    for agent in agents:
-        ray.kill(agent)

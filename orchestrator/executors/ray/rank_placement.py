@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from orchestrator.core.environment import LOCAL_RANK_VARIABLE, RANK_VARIABLE, RANKS_SECRET_VARIABLE, WORLD_SIZE_VARIABLE
 from orchestrator.core.text import last_line
@@ -57,15 +57,12 @@ class PlacementFailed:
     why: str
 
 
-PlacementResult: TypeAlias = PlacedRanks | PlacementFailed
-
-
 class RankPlacement:
     """:param nodes: node id → the node; None if it has left."""
 
     def __init__(self, nodes: Callable[[str], RayNode | None]) -> None:
         self._nodes = nodes
-        self._results: queue.SimpleQueue[PlacementResult] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[PlacedRanks | PlacementFailed] = queue.SimpleQueue()
         self._requested: set[Handle] = set()
         self._threads: list[threading.Thread] = []
 
@@ -78,8 +75,8 @@ class RankPlacement:
         """The room is no longer needed; if it is not reserved yet, it is released as soon as it is."""
         self._requested.discard(handle)
 
-    def results(self) -> list[PlacementResult]:
-        """The results since the last call."""
+    def results(self) -> list[PlacedRanks | PlacementFailed]:
+        """Those since the last call."""
         return drain(self._results)
 
     def release(self, placement_group: Any) -> None:
@@ -103,23 +100,21 @@ class RankPlacement:
 
         group: Any = None
         try:
-            group = placement_group(
-                [_bundle(rank) for rank in ranks],
-                strategy="PACK",
-                bundle_label_selector=[{NODE_LABEL: rank.node} for rank in ranks],
-            )
+            labels = [{NODE_LABEL: rank.node} for rank in ranks]
+            group = placement_group([_bundle(rank) for rank in ranks], strategy="PACK", bundle_label_selector=labels)
             while not group.wait(WAIT_S):  # without a time limit, like a single task
                 if handle not in self._requested:
                     raise _CancelledError("its room is no longer needed")
                 self._agents(ranks)
             address, port = ray.get(self._agents(ranks)[0].rendezvous.remote(), timeout=RENDEZVOUS_TIMEOUT_S)
-        except _CancelledError as error:
-            self._fail(handle, group, str(error))
-        except Exception as error:
-            reason = last_line(str(error), type(error).__name__)
-            self._fail(handle, group, f"its ranks could not be placed: {reason}")
-        else:
             self._results.put(PlacedRanks(handle=handle, placement_group=group, address=address, port=port))
+        except Exception as error:
+            if group is not None:
+                _remove(group)
+            reason = last_line(str(error), type(error).__name__)
+            is_cancelled = isinstance(error, _CancelledError)
+            why = reason if is_cancelled else f"its ranks could not be placed: {reason}"
+            self._results.put(PlacementFailed(handle, why))
 
     def _agents(self, ranks: Sequence[RankSlot]) -> list[Any]:
         """The node agents, by rank. :raises _CancelledError: a node has left."""
@@ -127,11 +122,6 @@ class RankPlacement:
         if None in nodes:
             raise _CancelledError("a node chosen for it has left the cluster, or is no longer used")
         return [node.agent for node in nodes if node is not None]
-
-    def _fail(self, handle: Handle, placement_group: Any, why: str) -> None:
-        if placement_group is not None:
-            _remove(placement_group)
-        self._results.put(PlacementFailed(handle, why))
 
 
 class _CancelledError(Exception):

@@ -14,10 +14,10 @@ from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
 from orchestrator.executors.ray import node_attempt
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
-from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver
+from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
+from orchestrator.executors.ray.file_sync.receiver import Receiver
 from orchestrator.executors.ray.liveness import DRIVER_TIMEOUT_S
 from orchestrator.executors.ray.node_attempt import Assignment
-from orchestrator.executors.ray.node_registry import RayNode
 from orchestrator.executors.ray.rank_placement import PlacedRanks, PlacementFailed, RankPlacement, by_rank
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.remote_attempt import RemoteAttempt
@@ -58,7 +58,7 @@ class RayExecutor:
     """Ends that do not come from a task, not returned yet."""
     _placement: RankPlacement = field(init=False)
     _run: Any = field(default=None, init=False)
-    """The remote function of :func:`node_attempt.run`."""
+    """The remote :func:`node_attempt.run`."""
     _is_disk_full: bool = field(default=False, init=False)
     _poll_at: float = field(default=0.0, init=False)
     """Time of the next poll of all streams."""
@@ -67,8 +67,6 @@ class RayExecutor:
 
     def __post_init__(self) -> None:
         self._placement = RankPlacement(self.nodes.get)
-
-    # -- submit
 
     def submit(self, launch: Launch) -> Handle:
         handle = Handle(launch.job_id, launch.number)
@@ -94,10 +92,23 @@ class RayExecutor:
         rank_variables: Mapping[str, str] | None = None,
     ) -> None:
         """Start a task for ``launch`` on the node of ``slot``. :raises OSError: the node has left."""
-        node = self.nodes.get(slot.node)
-        if node is None:
+        if (node := self.nodes.get(slot.node)) is None:
             raise OSError("the node chosen for it has left the cluster")
-        assignment = self._assignment(launch, slot, node, rank_variables)
+        concurrent = min(self.nodes.slots.lanes // slot.cores, self.expected)
+        assignment = Assignment(
+            launch=launch,
+            cores=slot.cores,
+            has_gpus=slot.gpus > 0,
+            node=node.name,
+            report_every_s=max(1.0, concurrent / BATCHES_PER_S),
+            mode=self.nodes.transfer_mode(node),
+            storage=self.nodes.transport.storage,
+            driver_node=self.nodes.registry.driver_node,
+            ranks=None if rank_variables is None else (launch.first_rank,),
+            worker_command=self.worker_command,
+            environment={**self.environment, **(rank_variables or {})},
+            code=self.code.get(launch.job_id),
+        )
         if self._run is None:
             import ray
 
@@ -120,33 +131,13 @@ class RayExecutor:
         task = RayTask(
             handle=attempt.handle,
             assignment=assignment,
-            node=slot.node,
+            node=node,
             nodes=self.nodes,
             stream=stream,
             receiver=receiver,
-            agent=node.agent,
         )
         self._tasks[stream] = attempt, task
         attempt.tasks.running.append(task)
-
-    def _assignment(
-        self, launch: Launch, slot: RankSlot, node: RayNode, rank_variables: Mapping[str, str] | None
-    ) -> Assignment:
-        concurrent = min(self.nodes.slots.lanes // slot.cores, self.expected)
-        return Assignment(
-            launch=launch,
-            cores=slot.cores,
-            has_gpus=slot.gpus > 0,
-            node=node.name,
-            report_every_s=max(1.0, concurrent / BATCHES_PER_S),
-            mode=self.nodes.transfer_mode(node),
-            storage=self.nodes.transport.storage,
-            driver_node=self.nodes.driver_node,
-            ranks=None if rank_variables is None else (launch.first_rank,),
-            worker_command=self.worker_command,
-            environment={**self.environment, **(rank_variables or {})},
-            code=self.code.get(launch.job_id),
-        )
 
     def _start_ranks(self, attempt: RemoteAttempt, placed: PlacedRanks) -> None:
         """Start a task for every rank, or end the attempt."""
@@ -162,8 +153,6 @@ class RayExecutor:
         except OSError as error:
             attempt.tasks.kill()
             self._end(attempt, Exited(attempt.handle, None, lost=str(error)))
-
-    # -- poll
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s
@@ -181,7 +170,7 @@ class RayExecutor:
         """Give up the tasks on ``nodes``, which have left, after reading what they have reported before."""
         import ray
 
-        lost = [stream for stream, (_, task) in self._tasks.items() if task.node in nodes] if nodes else []
+        lost = [stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes] if nodes else []
         for stream in lost:
             while stream in self._tasks and ray.wait([stream], timeout=0)[0]:
                 self._ended += self._read(stream)
@@ -194,10 +183,11 @@ class RayExecutor:
         for result in self._placement.results():
             attempt = self._attempts.get(result.handle)
             match result:
-                case PlacedRanks() if attempt is None:
-                    self._placement.release(result.placement_group)
-                case PlacedRanks() if attempt is not None:
-                    self._start_ranks(attempt, result)
+                case PlacedRanks():
+                    if attempt is None:
+                        self._placement.release(result.placement_group)
+                    else:
+                        self._start_ranks(attempt, result)
                 case PlacementFailed(why=why) if attempt is not None:
                     self._end(attempt, Exited(attempt.handle, None, lost=why))
 
@@ -233,8 +223,7 @@ class RayExecutor:
                 f"no node of the cluster can be used any more: {why}. Correct the cause, and run the same command again"
                 " to resume"
             )
-        missing_s = self.nodes.head_missing_s
-        if missing_s > DRIVER_TIMEOUT_S:
+        if (missing_s := self.nodes.registry.head.missing_s) > DRIVER_TIMEOUT_S:
             raise ClusterLostError(
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s, so all of its jobs end. When the"
                 " cluster is back, run the same command again to resume from the last checkpoints"
@@ -258,8 +247,7 @@ class RayExecutor:
         """End the attempts that are over, after all ends known so far have been merged."""
         for attempt in list(self._unsettled):
             del self._unsettled[attempt]
-            exited = attempt.tasks.settle()
-            if exited is not None:
+            if (exited := attempt.tasks.settle()) is not None:
                 self._end(attempt, exited)
             elif attempt.tasks.waits_for_cause:
                 self._unsettled[attempt] = None
@@ -289,11 +277,8 @@ class RayExecutor:
             self._placement.release(attempt.placement_group)
         self._ended.append(exited)
 
-    # -- cancel
-
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        attempt = self._attempts.get(handle)
-        if attempt is None:
+        if (attempt := self._attempts.get(handle)) is None:
             return
         if not attempt.tasks.running:  # it waits for room
             self._end(attempt, Exited(handle, -9 if kill else int(ExitCode.INTERRUPTED), rank=0))

@@ -12,8 +12,10 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
 from orchestrator.core.text import last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
-from orchestrator.executors.ray.file_sync import Chunk, FileSyncError, Receiver
+from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
+from orchestrator.executors.ray.file_sync.receiver import Receiver
 from orchestrator.executors.ray.node_attempt import Assignment, Batch, ScratchFullError
+from orchestrator.executors.ray.node_registry import RayNode
 from orchestrator.executors.ray.scratch_directory import Order
 
 FORCE_AFTER_S = 10.0
@@ -26,24 +28,14 @@ class RayTask:
 
     handle: Handle
     assignment: Assignment
-    node: str
-    """Id of its node."""
+    node: RayNode
     nodes: CompatibleNodes
     stream: Any
     receiver: Receiver | None
     """Of its job directory, if the files there are synchronised."""
-    agent: Any
-    """The agent of its node."""
     is_placed: bool = False
     asked_before_start: ExitCode | None = None
     killed_at: float | None = None
-
-    @property
-    def rank(self) -> int:
-        """The first of its ranks."""
-        return self.assignment.launch.first_rank
-
-    # -- events
 
     def read(self, apply: Callable[[Receiver, Chunk], None]) -> list[Event]:
         """Its next events, when there are some to read; after an :class:`Exited` there are none.
@@ -72,17 +64,12 @@ class RayTask:
         Ray reports the loss of a silent node at once, but that of its tasks only when their connections time out,
         minutes later.
         """
-        return self._end(Exited(self.handle, None, lost=self._node_lost))
-
-    @property
-    def _node_lost(self) -> str:
-        return f"its node {self.nodes.name(self.node)} was lost"
+        return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
 
     def _own_event(self, event: Event) -> Event:
-        """``event`` from the node, with this attempt's handle."""
         if isinstance(event, Placed):
             self.is_placed = True
-            self.nodes.record_start(self.node)
+            self.nodes.record_start(self.node.node_id)
         if not isinstance(event, Exited):
             return replace(event, handle=self.handle)
         if event.returncode == ExitCode.DISK_FULL and self.receiver is not None:
@@ -98,21 +85,19 @@ class RayTask:
         """The meaning of the end of a task that could not report it itself."""
         import ray
 
-        name = self.nodes.name(self.node)
+        node_id, name = self.node.node_id, self.node.name
         match error:
-            case ray.exceptions.RayTaskError(cause=ScratchFullError()):
-                return self._node_disk_full()
-            case ray.exceptions.RayTaskError(cause=OSError(errno=number)) if number in DISK_FULL_ERRNOS:
-                if self.receiver is None:
+            case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if number in DISK_FULL_ERRNOS:
+                if self.receiver is None and not isinstance(cause, ScratchFullError):
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
                 return self._node_disk_full()
             case ray.exceptions.RayTaskError(cause=ray.exceptions.RayActorError()):
                 why = f"the node agent of {name} had died"
-                self.nodes.suspect(self.node)
+                self.nodes.suspect(node_id)
             case ray.exceptions.RayTaskError(cause=cause):
                 why = f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
                 if not self.is_placed and not isinstance(cause, OrchestratorError):  # those are not the node's fault
-                    self.nodes.record_failed_start(self.node, why)
+                    self.nodes.record_failed_start(node_id, why)
             case ray.exceptions.OutOfMemoryError():
                 return Exited(self.handle, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
@@ -121,19 +106,16 @@ class RayTask:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():
                 why = f"its Ray process on {name} was killed"
-                self.nodes.suspect(self.node)
+                self.nodes.suspect(node_id)
             case _:
-                why = self._node_lost
-                self.nodes.suspect(self.node)
+                why = f"its node {name} was lost"
+                self.nodes.suspect(node_id)
         return Exited(self.handle, None, lost=why)
 
     def _node_disk_full(self) -> Exited:
         """A full disk other than the run directory's excludes the node; the run continues."""
-        name = self.nodes.name(self.node)
-        self.nodes.exclude(self.node, "its disk is full")
-        return Exited(self.handle, None, lost=f"no space left on the disk of {name}")
-
-    # -- orders
+        self.nodes.exclude(self.node.node_id, "its disk is full")
+        return Exited(self.handle, None, lost=f"no space left on the disk of {self.node.name}")
 
     def ask_to_leave(self) -> None:
         if self.is_placed:
@@ -165,6 +147,5 @@ class RayTask:
 
     def _send(self, order: Order) -> None:
         """Also to a node that is no longer used. If the node has left, the task's end is reported soon."""
-        node = self.nodes.get(self.node)
-        agent = self.agent if node is None else node.agent  # it may have a new one
-        agent.send_order.remote(self.assignment.key, order)
+        node = self.nodes.get(self.node.node_id) or self.node  # it may have a new agent
+        node.agent.send_order.remote(self.assignment.key, order)

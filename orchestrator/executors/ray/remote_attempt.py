@@ -20,9 +20,8 @@ class RemoteAttempt:
     placement_group: Any = None
     """Ray's placement group, for ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)
-    """By rank."""
+    """By rank, as is ``_rss_mib``."""
     _rss_mib: dict[int, float] = field(default_factory=dict)
-    """By rank."""
 
     @property
     def is_one_task(self) -> bool:
@@ -30,23 +29,22 @@ class RemoteAttempt:
 
     def merge(self, task: RayTask, event: Event) -> list[Event]:
         """The events of the attempt that follow from ``event`` of ``task``. Ends are recorded in ``tasks``."""
+        rank = task.assignment.launch.first_rank
         match event:
-            case Exited():
+            case Exited(returncode=returncode, oom_killed=oom_killed, lost=lost):
                 self.tasks.running.remove(task)
-                rank = task.rank + (event.rank or 0)
-                self.tasks.note(
-                    RankExit(rank=rank, returncode=event.returncode, oom_killed=event.oom_killed, lost=event.lost)
-                )
+                rank += event.rank or 0
+                self.tasks.note(RankExit(rank=rank, returncode=returncode, oom_killed=oom_killed, lost=lost))
                 return []
             case _ if self.is_one_task:
                 return [event]
-            case Progressed() if task.rank or len(self._placed) < self.launch.ranks:  # not all ranks run yet
+            case Progressed() if rank or len(self._placed) < self.launch.ranks:  # not all ranks run yet
                 return []
             case Placed():
-                self._placed[task.rank] = event
+                self._placed[rank] = event
                 return [self._all_placed()] if len(self._placed) == self.launch.ranks else []
             case Sampled(rss_mib=rss_mib):
-                self._rss_mib[task.rank] = rss_mib
+                self._rss_mib[rank] = rss_mib
                 return [replace(event, rss_mib=sum(self._rss_mib.values()))]
             case _:
                 return [event]

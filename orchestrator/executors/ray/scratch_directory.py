@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import decode
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.machine.process_identity import same_process
@@ -41,9 +43,8 @@ class Holder:
     @classmethod
     def read(cls, folder: Path) -> Holder | None:
         try:
-            values = json.loads((folder / "holder").read_text())
-            return cls(**{**values, "cpus": tuple(values["cpus"])})
-        except (OSError, ValueError, TypeError, KeyError):
+            return decode(cls, (folder / "holder").read_text())
+        except (OSError, ValueError):
             return None
 
     def write(self, folder: Path) -> None:
@@ -106,20 +107,13 @@ class ScratchDirectory:
         return [holder for holder in holders if holder is not None and holder.is_alive()]
 
     def attempt(self, key: str) -> Path:
-        """The folder of one attempt."""
         return self.root / key.replace("/", "@")
 
     def remove(self) -> None:
         """Remove it unless another process has locked it or an attempt in it."""
-        if self._lock is None:
-            self._lock = lock(self.root)
-        if self._lock is None:
-            return
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._lock)
-            self._lock = None
-            for folder in self.root.glob("*/"):
-                locked = lock(folder)
+            held, self._lock = self._lock or lock(self.root), None
+            for locked in itertools.chain([held], map(lock, self.root.glob("*/"))):
                 if locked is None:
                     return
                 stack.enter_context(locked)
@@ -146,13 +140,9 @@ def take_order(folder: Path) -> Order | None:
 
 def lock(folder: Path) -> IO[bytes] | None:
     """Lock ``folder``, until the process ends at the latest; None if another has it locked, or it does not exist."""
-    try:
-        file = (folder / "lock").open("ab")
-    except OSError:
-        return None
-    try:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        file = stack.enter_context((folder / "lock").open("ab"))
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+        stack.pop_all()
+        return file
+    return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.file_sync import Storage
+from orchestrator.executors.ray.file_sync.storage import Storage
 
 TransferMode: TypeAlias = Literal["shared", "stream"]
 """``shared``: workers train in the run directory itself, on a shared file system. ``stream``: they train in a copy that
@@ -52,10 +52,6 @@ class Transport:
         except OSError as error:
             raise UsageError(f"--storage {option}: {error}") from error
         return cls("stream", storage, probe)
-
-    def mode_for(self, *, sees_run_dir: bool) -> TransferMode:
-        """The mode for a node."""
-        return self.mode or ("shared" if sees_run_dir else "stream")
 
     def problem(self) -> str | None:
         """Asked on a node: why files cannot be exchanged with the driver; None: they can."""

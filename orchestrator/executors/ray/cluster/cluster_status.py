@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import statistics
@@ -24,8 +23,6 @@ LOW_SPEED_RATIO = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """An attempt on a node, as its node agent reports it."""
-
     key: str
     """``job_id/attempt``; ``job_id/attempt/rank`` for ranks on another node than rank 0."""
     cores: int
@@ -73,9 +70,6 @@ class ClusterStatus:
     hot_spots: tuple[str, ...] = field(default=())
     """One sentence for each."""
 
-    def facts(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def status(where: str | None = None) -> ClusterStatus:
     """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node of.
@@ -109,7 +103,7 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
         return int(amount / unit), (amount - free.get(name, 0.0)) / unit
 
     cores, cores_used = total_and_used("CPU")
-    memory, memory_used = total_and_used("memory", MIB)
+    memory_mib, memory_used_mib = total_and_used("memory", MIB)
     gpus, gpus_used = total_and_used("GPU")
     return ClusterNode(
         name=row["host"] if alone else f"{row['host']}/{row['node_id'][:6]}",
@@ -117,8 +111,8 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
         is_head=row["is_head"],
         cores=cores,
         cores_used=cores_used,
-        memory_mib=memory,
-        memory_used_mib=round(memory_used),
+        memory_mib=memory_mib,
+        memory_used_mib=round(memory_used_mib),
         gpus=gpus,
         gpus_used=gpus_used,
         versions=row["versions"],

@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,18 +67,12 @@ def create_token(environment: Mapping[str, str] = os.environ) -> Path:
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-            file.flush()
-            os.fsync(descriptor)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:  # of mode 0600
+        file.write(secrets.token_hex(32))
+        file.flush()
+        os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):  # of two created at the same time, the first remains
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
+            os.link(file.name, path)
     return path
 
 
@@ -91,10 +86,8 @@ def check_token(environment: Mapping[str, str] = os.environ) -> None:
         with path.open("rb") as file:
             status, content = os.fstat(file.fileno()), file.read(4096)
     except FileNotFoundError:
-        raise UsageError(
-            f"{path}: there is no token. Copy the file from the machine of the cluster's head, where `cluster up` "
-            "created it"
-        ) from None
+        hint = "Copy the file from the machine of the cluster's head, where `cluster up` created it"
+        raise UsageError(f"{path}: there is no token. {hint}") from None
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be read: {error.strerror}") from None
     if status.st_uid not in (os.getuid(), 0):
@@ -122,14 +115,14 @@ def environment(*, insecure: bool = False, loopback: bool = False) -> dict[str, 
     :raises UsageError: as :func:`check_token`. (Without a token Ray aborts the process.)
     """
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    if loopback:
-        # Ray has no other switch that makes it take 127.0.0.1 for this machine's address.
+    variables[MODE_VARIABLE] = "disabled" if insecure else "token"
+    if loopback:  # Ray has no other switch that makes it take 127.0.0.1 for this machine's address
         variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    if insecure:
-        return {**variables, MODE_VARIABLE: "disabled"}
-    check_token()
-    token = {} if os.environ.get(TOKEN_VARIABLE) else {TOKEN_FILE_VARIABLE: str(token_file())}
-    return {**variables, MODE_VARIABLE: "token", **token}
+    if not insecure:
+        check_token()
+        if not os.environ.get(TOKEN_VARIABLE):
+            variables[TOKEN_FILE_VARIABLE] = str(token_file())
+    return variables
 
 
 def is_insecure(cluster: str) -> bool:

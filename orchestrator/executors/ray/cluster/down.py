@@ -72,23 +72,11 @@ def _descendants(raylet: NodeProcess, recorded: Collection[NodeProcess]) -> list
 
 def _stop(asked: Collection[NodeProcess], awaited: Collection[NodeProcess], grace_s: float) -> None:
     """Send SIGTERM to ``asked``, wait for ``awaited``, and kill those of them that remain."""
-    _signal(asked, signal.SIGTERM)
-    if not _have_ended(awaited, grace_s):
-        _signal(awaited, signal.SIGKILL)
-        _have_ended(awaited, GRACE_S)
-
-
-def _signal(processes: Collection[NodeProcess], number: signal.Signals) -> None:
-    for process in processes:
-        if process.is_running():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
-
-
-def _have_ended(processes: Collection[NodeProcess], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while any(process.is_running() for process in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    for processes, number, timeout_s in ((asked, signal.SIGTERM, grace_s), (awaited, signal.SIGKILL, GRACE_S)):
+        for process in processes:
+            if process.is_running():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+        deadline = time.monotonic() + timeout_s
+        while any(process.is_running() for process in awaited) and time.monotonic() <= deadline:
+            time.sleep(0.05)

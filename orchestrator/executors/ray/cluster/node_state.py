@@ -15,9 +15,10 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import decode
 from orchestrator.core.errors import UsageError
 from orchestrator.core.procfs import is_zombie, text_of
 from orchestrator.executors.orphan_reaper import carriers
@@ -40,8 +41,6 @@ class NodeProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """The node that was started on this machine."""
-
     role: Role
     cluster: str
     """``HOST:PORT`` of the head."""
@@ -84,7 +83,7 @@ def processes_with(mark: str) -> tuple[NodeProcess, ...]:
 
 
 def _process_name(pid: int) -> str:
-    """The name of its program; of a Python process, that of its script."""
+    """Of its program; of a Python process, that of its script."""
     name = (text_of(Path(f"/proc/{pid}/comm")) or "").strip()
     command = (text_of(Path(f"/proc/{pid}/cmdline")) or "").split("\0")
     scripts = [Path(word).stem for word in command[1:4] if word.endswith(".py")]
@@ -108,12 +107,10 @@ def load() -> LocalNode | None:
     """
     file = path()
     try:
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        processes = tuple(NodeProcess(**process) for process in facts.pop("processes"))
-        return LocalNode(**facts, processes=processes)
+        return decode(LocalNode, file.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except ValueError:
         raise UsageError(
             f"{file}: not a valid record of a cluster's node. Remove the file, and end Ray's remaining processes "
             "yourself"
@@ -133,17 +130,14 @@ def delete() -> None:
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
     """No other command of this user starts or ends a node here during the block. :raises UsageError: one does."""
-    file = path().with_suffix(".lock")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    path().parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path().with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "rb+") as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError("another `cluster` command is running on this machine; wait until it has ended") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def address_in(cluster: str) -> str | None:

@@ -42,7 +42,7 @@ def head_versions(cluster: str, *, insecure: bool) -> HeadVersions | TokenRefuse
     """
     loopback = address.is_loopback(address.parse(cluster)[0])
     answer = _query("metadata", cluster, cluster_token.environment(insecure=insecure, loopback=loopback))
-    return HeadVersions(ray=answer["ray"], python=answer["python"]) if isinstance(answer, dict) else answer
+    return HeadVersions(**answer) if isinstance(answer, dict) else answer
 
 
 def check(cluster: str, *, insecure: bool) -> None:
@@ -68,9 +68,10 @@ def check(cluster: str, *, insecure: bool) -> None:
         )
     answer = ours.result()
     if isinstance(answer, TokenRefused):
+        variable = cluster_token.TOKEN_VARIABLE
+        ours_is = f"the environment's {variable}" if os.environ.get(variable) else cluster_token.token_file()
         raise UsageError(
-            f"{cluster}: this cluster has another token than {_token_source()}; copy the file from the machine of its"
-            " head"
+            f"{cluster}: this cluster has another token than {ours_is}; copy the file from the machine of its head"
         )
     if isinstance(answer, NoAnswer):
         raise UsageError(f"{cluster}: what listens there is not a working head of a cluster ({answer.why})")
@@ -101,15 +102,9 @@ def facts(cluster: str) -> dict[str, Any]:
     return answer
 
 
-def _token_source() -> str:
-    if os.environ.get(cluster_token.TOKEN_VARIABLE):
-        return f"the environment's {cluster_token.TOKEN_VARIABLE}"
-    return str(cluster_token.token_file())
-
-
 def _query(what: str, cluster: str, variables: dict[str, str]) -> dict[str, Any] | TokenRefused | NoAnswer:
-    ray_variables = [name for name in os.environ if name.startswith("RAY_") and name != cluster_token.TOKEN_VARIABLE]
-    inherited = {name: value for name, value in os.environ.items() if name not in ray_variables}
+    kept = cluster_token.TOKEN_VARIABLE
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name == kept}
     limits = {"RAY_py_gcs_connect_timeout_s": "10", "RAY_BACKEND_LOG_LEVEL": "fatal"}
     try:
         child = subprocess.run(

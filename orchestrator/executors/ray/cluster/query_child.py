@@ -7,7 +7,6 @@ WHAT is ``metadata`` or ``facts``. Prints one line of JSON: the answer, ``{"refu
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import sys
@@ -90,7 +89,7 @@ def _attempts() -> Mapping[str, list[dict[str, Any]]]:
     attempts: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for node_id, references in requests.items():
         for reference in references:
-            attempts[node_id] += map(dataclasses.asdict, _result(reference, deadline) or ())
+            attempts[node_id] += _result(reference, deadline) or ()
     return attempts
 
 

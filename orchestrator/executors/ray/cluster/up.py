@@ -43,7 +43,7 @@ def up(*, host: str | None = None, port: int = address.DEFAULT_PORT, insecure: b
     cluster_token.require_ray()
     with node_state.exclusive():
         _check_nothing_runs()
-        own = address.lookup(host) if host is not None else address.outward() or cluster_token.LOOPBACK[0]
+        own = address.lookup(host) if host is not None else address.outward()
         address.check_own(own, port)
         _check_mode(insecure)
         if not insecure and not cluster_token.has_token():
@@ -80,8 +80,7 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
 
 
 def _check_nothing_runs() -> None:
-    node = node_state.load()
-    if node is None:
+    if (node := node_state.load()) is None:
         return
     running = node.running_processes()
     if not running:
@@ -154,25 +153,22 @@ def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str
 
     Returns how it failed; None if it did not.
     """
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            command,
-            env=variables,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = child.wait(START_S)
-        except subprocess.TimeoutExpired:
-            return f"did not end within {START_S:g} s"
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-    return f"failed with exit code {code}" if code else None
+    try:
+        with log.open("wb") as output:
+            child = subprocess.run(
+                command,
+                env=variables,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=START_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        return f"did not end within {START_S:g} s"
+    return f"failed with exit code {child.returncode}" if child.returncode else None
 
 
 def _start_error(what: str, directory: Path, *patterns: str) -> OrchestratorError:
@@ -211,8 +207,10 @@ def _head_lines(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
     lines = [f"the head of a cluster runs at {node.cluster}: {_offer_text(offer)}"]
     join_command = f"python -m orchestrator cluster join {node.cluster}"
     if node.insecure:
-        lines.append("WARNING: no authentication; whoever reaches this machine can run code on it")
-        lines.append(f"to add a machine, run there:  {join_command} --insecure")
+        lines += [
+            "WARNING: no authentication; whoever reaches this machine can run code on it",
+            f"to add a machine, run there:  {join_command} --insecure",
+        ]
     elif address.is_loopback(own):
         lines.append(
             "only this machine can reach it; for other machines, run `cluster down` and `cluster up --address ADDRESS`"

@@ -13,30 +13,3 @@ directory: it has the replay buffer of its newest checkpoint, and at least that 
 Nothing here knows how chunks are transmitted. Files of more than a few KiB can go through a shared file system
 (:class:`Storage`) instead; their chunks then hold only a name in it.
 """
-
-from orchestrator.executors.ray.file_sync.chunks import (
-    Appended,
-    Chunk,
-    FilePart,
-    FileSyncError,
-    RemovedFile,
-    StoredFile,
-    payload_bytes,
-)
-from orchestrator.executors.ray.file_sync.receiver import Receiver
-from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
-from orchestrator.executors.ray.file_sync.storage import Storage
-
-__all__ = [
-    "Appended",
-    "Chunk",
-    "FilePart",
-    "FileSyncError",
-    "Receiver",
-    "RemovedFile",
-    "Sender",
-    "Storage",
-    "StoredFile",
-    "outgoing_chunks",
-    "payload_bytes",
-]
