@@ -129,24 +129,26 @@ class Simulation:
         assert not list(self.driver_root.rglob(".*"))
 
 
-@settings(deadline=None, max_examples=150)
-@given(actions=ACTIONS, buffered=st.booleans(), aged=st.booleans(), stored=st.booleans())
-def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(
-    actions: list[tuple[str, object]], buffered: bool, aged: bool, stored: bool
-) -> None:
-    with small_chunks() as scratch:
-        job = Simulation(scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None)
-        for verb, argument in actions:
-            match verb, argument:
-                case "work", int(steps):
-                    job.work(steps)
-                case "scan", list(meanwhile):
-                    job.scan(meanwhile)
-                case "restart", bool(damaged):
-                    job.restart(damaged=damaged)
-                case "lose", bool(both):
-                    job.lose(both=both)
-        job.finish()
+@pytest.mark.parametrize("examples", [20, pytest.param(130, marks=pytest.mark.full)])
+def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(examples: int) -> None:
+    @settings(deadline=None, max_examples=examples)
+    @given(actions=ACTIONS, buffered=st.booleans(), aged=st.booleans(), stored=st.booleans())
+    def simulate(actions: list[tuple[str, object]], buffered: bool, aged: bool, stored: bool) -> None:
+        with small_chunks() as scratch:
+            job = Simulation(scratch, buffered=buffered, aged=aged, storage=STORAGE if stored else None)
+            for verb, argument in actions:
+                match verb, argument:
+                    case "work", int(steps):
+                        job.work(steps)
+                    case "scan", list(meanwhile):
+                        job.scan(meanwhile)
+                    case "restart", bool(damaged):
+                        job.restart(damaged=damaged)
+                    case "lose", bool(both):
+                        job.lose(both=both)
+            job.finish()
+
+    simulate()
 
 
 @settings(deadline=None, max_examples=50)

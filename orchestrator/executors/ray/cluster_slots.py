@@ -22,7 +22,6 @@ class NodeCapacity:
     gpus: int
     memory_mib: int
     kind: str = ""
-    """CPU model."""
 
     def fits(self, slot: RankSlot) -> bool:
         return self.cores >= slot.cores and self.gpus >= slot.gpus and self.memory_mib >= slot.memory_mib
@@ -53,13 +52,11 @@ class ClusterSlots:
         self._paused: set[str] = set()
         self._held: dict[int, tuple[RankSlot, ...]] = {}
         self._unused: list[int] = []
-        """Indices of released slots."""
         self._cores = 0
 
     # -- nodes
 
     def add(self, node: str, *, cores: int, gpus: int, memory_mib: int, kind: str = "") -> None:
-        """Add a node that is not there yet."""
         self._total[node] = NodeCapacity(node=node, cores=cores, gpus=gpus, memory_mib=memory_mib, kind=kind)
         self._free[node] = replace(self._total[node])
         self._by_cores.setdefault(cores, {})[node] = None
@@ -73,7 +70,6 @@ class ClusterSlots:
             self._paused.discard(node)
 
     def pause(self, node: str) -> None:
-        """Hand out nothing on the node until :meth:`resume`."""
         if node in self._free:
             self._paused.add(node)
 
@@ -86,8 +82,6 @@ class ClusterSlots:
         return list(self._total.values())
 
     def fits_ever(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> bool:
-        """Whether there would be room on idle nodes."""
-
         def fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
             return (node for node in self._total.values() if node.fits(slot))
 

@@ -21,7 +21,6 @@ MOST_FAILED_STARTS = 3
 SHOWN = 5
 
 Report: TypeAlias = Callable[[str, str], None]
-"""Receives kind and message of an event."""
 
 
 class CompatibleNodes:
@@ -44,7 +43,6 @@ class CompatibleNodes:
         return self._usable.get(node_id)
 
     def transfer_mode(self, node: RayNode) -> TransferMode:
-        """How files get from the run directory to ``node`` and back."""
         return self.transport.mode or ("shared" if node.facts.sees_run_dir else "stream")
 
     def exclude(self, node_id: str, why: str) -> None:

@@ -37,19 +37,16 @@ class Connection:
     head: str
     """``HOST:PORT`` of Ray's global control service."""
     node: str
-    """Id of the node that this process is on."""
     saved_environment: Mapping[str, str | None]
     """The variables that were set for Ray or by it, with their values before."""
     directory: Path | None
-    """Files of a cluster that was started for this connection."""
 
     def close(self) -> None:
         """Leave the cluster, which kills what still runs in it; one that was started for this connection ends."""
         import ray
 
         ray.shutdown()
-        _restore(self.saved_environment)
-        _remove(self.directory)
+        _restore(self.saved_environment, self.directory)
 
 
 def connect(ray_address: str, machine: Machine) -> Connection:
@@ -62,8 +59,7 @@ def connect(ray_address: str, machine: Machine) -> Connection:
         cluster_token.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
-    directory = None
-    options: dict[str, Any]
+    directory, options = None, dict[str, Any]()
     if ray_address == LOCAL:
         cluster_token.create_token()
         directory = _create_directory()
@@ -90,8 +86,7 @@ def connect(ray_address: str, machine: Machine) -> Connection:
         os.environ.update({**client, **variables})
         _initialise(ray_address, options)
     except BaseException:
-        _restore(_changed_since(before))
-        _remove(directory)
+        _restore(_changed_since(before), directory)
         raise
     import ray
 
@@ -105,17 +100,11 @@ def connect(ray_address: str, machine: Machine) -> Connection:
 
 
 def _create_directory() -> Path:
-    """A directory accessible to its owner only."""
     default = Path(tempfile.mkdtemp(prefix="ray-"))
     if len(str(default / SUBFOLDER)) <= node_settings.LONGEST_DIRECTORY:
         return default
     default.rmdir()
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-
-
-def _remove(directory: Path | None) -> None:
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _find_cluster(ray_address: str) -> str:
@@ -163,12 +152,14 @@ def _changed_since(before: Mapping[str, str]) -> dict[str, str | None]:
     return {name: before.get(name) for name in names if before.get(name) != os.environ.get(name)}
 
 
-def _restore(variables: Mapping[str, str | None]) -> None:
+def _restore(variables: Mapping[str, str | None], directory: Path | None) -> None:
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _initialise(ray_address: str, options: dict[str, Any]) -> None:

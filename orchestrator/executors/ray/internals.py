@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 ASK_TIMEOUT_S = 5.0
-"""Longest wait for an answer from the head's tables."""
 
 
 def hide_worker_messages() -> None:

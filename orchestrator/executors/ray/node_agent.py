@@ -37,8 +37,6 @@ ASK_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """An agent's description of its node."""
-
     cores: int
     """As ``doctor`` counts them."""
     cpu_model: str
@@ -57,8 +55,6 @@ class CpuGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuHold:
-    """CPUs of an attempt, and the process that holds them."""
-
     slot: Slot
     holder: Holder
     inherited: bool = False
@@ -170,7 +166,6 @@ class NodeAgent:
             return address, int(probe.getsockname()[1])
 
     def close(self) -> None:
-        """End the session, and leave nothing behind."""
         self._head.close()
         self._slots.close()
         self._scratch.remove()

@@ -40,7 +40,6 @@ GLOO_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 LAST_SCANS = 5
 CHUNK_TIMEOUT_S = 120.0
 CHUNKS_AHEAD = 8
-"""Chunks in transit to the node at a time."""
 BATCH_BYTES = 1 << 20
 CHUNK_OVERHEAD_BYTES = 200
 
@@ -52,10 +51,8 @@ class Assignment:
     launch: Launch
     """``job_dir`` is the driver's. CPUs and GPUs are chosen on the node."""
     cores: int
-    """Of all ranks that run on the node."""
     has_gpus: bool
     node: str
-    """Its name for people."""
     report_every_s: float
     mode: TransferMode
     storage: Storage | None
@@ -68,7 +65,6 @@ class Assignment:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Changes to the environment of the workers; None removes a variable."""
     code: UserCode | None = None
-    """What the job imports."""
 
     @property
     def key(self) -> str:
@@ -128,10 +124,7 @@ def _full_disk_is_the_nodes() -> Iterator[None]:
 
 
 def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]:
-    """Changes to the environment of the workers: as on one machine, without the variables for Ray's own processes.
-
-    :param scratch: the session's scratch directory on this node.
-    """
+    """Changes to the environment of the workers: as on one machine, without the variables for Ray's own processes."""
     code = {} if assignment.code is None else assignment.code.variables(scratch)
     of_ray = [name for name, value in os.environ.items() if name.startswith("RAY_") or value.startswith("ray.")]
     network = {} if assignment.ranks is None else _interface()
@@ -156,11 +149,10 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> CpuGrant:
     """:raises OrchestratorError: none became free, although Ray has started the task."""
     import ray
 
-    pid = os.getpid()
-    start = process_start(pid)
+    holder = os.getpid(), process_start(os.getpid())
     deadline = time.monotonic() + CPUS_TIMEOUT_S
     while True:
-        grant: CpuGrant | None = ray.get(agent.acquire_cpus.remote(assignment.key, assignment.cores, pid, start))
+        grant: CpuGrant | None = ray.get(agent.acquire_cpus.remote(assignment.key, assignment.cores, *holder))
         if grant is not None:
             return grant
         if time.monotonic() > deadline:
@@ -205,7 +197,6 @@ def _chunks_from_driver(assignment: Assignment) -> Iterator[Chunk]:
 
 
 def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
-    """Batches of many small chunks, or of few large ones."""
     batch: list[Chunk] = []
     size = 0
     for chunk in chunks:
@@ -219,8 +210,6 @@ def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
 
 
 class SupervisedWorkers:
-    """The workers of an attempt: their events go to the driver, its orders to them."""
-
     def __init__(self, assignment: Assignment, grant: CpuGrant, agent: Any) -> None:
         self._assignment, self._grant, self._agent = assignment, grant, agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
@@ -230,15 +219,14 @@ class SupervisedWorkers:
         self._progress_at = 0.0
 
     def batches(self, changes: Callable[[], Iterable[Chunk]]) -> Generator[Batch, None, Batch]:
-        """Start the workers and report about them. Returns the last batch, once they have ended.
-
-        :param changes: the changes of the job directory since its last call.
-        """
+        """Start the workers and report about them, and ``changes`` since its last call; the last batch is returned."""
         gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) if self._assignment.has_gpus else ()
         launch = replace(self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=())
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
-            yield Batch((self._placed(handle, gpus),))
+            node, cpus = self._assignment.node, launch.cpus
+            placed = Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=handle.pid, pid_start=handle.pid_start)
+            yield Batch((placed,))
             report_at = 0.0
             while not self._poll(handle, POLL_S):
                 if time.monotonic() < report_at:
@@ -264,13 +252,3 @@ class SupervisedWorkers:
             self._progress_at = time.monotonic() + PROGRESS_EVERY_S
             self._agent.record_progress.remote(self._assignment.key, progressed.progress)
         return Exited in self._latest
-
-    def _placed(self, handle: Handle, gpus: tuple[str, ...]) -> Placed:
-        return Placed(
-            handle=handle,
-            node=self._assignment.node,
-            cpus=self._grant.holder.cpus,
-            gpus=gpus,
-            pid=handle.pid,
-            pid_start=handle.pid_start,
-        )

@@ -33,7 +33,6 @@ CREATION_FAILED = "creation task"
 SUSPICION_S = 2.0
 """Delay before a suspected node is asked: the processes of a dying node would still answer."""
 RETRY_EVERY_S = 60.0
-"""For an agent that could not be started."""
 PING_EVERY_S = 20.0
 """For agents. (Ray could restart them itself, but when memory runs out it kills restartable actors first.)"""
 CLOSE_S = 5.0
@@ -79,9 +78,7 @@ class _Entry:
     row: Mapping[str, Any]
     agent: Any
     request: Any = None
-    """Reference to the awaited answer."""
     ask_at: float = 0.0
-    """When to ask again."""
     is_reported: bool = False
     """As a :class:`RayNode`."""
     is_suspected: bool = False
@@ -91,8 +88,6 @@ class _Entry:
 
 
 class NodeRegistry:
-    """The nodes of the cluster that ``connection`` leads to."""
-
     def __init__(self, connection: Connection, driver_directory: DriverDirectory, transport: Transport) -> None:
         self._driver_directory, self._transport, self._connection = driver_directory, transport, connection
         self._session = secrets.token_hex(6)
@@ -108,7 +103,6 @@ class NodeRegistry:
         self._thread.start()
 
     def changes(self) -> list[NodeChange]:
-        """Those since the last call."""
         return drain(self._changes)
 
     def suspect(self, node_id: str) -> None:
@@ -241,7 +235,6 @@ Item = TypeVar("Item")
 
 
 def drain(items: queue.SimpleQueue[Item]) -> list[Item]:
-    """Take everything out of a queue."""
     taken = []
     with contextlib.suppress(queue.Empty):
         while True:

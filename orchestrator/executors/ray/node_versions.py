@@ -38,7 +38,6 @@ class VersionDifferences:
     """Between the driver and a node, a line each: ``numpy 2.1.0, here 2.4.6``."""
 
     deciding: tuple[str, ...]
-    """Those that change results."""
     others: tuple[str, ...]
 
 

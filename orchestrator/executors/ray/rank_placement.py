@@ -24,9 +24,7 @@ from orchestrator.machine.topology import MIB
 RENDEZVOUS_TIMEOUT_S = 60.0
 CLOSE_S = 5.0
 WAIT_S = 0.5
-"""Between checks whether the placement is still needed."""
 NODE_LABEL = "ray.io/node-id"
-"""Ray gives it to every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,6 @@ class RankPlacement:
         self._requested.discard(handle)
 
     def results(self) -> list[PlacedRanks | PlacementFailed]:
-        """Those since the last call."""
         return drain(self._results)
 
     def release(self, placement_group: Any) -> None:
@@ -143,5 +140,4 @@ def _bundle(rank: RankSlot) -> dict[str, float]:
 
 
 def by_rank(rank_slots: Sequence[RankSlot]) -> list[RankSlot]:
-    """One slot for each rank of an attempt over ``rank_slots``."""
     return [slot.with_ranks(1) for slot in rank_slots for _ in range(slot.ranks)]

@@ -98,7 +98,6 @@ class RayBackend:
         }
 
     def available_memory_mib(self) -> int:
-        """The slots check each node's memory."""
         return sys.maxsize
 
     def report_to(self, report: Report) -> None:

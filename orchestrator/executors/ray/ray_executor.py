@@ -53,15 +53,12 @@ class RayExecutor:
     code: Mapping[str, UserCode] = field(default_factory=dict)
     _attempts: dict[Handle, RemoteAttempt] = field(default_factory=dict, init=False)
     _tasks: dict[Any, tuple[RemoteAttempt, RayTask]] = field(default_factory=dict, init=False)
-    """By stream."""
     _ended: list[Event] = field(default_factory=list, init=False)
     """Ends that do not come from a task, not returned yet."""
     _placement: RankPlacement = field(init=False)
     _run: Any = field(default=None, init=False)
-    """The remote :func:`node_attempt.run`."""
     _is_disk_full: bool = field(default=False, init=False)
     _poll_at: float = field(default=0.0, init=False)
-    """Time of the next poll of all streams."""
     _unsettled: dict[RemoteAttempt, None] = field(default_factory=dict, init=False)
     """Attempts with a task that has ended, or with ranks that must be ended later."""
 
@@ -129,18 +126,12 @@ class RayExecutor:
             receiver = Receiver(launch.job_dir, storage=assignment.storage, name=name)
         stream = remote.remote(assignment, node.agent)
         task = RayTask(
-            handle=attempt.handle,
-            assignment=assignment,
-            node=node,
-            nodes=self.nodes,
-            stream=stream,
-            receiver=receiver,
+            handle=attempt.handle, assignment=assignment, node=node, nodes=self.nodes, stream=stream, receiver=receiver
         )
         self._tasks[stream] = attempt, task
         attempt.tasks.running.append(task)
 
     def _start_ranks(self, attempt: RemoteAttempt, placed: PlacedRanks) -> None:
-        """Start a task for every rank, or end the attempt."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         launch = attempt.launch
@@ -179,7 +170,6 @@ class RayExecutor:
         self._settle()
 
     def _start_placed(self) -> None:
-        """Start the ranks whose room has been reserved."""
         for result in self._placement.results():
             attempt = self._attempts.get(result.handle)
             match result:
@@ -230,12 +220,10 @@ class RayExecutor:
             )
 
     def _read(self, stream: Any) -> list[Event]:
-        """Read a task's events, and return those of its attempt."""
         task_events = self._tasks[stream][1].read(self._apply)
         return [event for task_event in task_events for event in self._merge(stream, task_event)]
 
     def _merge(self, stream: Any, task_event: Event) -> list[Event]:
-        """The events of the attempt that follow from a task's event."""
         attempt, task = self._tasks[stream]
         events = attempt.merge(task, task_event)
         if isinstance(task_event, Exited):

@@ -32,7 +32,6 @@ class RayTask:
     nodes: CompatibleNodes
     stream: Any
     receiver: Receiver | None
-    """Of its job directory, if the files there are synchronised."""
     is_placed: bool = False
     asked_before_start: ExitCode | None = None
     killed_at: float | None = None
@@ -59,11 +58,7 @@ class RayTask:
         return [self._own_event(event) for event in batch.events]
 
     def lose(self) -> Exited:
-        """Its node has left the cluster.
-
-        Ray reports the loss of a silent node at once, but that of its tasks only when their connections time out,
-        minutes later.
-        """
+        """Its node has left. (Ray reports the loss of its task minutes later, when connections time out.)"""
         return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
 
     def _own_event(self, event: Event) -> Event:
@@ -134,7 +129,6 @@ class RayTask:
             self._send("kill")
 
     def enforce(self) -> None:
-        """End a task that continues despite an order to kill."""
         if self.killed_at is not None and time.monotonic() - self.killed_at > FORCE_AFTER_S:
             self.killed_at = time.monotonic()
             self.end()

@@ -35,7 +35,6 @@ class Holder:
     home: str
     """:attr:`DriverDirectory.identity` of the run directory."""
     key: str
-    """Identifies the attempt on its node."""
     cpus: tuple[int, ...]
     pid: int
     pid_start: float | None
@@ -82,7 +81,6 @@ class ScratchDirectory:
 
     @classmethod
     def create(cls, session: str, node_id: str) -> ScratchDirectory:
-        """Create and lock it."""
         parent = shared_directory()
         sessions = Path(tempfile.mkdtemp(prefix="orchestrator-ray-")) if parent is None else parent / "ray"
         scratch = cls(sessions / session / node_id[:16])
@@ -91,7 +89,6 @@ class ScratchDirectory:
         return scratch
 
     def remove_stale(self) -> None:
-        """Remove the folders of sessions that are over."""
         for folder in self.root.parents[1].glob("*/*"):
             if folder != self.root:
                 ScratchDirectory(folder).remove()
@@ -102,7 +99,6 @@ class ScratchDirectory:
         return [holder for folder in folders if (holder := Holder.read(folder)) is not None]
 
     def holders(self) -> list[Holder]:
-        """The running attempts of this session."""
         holders = (Holder.read(folder) for folder in self.root.glob("*/"))
         return [holder for holder in holders if holder is not None and holder.is_alive()]
 

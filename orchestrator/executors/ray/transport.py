@@ -57,7 +57,12 @@ class Transport:
         """Asked on a node: why files cannot be exchanged with the driver; None: they can."""
         if self.storage is None or self.probe is None:
             return None
-        return self.storage.problem(self.probe)
+        try:
+            self.storage.check()
+            self.storage.fetch(self.probe, io.BytesIO())
+        except (UsageError, OSError) as error:
+            return str(error)
+        return None
 
     def close(self) -> None:
         """Clear the storage, when no file is in transit."""

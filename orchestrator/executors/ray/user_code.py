@@ -53,7 +53,6 @@ class UserCode:
         return {SEARCH_PATH_VARIABLE: str(self._same_folder() or self._copy(scratch))}
 
     def _same_folder(self) -> Path | None:
-        """The folder of the same path on this node, if its code is the same."""
         folder = Path(self.folder)
         with contextlib.suppress(UsageError, OSError):  # too large or unreadable: its code is another
             if digest(python_files(folder)) == self.digest:
@@ -70,11 +69,10 @@ class UserCode:
                 path = temporary / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            try:
-                temporary.rename(target)
-            except OSError:
-                if not target.is_dir():  # else another attempt was faster
-                    raise
+            temporary.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another attempt was faster
+                raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return target
@@ -135,8 +133,7 @@ def python_files(folder: Path) -> Files:
             if amount > most:
                 raise UsageError(
                     f"{folder}: jobs import code from this folder, so its Python files are copied to the nodes of the"
-                    f" cluster, and there are more than {what} below it. Put job file and code into a folder of their"
-                    " own"
+                    f" cluster, and there are more than {what} below it. Put job file and code into a separate folder"
                 )
     return files
 
@@ -151,7 +148,7 @@ def _may_contain_code(folder: Path) -> bool:
 
 
 def digest(files: Files) -> str:
-    """SHA-256 over names and contents, as hexadecimal text."""
+    """SHA-256 over names and contents."""
     total = hashlib.sha256()
     for name in sorted(files):
         total.update(os.fsencode(name) + b"\0" + hashlib.sha256(files[name]).digest())

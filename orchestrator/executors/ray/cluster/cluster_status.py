@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import UsageError
@@ -28,7 +28,6 @@ class RunningJob:
     cores: int
     env_steps_per_s: float | None = None
     run_delay_share: float | None = None
-    """As in :class:`orchestrator.core.messages.Progress`."""
 
     @property
     def job_id(self) -> str:
@@ -67,8 +66,7 @@ class ClusterStatus:
     cluster: str
     ray: str
     nodes: tuple[ClusterNode, ...]
-    hot_spots: tuple[str, ...] = field(default=())
-    """One sentence for each."""
+    hot_spots: tuple[str, ...] = ()
 
 
 def status(where: str | None = None) -> ClusterStatus:
@@ -80,18 +78,16 @@ def status(where: str | None = None) -> ClusterStatus:
     cluster_token.require_ray()
     cluster = where or node_state.local_cluster() or os.environ.get("RAY_ADDRESS")
     if not cluster:
-        raise UsageError(
-            "this machine is not a node of a cluster: `cluster up` starts one, `cluster join HOST:PORT` joins one; or "
-            "name one with --address HOST:PORT"
-        )
+        hint = "`cluster up` starts one, `cluster join HOST:PORT` joins one; or name one with --address HOST:PORT"
+        raise UsageError(f"this machine is not a node of a cluster: {hint}")
     return from_facts(query.facts(address.host_port(*address.parse(cluster, address.DEFAULT_PORT))))
 
 
 def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
     """From the report of :mod:`orchestrator.executors.ray.cluster.query_child`."""
     hosts = [row["host"] for row in facts["nodes"]]
-    nodes = tuple(_node(row, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
-    nodes = tuple(sorted(nodes, key=lambda node: (not node.is_head, node.name)))
+    unsorted = (_node(row, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
+    nodes = tuple(sorted(unsorted, key=lambda node: (not node.is_head, node.name)))
     return ClusterStatus(cluster=facts["cluster"], ray=facts["ray"], nodes=nodes, hot_spots=tuple(hot_spots(nodes)))
 
 
@@ -121,13 +117,8 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
 
 
 def _job(row: Mapping[str, Any]) -> RunningJob:
-    progress = row["progress"] or {}
-    return RunningJob(
-        key=row["key"],
-        cores=max(1, len(row["cpus"])),
-        env_steps_per_s=progress.get("env_steps_per_s"),
-        run_delay_share=progress.get("run_delay_share"),
-    )
+    progress = {name: (row["progress"] or {}).get(name) for name in ("env_steps_per_s", "run_delay_share")}
+    return RunningJob(key=row["key"], cores=max(1, len(row["cpus"])), **progress)
 
 
 def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:

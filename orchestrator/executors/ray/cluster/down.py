@@ -17,7 +17,6 @@ from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.process_identity import process_start
 
 RAYLET_GRACE_S = 10.0
-"""Time for the raylet to end its workers and itself."""
 GRACE_S = 2.0
 """Time for the other processes, which have nothing to save."""
 

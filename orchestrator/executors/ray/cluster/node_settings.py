@@ -6,6 +6,7 @@ of a control group above its own.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 
@@ -38,17 +39,13 @@ precedence."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOffer:
-    """What one machine offers to the cluster."""
-
     cores: int
     gpus: int
     memory_mib: int
-    """Memory for jobs."""
     store_mib: int
     """Size of Ray's object store, in addition to ``memory_mib``."""
 
     def arguments(self) -> list[str]:
-        """Arguments of ``ray start``."""
         return [
             f"--num-cpus={self.cores}",
             f"--num-gpus={self.gpus}",
@@ -58,12 +55,10 @@ class ResourceOffer:
 
 
 def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOffer:
-    """What ``machine`` offers.
-
-    :param shared_memory_mib: free space for the object store; None: ask the system.
-    """
+    """:param shared_memory_mib: free space for the object store; None: ask the system."""
     if shared_memory_mib is None:
-        shared_memory_mib = _shared_memory_mib()
+        with contextlib.suppress(OSError):
+            shared_memory_mib = shutil.disk_usage("/dev/shm").free // MIB  # noqa: S108 - the mount, not a file in it
     total = machine.memory_total_mib
     store = min(max(total // 20, LEAST_STORE_MIB), MOST_STORE_MIB)
     if shared_memory_mib is not None:  # often 64 MiB in a container: Ray then uses its temporary directory
@@ -77,22 +72,10 @@ def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOff
     )
 
 
-def _shared_memory_mib() -> int | None:
-    try:
-        return shutil.disk_usage("/dev/shm").free // MIB  # noqa: S108 - the mount, not a file in it
-    except OSError:
-        return None
-
-
 def process_variables() -> dict[str, str]:
     """Variables for every process of Ray: few messages, one thread for computations, tolerant health checks.
 
     They are removed from the environment of training processes, which is the same as without a cluster.
     """
-    return {
-        **worker_thread_settings(1),
-        **HEALTH,
-        **PRIORITY,
-        "RAY_BACKEND_LOG_LEVEL": "warning",
-        "RAY_DEDUP_LOGS": "0",
-    }
+    logs = {"RAY_BACKEND_LOG_LEVEL": "warning", "RAY_DEDUP_LOGS": "0"}
+    return {**worker_thread_settings(1), **HEALTH, **PRIORITY, **logs}

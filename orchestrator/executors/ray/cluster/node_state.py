@@ -43,18 +43,14 @@ class NodeProcess:
 class LocalNode:
     role: Role
     cluster: str
-    """``HOST:PORT`` of the head."""
     address: str
-    """This machine's address for the others."""
     insecure: bool
     mark: str
     """A random word, not secret, that every process of the node has in its environment (``ORCHESTRATOR_TOKEN``)."""
     directory: str
     """Ray's temporary directory, accessible to its owner only."""
     started: str
-    """UTC."""
     boot: str
-    """The kernel's id of the current boot."""
     processes: tuple[NodeProcess, ...] = ()
 
     def running_processes(self) -> tuple[NodeProcess, ...]:
@@ -65,7 +61,6 @@ class LocalNode:
         return recorded + tuple(process for process in processes_with(self.mark) if process not in recorded)
 
     def is_intact(self) -> bool:
-        """Whether every indispensable process runs."""
         names = {process.name for process in self.processes if process.is_running()}
         return self.boot == boot_id() and ({"raylet", "gcs_server"} if self.role == "head" else {"raylet"}) <= names
 
@@ -74,7 +69,6 @@ class LocalNode:
 
 
 def processes_with(mark: str) -> tuple[NodeProcess, ...]:
-    """Processes of this user that have ``mark`` in their environment, by pid."""
     return tuple(
         NodeProcess(name=_process_name(pid), pid=pid, start=start)
         for pid in sorted(carriers({mark.encode()}))

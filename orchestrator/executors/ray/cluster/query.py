@@ -35,11 +35,7 @@ class HeadVersions:
 
 
 def head_versions(cluster: str, *, insecure: bool) -> HeadVersions | TokenRefused | NoAnswer:
-    """The versions of the head at ``cluster``.
-
-    :param insecure: ask without a token.
-    :raises UsageError: there is no valid token here.
-    """
+    """:param insecure: ask without a token. :raises UsageError: there is no valid token here."""
     loopback = address.is_loopback(address.parse(cluster)[0])
     answer = _query("metadata", cluster, cluster_token.environment(insecure=insecure, loopback=loopback))
     return HeadVersions(**answer) if isinstance(answer, dict) else answer

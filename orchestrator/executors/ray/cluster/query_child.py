@@ -65,8 +65,6 @@ def facts(cluster: str) -> dict[str, Any]:
 
 
 def _request_versions(node_id: str) -> Any:
-    """A reference to the versions on a node; the task needs no core."""
-
     def versions() -> dict[str, str | None]:
         from orchestrator.executors.ray.node_versions import installed_versions
 

@@ -22,8 +22,6 @@ class FileSyncError(OrchestratorError):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes of a file, compressed where that pays."""
-
     content: bytes
     is_compressed: bool
 
@@ -58,8 +56,6 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Bytes appended to a file of ``offset`` bytes."""
-
     path: str
     offset: int
     payload: Payload
@@ -72,7 +68,6 @@ class StoredFile:
     path: str
     name: str
     size: int
-    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)

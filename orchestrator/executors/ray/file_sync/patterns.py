@@ -28,7 +28,6 @@ class FileKind(enum.IntEnum):
     TABLE = enum.auto()
     """Tables and logs, which grow at their ends. Resuming from a checkpoint needs the rows up to it."""
     REPLAY = enum.auto()
-    """Rows of a replay buffer."""
     CHECKPOINT = enum.auto()
     RESULT = enum.auto()
     EXIT_RECORD = enum.auto()
@@ -72,9 +71,7 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """From the driver to a node: what workers of ``ranks`` start or resume from. A rank needs only its own replay
-    buffer.
-    """
+    """From the driver to a node: what ``ranks`` start or resume from, each with its own replay buffer only."""
 
     ranks: frozenset[int] | None
     rejects_links: ClassVar[bool] = True
@@ -92,7 +89,6 @@ class InputFiles:
 
 
 FilePatterns: TypeAlias = ResultFiles | InputFiles
-"""Which files are synchronised in one direction."""
 
 
 def _is_hidden(path: str) -> bool:
@@ -118,7 +114,6 @@ def list_files(root: Path, patterns: FilePatterns) -> dict[str, os.stat_result]:
 
 
 def checkpoint_names(root: Path) -> frozenset[str]:
-    """Names of the checkpoint files below ``root``."""
     try:
         names = os.listdir(root / _CHECKPOINTS)
     except FileNotFoundError:
@@ -139,7 +134,6 @@ def _walk(root: Path, folder: str, patterns: FilePatterns) -> Iterator[tuple[str
 
 
 def _list_folder(root: Path, folder: str, patterns: FilePatterns) -> tuple[dict[str, os.stat_result], list[str]]:
-    """The matching files of one folder, and its subfolders."""
     files: dict[str, os.stat_result] = {}
     folders: list[str] = []
     with os.scandir(root / folder) as entries:
@@ -147,9 +141,8 @@ def _list_folder(root: Path, folder: str, patterns: FilePatterns) -> tuple[dict[
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():
                 if patterns.rejects_links and (patterns.matches(path) or patterns.may_contain(path)):
-                    raise FileSyncError(
-                        f"{root / path}: symbolic links are not copied to nodes; replace the link by its target"
-                    )
+                    hint = "symbolic links are not copied to nodes; replace the link by its target"
+                    raise FileSyncError(f"{root / path}: {hint}")
             elif entry.is_dir(follow_symlinks=False):
                 folders.append(path)
             elif patterns.matches(path) and entry.is_file(follow_symlinks=False):

@@ -8,14 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.executors.ray.file_sync.chunks import (
-    Appended,
-    Chunk,
-    FilePart,
-    FileSyncError,
-    RemovedFile,
-    StoredFile,
-)
+from orchestrator.executors.ray.file_sync import chunks
+from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.executors.ray.file_sync.storage import Storage
 
 
@@ -42,7 +36,6 @@ class Receiver:
         self.close()
 
     def close(self) -> None:
-        """Discard an incomplete file."""
         self._received = None
         self._partial.unlink(missing_ok=True)
 
@@ -56,13 +49,13 @@ class Receiver:
         """
         target = self._target(chunk.path)
         match chunk:
-            case FilePart():
+            case chunks.FilePart():
                 self._write_part(target, chunk)
-            case Appended():
+            case chunks.Appended():
                 self._append(target, chunk)
-            case StoredFile():
+            case chunks.StoredFile():
                 self._fetch_stored(target, chunk)
-            case RemovedFile():
+            case chunks.RemovedFile():
                 self._remove(target)
 
     def _target(self, path: str) -> Path:
@@ -79,14 +72,14 @@ class Receiver:
                 )
         return target
 
-    def _write_part(self, target: Path, part: FilePart) -> None:
+    def _write_part(self, target: Path, part: chunks.FilePart) -> None:
         if part.offset and self._received != (part.path, part.offset):
             raise FileSyncError(f"{target}: received its bytes from {part.offset} on, after {self._received}")
         raw = part.payload.raw()
         self._write(target, lambda file: file.write(raw), begin=part.offset == 0, finish=part.is_last)
         self._received = None if part.is_last else (part.path, part.offset + len(raw))
 
-    def _fetch_stored(self, target: Path, stored: StoredFile) -> None:
+    def _fetch_stored(self, target: Path, stored: chunks.StoredFile) -> None:
         storage = self._storage
         if storage is None:
             raise FileSyncError(f"{target}: the file is in a storage, and no storage is configured here")
@@ -101,7 +94,6 @@ class Receiver:
             storage.remove(stored.name)
 
     def _write(self, target: Path, write: Callable[[BinaryIO], object], *, begin: bool, finish: bool) -> None:
-        """``write`` to the incomplete file, which ``finish`` renames to ``target``."""
         try:
             with _errors_name(target):
                 with self._partial.open("wb" if begin else "ab") as file:
@@ -118,7 +110,7 @@ class Receiver:
             self.close()
             raise
 
-    def _append(self, target: Path, chunk: Appended) -> None:
+    def _append(self, target: Path, chunk: chunks.Appended) -> None:
         raw = chunk.payload.raw()
         with _errors_name(target), target.open("r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)

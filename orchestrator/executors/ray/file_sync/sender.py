@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.executors.ray.file_sync import chunks, patterns
-from orchestrator.executors.ray.file_sync.chunks import (
-    Appended,
-    Chunk,
-    FilePart,
-    FileSyncError,
-    Payload,
-    RemovedFile,
-    StoredFile,
-)
+from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, Payload
 from orchestrator.executors.ray.file_sync.patterns import FileKind, FilePatterns, InputFiles, ResultFiles
 from orchestrator.executors.ray.file_sync.storage import Storage
 
@@ -35,8 +27,6 @@ an unchanged modification time proves nothing then."""
 
 
 class SendResult(enum.Enum):
-    """How sending a file ended."""
-
     SENT = enum.auto()
     VANISHED = enum.auto()
     CHANGED = enum.auto()
@@ -92,10 +82,7 @@ class Sender:
 
     @classmethod
     def of_copy(cls, root: Path, *, storage: Storage | None = None, ranks: Collection[int] | None = None) -> Sender:
-        """The sender of a directory that holds only files received from the driver: none of them is sent back.
-
-        To be called before the worker starts.
-        """
+        """For a directory of files from the driver only, which are not sent back; before the worker starts."""
         sender = cls(root, storage=storage, ranks=ranks)
         for path in patterns.list_files(root, sender._patterns):
             with _open_regular(root / path) as file:
@@ -166,7 +153,7 @@ class Sender:
     def _forget(self, paths: Collection[str]) -> Iterator[Chunk]:
         for path in paths:
             del self._sent[path]
-            yield RemovedFile(path)
+            yield chunks.RemovedFile(path)
 
     def _send_table(self, path: str, file: BinaryIO) -> Generator[Chunk, None, bool]:
         """Send the bytes appended to a table or log, or all of it. Returns False if it changed otherwise meanwhile."""
@@ -186,20 +173,16 @@ class Sender:
             if len(read) < len(end) + length or not read.startswith(end):
                 return False
             payload = Payload.of(read[len(end) :], compress=compress)
-            start, offset, compress, end = (
-                offset,
-                offset + length,
-                payload.is_compressed,
-                read[-chunks.COMPARED_BYTES :],
-            )
+            start, offset, end = offset, offset + length, read[-chunks.COMPARED_BYTES :]
+            compress = payload.is_compressed
             is_last = offset == state.size
             if is_last or grows:
                 is_settled = state.is_settled and is_last
                 self._sent[path] = dataclasses.replace(state, size=offset, is_settled=is_settled, end=end)
             if not grows:
-                yield FilePart(path, start, payload, is_last)
+                yield chunks.FilePart(path, start, payload, is_last)
             elif length:
-                yield Appended(path, start, payload)
+                yield chunks.Appended(path, start, payload)
             if is_last:
                 return True
 
@@ -211,7 +194,13 @@ class Sender:
         with file:
             state = _FileState.of(file)
             if self._storage is not None and state.size >= STORED_FROM_BYTES:
-                return (yield from self._send_stored(path, file, state, self._storage))
+                name = self._storage.put(file)
+                if not state.is_unchanged(os.fstat(file.fileno())):
+                    self._storage.remove(name)
+                    return SendResult.CHANGED
+                self._sent[path] = state
+                yield chunks.StoredFile(path, name, state.size)
+                return SendResult.SENT
             offset, compress = 0, True
             while True:
                 raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
@@ -223,20 +212,9 @@ class Sender:
                 compress = payload.is_compressed
                 if is_last:
                     self._sent[path] = state
-                yield FilePart(path, start, payload, is_last)
+                yield chunks.FilePart(path, start, payload, is_last)
                 if is_last:
                     return SendResult.SENT
-
-    def _send_stored(
-        self, path: str, file: BinaryIO, state: _FileState, storage: Storage
-    ) -> Generator[Chunk, None, SendResult]:
-        name = storage.put(file)
-        if not state.is_unchanged(os.fstat(file.fileno())):
-            storage.remove(name)
-            return SendResult.CHANGED
-        self._sent[path] = state
-        yield StoredFile(path, name, state.size)
-        return SendResult.SENT
 
 
 def outgoing_chunks(
@@ -257,10 +235,7 @@ def outgoing_chunks(
 
 
 def _rejected_checkpoints(gone: Collection[str], files: Collection[str]) -> list[str]:
-    """Checkpoints that the worker removed as damaged: it resumed from an older one, or started anew.
-
-    Those older than all remaining ones were removed because newer ones exist.
-    """
+    """Checkpoints that the worker removed as damaged. Those older than all remaining ones gave way to newer ones."""
     checkpoints = [path for path in files if patterns.file_kind(path) is FileKind.CHECKPOINT]
     oldest = min(checkpoints, default="")
     return [path for path in gone if patterns.file_kind(path) is FileKind.CHECKPOINT and path > oldest]

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import importlib
-import io
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -51,15 +50,6 @@ class Storage:
             if returned != content:
                 raise OSError(errno.EIO, "it returns other bytes than were written")
 
-    def problem(self, probe: str) -> str | None:
-        """Why files cannot be exchanged with the machine where :meth:`put` returned ``probe``; None: they can."""
-        try:
-            self.check()
-            self.fetch(probe, io.BytesIO())
-        except (UsageError, OSError) as error:
-            return str(error)
-        return None
-
     def put(self, file: BinaryIO) -> str:
         """Copy all of ``file`` to the storage. Returns its name there."""
         filesystem, folder = self._open()
@@ -100,7 +90,6 @@ class Storage:
             filesystem.rm(folder, recursive=True)
 
     def _open(self) -> tuple[Any, str]:
-        """The file system, and the path of the subfolder in it."""
         filesystem, folder = open_uri(self.uri)
         return filesystem, f"{folder}/{self.subfolder}"
 
