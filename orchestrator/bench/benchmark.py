@@ -14,7 +14,7 @@ from orchestrator.bench.measurement import MeasurementLog
 from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup, set_up
 from orchestrator.bench.workload import Work
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import run_directory
@@ -96,7 +96,7 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
         stops.deliver_to(_interrupt)
         stack.enter_context(stops.installed())
         paths = stack.enter_context(run_directory.claim(options.run_dir))
-        stack.enter_context(run_directory.disk_full_explained(paths.root, "run the same command again"))
+        stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if paths.ledger.exists():
             raise UsageError(f"{paths.root}: holds an experiment; choose another --run-dir for the benchmark")
         try:

@@ -74,6 +74,7 @@ class TestCoverage:
         assert 0.92 <= held / tries(n) <= 0.98
         assert np.median(widths) < np.median(plain) / 5
 
+
 class TestEdges:
     def test_one_value_has_no_interval(self) -> None:
         assert estimate([3.0]) == Estimate(3.0, None, None, 1)
