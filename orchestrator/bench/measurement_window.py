@@ -50,9 +50,9 @@ class Window:
 
 def window(all_series: Sequence[TimeSeries]) -> Window | None:
     """From the end of the last warm-up to the first process's last row; None while there is no such window."""
-    if not all_series or any(len(series.rows) < WARM_UP + LEAST for series in all_series):
+    begin = warm_since(all_series)
+    if begin is None:
         return None
-    begin = max(series.clock(WARM_UP - 1) for series in all_series)
     end = min(series.clock(-1) for series in all_series)
     is_filled = all(sum(_shares(series, begin, end)) >= LEAST for series in all_series)
     return Window(begin=begin, end=end) if is_filled else None

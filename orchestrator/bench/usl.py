@@ -51,7 +51,7 @@ class Fit:
     """The last core that adds at least half of what the first one does, at most :data:`MOST`."""
     levels: Sequence[int]
     warning: str | None
-    """Why the fit is unreliable; None where it is reliable."""
+    """Why the fit is unreliable."""
 
     def facts(self) -> dict[str, Any]:
         """For ``report.json``."""

@@ -87,13 +87,8 @@ class Work:
         return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
 
     def with_settings(self, *, n_envs: int, threads: int) -> Work:
-        """The same work with other settings and the same number of env_steps per iteration.
-
-        :raises ValueError: when ``n_envs`` does not divide it.
-        """
-        n_steps, rest = divmod(self.job.spec.steps_an_iteration, n_envs)
-        if rest:
-            raise ValueError(f"{n_envs} environments do not divide {self.job.spec.steps_an_iteration} env_steps")
+        """The same work with other settings and as many env_steps per iteration; ``n_envs`` divides them."""
+        n_steps = self.job.spec.steps_an_iteration // n_envs
         hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
         spec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
         resources = dataclasses.replace(self.job.resources, cores=threads, threads=threads)

@@ -13,8 +13,6 @@ PAGE = "python -m orchestrator report {} writes the page."
 
 
 class _Line(NamedTuple):
-    """One measurement."""
-
     way: str
     number: str
     """Of processes, or of ranks."""

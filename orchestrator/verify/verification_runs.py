@@ -44,7 +44,6 @@ class ShortTraining:
     waited_s: float = 0.0
     """Time in these iterations in which it was runnable but had no CPU; 0 where the system does not report it."""
     neighbours: int = 0
-    """Largest number of other trainings at the same time."""
     was_killed: bool = False
     resumed_from: int | None = None
     """env_steps of the checkpoint; None without a checkpoint, or for a training that was not killed."""
