@@ -30,7 +30,6 @@ class Resources:
     timeout_s: float
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
-    """An attempt without progress for this long counts as hung."""
     ranks: int = 1
     """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
 

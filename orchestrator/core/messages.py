@@ -39,7 +39,6 @@ class Progress(Line):
     iteration: int = 0
     ep_rew_mean: float | None = None
     env_steps_per_s: float | None = None
-    """In the last iteration."""
     cpu_share: float | None = None
     """CPU seconds of all threads per second of wall time, since the message before."""
     run_delay_share: float | None = None
@@ -47,7 +46,7 @@ class Progress(Line):
     learner: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ExitRecord:
     """``exit.json``: how the worker itself says that it ended. There is none when it was killed."""
 
@@ -98,7 +97,6 @@ class ExaminationRequest(Line):
     xml: str | None = None
     """Absolute path of the robot's MJCF."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
-    """As in :attr:`WorkerSpec.model_edits`."""
     alone: bool = False
     """Whether only the MJCF is examined, without a task."""
     task: str | None = None
@@ -129,9 +127,7 @@ class ExaminationAnswer(Line):
     problem: str | None = None
     """Why it cannot be trained, naming the file; None: it can."""
     errno: int | None = None
-    """Error number when ``problem`` is an error of the operating system."""
     warnings: Sequence[str] = ()
-    """Reasons not to train it as it is."""
     notes: Sequence[str] = ()
     fragment: str | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
@@ -142,7 +138,6 @@ class ExaminationAnswer(Line):
     hash: str | None = None
     """SHA-256 over the contents of the bundle; a copy under another name has the same."""
     task: str | None = None
-    """The task that was asked for or chosen."""
     task_reason: str | None = None
     """Why it was chosen; None when it was asked for."""
     process_exits: bool = False

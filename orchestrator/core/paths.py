@@ -83,7 +83,6 @@ class RunPaths:
     summary_json = Below("summary.json")
     summary_csv = Below("summary.csv")
     bench = Below("bench")
-    """Measurements of a benchmark."""
     jobs = Below("jobs")
 
     def job(self, job_id: str) -> JobPaths:

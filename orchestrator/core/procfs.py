@@ -28,7 +28,6 @@ class ProcessStat:
     cpu_s: float
     """User and system time of the process and of its children that were waited for."""
     start_ticks: int
-    """Start of the process in clock ticks since boot."""
 
 
 def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat | None:

@@ -40,4 +40,3 @@ COLUMNS = Iteration._fields
 PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")
 """Disjoint parts of ``wall_s``; what they leave of it is the rest (losses, buffers, logging)."""
 SUMMABLE = tuple(name for name in COLUMNS if name.endswith(("_s", "_switches")) and name != "clock_s")
-"""Columns that may be added up over iterations."""

@@ -29,7 +29,6 @@ EDITABLE_KINDS = (
 Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c"]
 
 OFF_POLICY = ("sac", "td3")
-"""Algorithms that learn from a replay buffer."""
 
 LEAST_ITERATION = 512
 """env_steps. An iteration of PPO is one rollout and its update. Rollouts of the other algorithms are a few steps long:
@@ -49,7 +48,6 @@ Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "si
 """torch's classes have the same names but for case and underscores."""
 
 FAST_ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu", "elu")
-"""Activations of the fast learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,6 @@ class WorkerSpec:
 
     job_id: str
     name: str
-    """The user's name for the job, unchanged."""
     seed: int
     algo: Algorithm
     learner: LearnerChoice
@@ -80,7 +77,6 @@ class WorkerSpec:
     entry_point: str | None = None
     """``package.module:make_env``, called with ``xml=`` (an absolute path or None) and ``seed=``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Other keyword arguments of ``env`` or ``entry_point``."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     """Those of ``algo`` under Stable-Baselines3's names; schedules are strings (see :func:`parse_schedule`)."""
     policy: str = "MlpPolicy"
@@ -97,7 +93,6 @@ class WorkerSpec:
     search_path: str | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
-    """Whether to make a video and a film strip after training. Not part of the fingerprint."""
 
     def fingerprint(self) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal."""

@@ -63,7 +63,6 @@ class Placed:
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     pid: int | None
-    """Of rank 0, on its own machine."""
     pid_start: float | None
 
 
@@ -89,7 +88,6 @@ class Exited:
     returncode: int | None
     """As in :mod:`subprocess`: negative for a signal. None where it is not known (node lost)."""
     oom_killed: bool = False
-    """Whether the kernel is known to have killed it for want of memory."""
     rank: int | None = None
     """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank, or on success."""
     lost: str | None = None
@@ -107,22 +105,15 @@ class Executor(Protocol):
 
     def submit(self, launch: Launch) -> Handle:
         """Start the attempt. :raises OSError: it could not be started, and no rank of it is left."""
-        ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """All events since the last call. Waits up to ``timeout_s`` for the first one.
-
-        :raises ClusterLostError: the machines that do the work can no longer be reached.
-        """
-        ...
+        """All events since the last call; waits up to ``timeout_s`` for the first one. :raises ClusterLostError:"""
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         """Ask every rank to checkpoint and leave, or with ``kill`` kill the ranks and their descendants now.
 
         An :class:`Exited` follows either way. Unknown and finished handles are ignored.
         """
-        ...
 
     def close(self) -> None:
         """Kill everything that still runs and release all resources. May be called again."""
-        ...

@@ -20,19 +20,15 @@ class Behaviour:
     """The simulated behaviour of one attempt. Times are simulated seconds since its launch."""
 
     after_s: float = 1.0
-    """When it ends by itself; may be ``NEVER``."""
     returncode: int | None = 0
     """None: its node is lost."""
     oom_killed: bool = False
     rank: int = 0
-    """The rank that fails, where it has several and does not succeed."""
     placed_after_s: float = 0.0
-    """When :class:`Placed` is sent for a launch on other machines."""
     progress_every_s: float | None = None
     progress: Progress | Callable[[float], Progress] = ALIVE
     """What it reports, or a function of the seconds since the launch."""
     hangs_after_s: float = NEVER
-    """When it stops reporting progress."""
     rss_mib: Sequence[tuple[float, float]] = ()
     """Memory samples: when, and how much."""
     leaves_within_s: float = 0.0
@@ -65,7 +61,6 @@ class FakeExecutor:
     gather_s: float = 0.0
     time_s: float = 0.0
     _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
-    """A heap of events and of lists of handles that report progress."""
     _reports: dict[float, list[Handle]] = field(default_factory=dict)
     """By time: attempts launched together report together, as one entry of the agenda."""
     _alive: dict[Handle, _Attempt] = field(default_factory=dict)

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.executors import orphan_reaper, process, rank_group
@@ -39,13 +39,10 @@ class OrphanReaper:
     """Starts and controls the process :mod:`orchestrator.executors.orphan_reaper`."""
 
     def __init__(self, token: str, *, apart: bool = False) -> None:
+        command = [sys.executable, "-I", "-S", orphan_reaper.__file__, token, *(["apart"] if apart else [])]
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", orphan_reaper.__file__, token, *(["apart"] if apart else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            bufsize=0,
+            command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True, bufsize=0
         )
         assert self._popen.stdin is not None
         self._pipe = self._popen.stdin
@@ -72,13 +69,11 @@ class OrphanReaper:
 
 @dataclass(slots=True, kw_only=True)
 class LocalExecutor:
-    """See :class:`orchestrator.executors.base.Executor`.
+    """See :class:`.base.Executor`. The kernel kills workers when the thread that started them ends.
 
     :param worker_command: the command of a worker, to which job directory and attempt number are appended.
     :param environment: variables set in every worker's environment; None removes one.
     :param reaper_apart: whether this process may kill its children when it ends.
-
-    Call everything from one thread: the kernel kills workers when the thread that started them ends.
     """
 
     worker_command: Sequence[str] = WORKER_COMMAND
@@ -124,7 +119,10 @@ class LocalExecutor:
             for group, worker in ended:
                 events += self._reap(group, worker)
             waiting = [group for group in self._groups.values() if group.waits_for_cause]
-            events += self._settle(dict.fromkeys([*(group for group, _ in ended), *waiting]))
+            for group in dict.fromkeys([*(group for group, _ in ended), *waiting]):
+                if (exited := group.settle()) is not None:
+                    del self._groups[exited.handle]
+                    events.append(exited)
             events += self._sample()
             if events or remaining_s == 0.0:
                 return events
@@ -158,7 +156,7 @@ class LocalExecutor:
             (group, worker) for group in self._groups.values() for worker in group.running if worker.pidfd is None
         ]
         ready = self._ends.select(min(timeout_s, EXIT_POLL_S if polled else LISTEN_EVERY_S))
-        return [key.data for key, _ in ready] + [(group, worker) for group, worker in polled if worker.has_ended()]
+        return [key.data for key, _ in ready] + [rank for rank in polled if process.has_ended(rank[1].pid)]
 
     def _read_channels(self) -> list[Event]:
         if not self._groups:
@@ -185,13 +183,6 @@ class LocalExecutor:
         oom_killed = returncode == -signal.SIGKILL and not group.rest_killed and self._is_oom_kill()
         group.note(RankExit(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
         return progress
-
-    def _settle(self, groups: Iterable[RankGroup[WorkerProcess]]) -> list[Event]:
-        """The exits of attempts whose ranks have all ended."""
-        exits = [exited for group in groups if (exited := group.settle()) is not None]
-        for exited in exits:
-            del self._groups[exited.handle]
-        return list(exits)
 
     def _sweep(self, token: str) -> None:
         if self._reaper is not None:

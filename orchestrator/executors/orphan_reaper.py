@@ -6,10 +6,8 @@ gone, in whatever way: then every process with TOKEN is killed. Unlike the paren
 this reaches descendants of workers in sessions of their own, even when supervisor and worker were killed together.
 Only a descendant with a session of its own *and* an environment emptied on purpose escapes.
 
-With ``apart`` it runs as a grandchild of the supervisor: some supervisors (Ray's processes) kill their children when
-they end.
-
-Started as a file, without site-packages, so that it costs a few MiB and milliseconds.
+With ``apart`` it runs as a grandchild of the supervisor: Ray's processes kill their children when they end. It is
+started as a file, without site-packages, so that it costs a few MiB and milliseconds.
 """
 
 from __future__ import annotations

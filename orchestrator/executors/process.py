@@ -54,10 +54,7 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def read(self) -> tuple[list[Progress], bool]:
-        """New progress, and whether the channel is still open.
-
-        Lines that are no progress record are ignored: descendants may have inherited the socket.
-        """
+        """New progress, and whether the channel is still open. Other lines, of descendants with it, are ignored."""
         records: list[Progress] = []
         for _ in range(MAX_CHUNKS):
             try:
@@ -74,9 +71,6 @@ class WorkerProcess:
                 with contextlib.suppress(ValueError):
                     records.append(Progress.from_line(line))
         return records, True
-
-    def has_ended(self) -> bool:
-        return has_ended(self.pid)
 
     def reap(self) -> int | None:
         """Wait for the end, kill the rest of the process group, and close everything. Returns the exit code.
@@ -101,10 +95,7 @@ class WorkerProcess:
 def start(
     command: Sequence[str], launch: Launch, rank: int = 0, *, token: str, added: Mapping[str, str | None]
 ) -> WorkerProcess:
-    """Start a worker on its own cores, in its own session, with its output in a log file.
-
-    :raises OSError: it could not be started, and nothing of it is left.
-    """
+    """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it is left."""
     ours, theirs = socket.socketpair()
     popen: subprocess.Popen[bytes] | None = None
     try:
@@ -122,14 +113,8 @@ def start(
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
         ours.setblocking(False)
-        return WorkerProcess(
-            rank=rank,
-            popen=popen,
-            pid_start=process_start(popen.pid),
-            channel=ours,
-            pidfd=_pidfd(popen.pid),
-            token=token,
-        )
+        start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
+        return WorkerProcess(rank=rank, popen=popen, pid_start=start, channel=ours, pidfd=pidfd, token=token)
     except BaseException:
         ours.close()
         if popen is not None:
@@ -158,9 +143,7 @@ def end_group(popen: subprocess.Popen[bytes]) -> int:
 def worker_environment(
     launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The environment of this process, with the thread budget, the GPUs and the number of a rank.
-
-    Variables that describe this process as a rank of something else are removed.
+    """The environment of this process, but for what describes it as a rank, with threads, GPUs and number of a rank.
 
     :param added: set last; None removes a variable.
     """
@@ -194,10 +177,7 @@ def package_path() -> dict[str, str]:
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of ``pid`` and its descendants in MiB; 0 when it is gone.
-
-    Memory that several processes share is counted once, as the sum of their proportional shares.
-    """
+    """Resident memory of ``pid`` and its descendants in MiB; memory that they share is counted once."""
     pids = with_descendants(pid)
     return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
 

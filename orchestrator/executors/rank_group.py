@@ -71,7 +71,6 @@ class RankGroup(Generic[Rank]):
     _cause: RankExit | None = None
     """The most severe exit so far; the first one of equals."""
     rest_killed: bool = False
-    """Whether the running ranks were killed because another one had failed."""
     _kill_at: float | None = None
     """When the running ranks are killed (monotonic seconds), if ranks have lost others that may be dying."""
 
@@ -128,11 +127,7 @@ def new_secret() -> str:
 def start(
     command: Sequence[str], launch: Launch, *, token: str, added: Mapping[str, str | None]
 ) -> RankGroup[WorkerProcess]:
-    """Start every rank of an attempt.
-
-    :param token: of the attempt; with several ranks each has a token below it.
-    :raises OSError: a rank could not be started, and none is left.
-    """
+    """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank is left."""
     started: list[WorkerProcess] = []
     if launch.ranks > 1:
         added = {RANKS_SECRET_VARIABLE: new_secret(), **added}

@@ -29,27 +29,21 @@ class Backend(Protocol):
     @property
     def here(self) -> SlotPool:
         """Slots on this machine, for work after the training."""
-        ...
 
     def ready(self) -> list[str]:
         """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot be used."""
-        ...
 
     def problems(self, job: Job) -> list[Problem]:
         """Why ``job`` can never run here; empty if it can."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """For ``provenance.json`` and ``--dry-run``."""
-        ...
 
     def available_memory_mib(self) -> int:
         """Memory for a further job, where :meth:`Slots.acquire` does not check it."""
-        ...
 
     def report_to(self, report: Callable[[str, str], None]) -> None:
         """Call ``report`` with kind and message of every event that concerns a machine."""
-        ...
 
     def close(self) -> None: ...
 

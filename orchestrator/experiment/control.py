@@ -30,7 +30,6 @@ class Snapshot:
 
     paths: RunPaths
     rows: Sequence[SummaryRow]
-    """As in ``summary.json``, read from the ledger."""
     holder: LockHolder | None
 
     @property
@@ -52,10 +51,7 @@ def status(run_dir: Path) -> Snapshot:
 
 
 def find(run_dir: Path, job: str) -> JobPaths:
-    """The directory of the job whose id is ``job`` or begins with it.
-
-    :raises UsageError: no job or several fit, or it has never been launched.
-    """
+    """The directory of the job whose id is ``job`` or begins with it. :raises UsageError: none, several, or new."""
     snapshot = status(run_dir)
     (job_id,) = _resolve(snapshot, [job])
     paths = snapshot.paths.job(job_id)

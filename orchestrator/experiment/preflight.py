@@ -1,8 +1,7 @@
 """Examines robots and environments before anything is launched, in child processes.
 
 MuJoCo and gymnasium are imported only there. A model that crashes a C library, hangs or exhausts the memory gets a
-verdict like any other. Every distinct pair of robot and task is examined once, however many jobs share it, and from
-the copy that its jobs will train.
+verdict like any other. Every distinct pair of robot and task is examined once, from the copy that its jobs will train.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.topology import available_memory_mib
 
 TIME_LIMIT_S = 60.0
-"""For each robot or environment before a run."""
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
 MEMORY_SHARE = 0.8
@@ -54,7 +52,6 @@ class JobVerdict:
     robot_hash: str | None = None
     warnings: Sequence[str] = ()
     task: str | None = None
-    """None for an environment."""
     task_reason: str | None = None
     """Why the task was chosen; None where the job file names it."""
 
@@ -74,15 +71,10 @@ def examine(
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs)
-    staged = [
-        dataclasses.replace(request, stage_to=str(staging / str(number)))
-        for number, (request, _) in enumerate(distinct.values())
-    ]
+    requests, jobs_of = [request for request, _ in distinct.values()], [job for _, job in distinct.values()]
+    staged = [dataclasses.replace(one, stage_to=str(staging / str(number))) for number, one in enumerate(requests)]
     answers = ask(staged, at_once=at_once, warm=warm, check=check)
-    verdicts = {
-        key: _verdict(distinct[key][1], request, answer)
-        for key, request, answer in zip(distinct, staged, answers, strict=True)
-    }
+    verdicts = dict(zip(distinct, map(_verdict, jobs_of, staged, answers), strict=True))
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
 
@@ -190,21 +182,16 @@ class Child:
     def __init__(self) -> None:
         self.answered = 0
         self.hung = False
-        self._deadline = math.inf
-        self._limit_s = math.inf
+        self._deadline = self._limit_s = math.inf
         self._search_path: str | None = None
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = tempfile.TemporaryDirectory(prefix="preflight-", ignore_cleanup_errors=True)
         temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
         environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
+        command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._err,
-            env=environment,
-            start_new_session=True,
+            command, stdin=pipe, stdout=pipe, stderr=self._err, env=environment, start_new_session=True
         )
 
     def __enter__(self) -> Child:

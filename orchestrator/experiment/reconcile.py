@@ -22,7 +22,6 @@ from orchestrator.supervisor.events import Reporter
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
 
 SHOWN = 10
-"""How many jobs or differences a message lists."""
 JOB_FILE_KEYS = {
     "threads": "resources.threads",
     "device": "resources.gpus (device)",
@@ -30,7 +29,6 @@ JOB_FILE_KEYS = {
     "backend": "distributed.backend",
     "mode": "distributed.mode",
 }
-"""Fields of a spec that have another key in the job file."""
 
 
 def reconcile(

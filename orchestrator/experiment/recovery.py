@@ -26,7 +26,7 @@ from orchestrator.core.job import (
     move,
 )
 from orchestrator.core.messages import ExitRecord, read_exit_record
-from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
+from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import JobRow, Ledger
@@ -38,10 +38,7 @@ RecordedJob: TypeAlias = tuple[int, Job, str | None]
 
 
 def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
-    """Those of ``jobs`` that have started, according to their directories.
-
-    :raises RunDirError: for a directory that cannot be read; nothing was changed.
-    """
+    """Those of ``jobs`` that have started, according to their directories. :raises RunDirError: one is not readable."""
     recorded: list[RecordedJob] = []
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
@@ -123,7 +120,10 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
         outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
     else:
         outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
-    _end_attempt(ledger, attempt, outcome, record, _last_write(directory, attempt.number))
+    of_attempt = directory.attempt(attempt.number)
+    files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
+    last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
+    _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
     new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
     ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
@@ -146,18 +146,8 @@ def _end_attempt(
     )
 
 
-def _last_write(job: JobPaths, number: int) -> float | None:
-    """When an attempt wrote last: to about an iteration, when it ended. Seconds since the epoch; None without files."""
-    attempt = job.attempt(number)
-    files = (attempt.worker_log, attempt.exit, job.timings_csv)
-    return max((path.stat().st_mtime for path in files if path.exists()), default=None)
-
-
 def kill_leftover(pid: int, pid_start: float) -> None:
-    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it is gone.
-
-    Pid and start time together identify the process: no other one is ever killed.
-    """
+    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it is gone."""
     deadline = time.monotonic() + 5.0
     while same_process(pid, pid_start) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError, PermissionError):

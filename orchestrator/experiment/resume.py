@@ -24,11 +24,7 @@ class RecordedExperiment:
 
 
 def load(run_dir: Path) -> RecordedExperiment:
-    """Every job of ``run_dir``, with the robot in its job directory.
-
-    :raises UsageError: it is no run directory, its ledger is damaged, its copy of the job file is missing, or the
-        robot of an unfinished job.
-    """
+    """Every job of ``run_dir``, with the robot in its directory. :raises UsageError: a part is missing or damaged."""
     paths = run_directory.existing(run_dir)
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:

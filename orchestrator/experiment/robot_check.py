@@ -18,9 +18,7 @@ from orchestrator.machine import topology
 CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
 
 SIMULATE_S = 0.4
-"""CPU seconds for the simulation of one robot."""
 TIME_LIMIT_S = 30.0
-"""For the whole examination of one robot."""
 FIGURES = (
     *("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh", "root", "actuators", "keyframes", "sensors", "cameras"),
     *("mass_kg", "timestep_s", "integrator", "steps_per_s", "model_mib", "data_mib", "bytes_per_env"),
@@ -33,19 +31,16 @@ class RobotCheck:
     """The result for one file, or for one pair of robot and task of a job file."""
 
     path: str
-    """As named by the user, or as it was found in a folder."""
     verdict: CheckVerdict
     messages: Sequence[str] = ()
     """The most severe first."""
     job: str | None = None
     """The first job that trains this robot on this task; None for a file that is checked alone."""
     where: str | None = None
-    """Position of that job in the job file."""
     hash: str | None = None
     """SHA-256 over the MJCF and every file that it refers to; equal for copies under another name."""
     task: str | None = None
     task_reason: str | None = None
-    """Why this task was chosen; None where the job file names it."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -63,7 +58,6 @@ class _Item:
     path: str
     request: ExaminationRequest | None
     is_named: bool = True
-    """By the user, rather than found in a folder."""
     job: str | None = None
     where: str | None = None
     """Job file and position in it; None for a file that is checked alone."""
@@ -114,12 +108,11 @@ def _items(paths: Sequence[Path]) -> Iterator[_Item]:
         else:
             items = list(_of_job_file(path)) if path.suffix == ".toml" else [_file(str(path))]
         for item in items:
+            absolute = str(Path(item.path).absolute())
+            if item.where is not None or absolute not in seen:
+                yield item
             if item.where is None:
-                absolute = str(Path(item.path).absolute())
-                if absolute in seen:
-                    continue
                 seen.add(absolute)
-            yield item
 
 
 def _file(path: str, *, is_named: bool = True) -> _Item:

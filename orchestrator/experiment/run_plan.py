@@ -29,7 +29,6 @@ class RunOptions:
 
     run_dir: Path
     max_parallel: int | None = None
-    """Overrides the job file's value."""
     fresh: bool = False
     on_change: OnChange = "refuse"
     rebuild_ledger: bool = False
@@ -90,11 +89,10 @@ def plan(
             storage=options.storage,
         )
         undo.callback(backend.close)
-        verdicts = dict(
-            preflight.examine(experiment.jobs, staging=staging, at_once=machine.capacity, warm=warm, check=stops.check)
-            if options.verdicts is None
-            else options.verdicts
-        )
+        verdicts = dict(options.verdicts or {})
+        if options.verdicts is None:
+            at_once, check = machine.capacity, stops.check
+            verdicts = preflight.examine(experiment.jobs, staging=staging, at_once=at_once, warm=warm, check=check)
         stops.check()
         warnings = backend.ready()
         stops.check()

@@ -32,7 +32,6 @@ class RunResult:
     paths: RunPaths
     states: Mapping[str, State]
     rows: Sequence[SummaryRow]
-    """As in ``summary.json``."""
     exit_code: int
     interrupted: bool
     signalled: bool
@@ -138,7 +137,6 @@ def _staged_plan(
 
 
 def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:
-    """Abandon ``ledger`` when ``stack`` unwinds, unless it has been closed before."""
     stack.callback(ledger.abandon)
     return ledger
 

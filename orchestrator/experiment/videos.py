@@ -23,13 +23,12 @@ from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settin
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, last_line
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
 TIME_LIMIT_S = 900.0
-"""Limit for the video of one job after a run."""
 POLL_INTERVAL_S = 0.1
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
 """Mesa's setting for rendering in the process's own thread, beside other processes."""
@@ -58,11 +57,7 @@ class PlayRequest:
 
 
 def play(job: JobPaths, request: PlayRequest) -> None:
-    """Play the policy of ``job``; the child prints the files it writes.
-
-    :raises UsageError: there is nothing to play yet, or no such checkpoint.
-    :raises OrchestratorError: playing failed.
-    """
+    """Play the policy of ``job``; the child prints the files it writes. :raises UsageError, OrchestratorError:"""
     with Player(job, request, quiet=False) as player:
         player.wait()
         code, message = player.end()
@@ -202,6 +197,5 @@ class Player:
             return code, ""
         with self._errors:
             self._errors.seek(0)
-            lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        ending = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        return code, lines[-1] if lines and code > 0 else ending
+            text = self._errors.read().decode(errors="replace")
+        return code, f"ended with signal {-code}" if code < 0 else last_line(text, f"ended with exit code {code}")

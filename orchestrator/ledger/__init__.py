@@ -53,10 +53,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Ledger:
-        """An existing ledger, checked for damage before anything is written to it.
-
-        :raises LedgerError: when it is missing, damaged, of another program or of another version.
-        """
+        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or another version."""
         return cls(path, database_file.connect(path, SCHEMA_VERSION, read_only=read_only))
 
     def close(self) -> None:
@@ -88,17 +85,14 @@ class Ledger:
 
     def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
         """Insert or replace jobs, as ``(position, job, robot hash)``: PENDING, without attempts."""
-        with translated(self._path):
-            for position, job, robot_hash in jobs:
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO declared (job_id, position, where_, name, spec, resources, max_retries,"
-                    " xml_source, fingerprint, robot_hash, point) VALUES (:job_id, :position, :where_, :name, :spec,"
-                    " :resources, :max_retries, :xml_source, :fingerprint, :robot_hash, :point)",
-                    rows.job_values(position, job, robot_hash),
-                )
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,)
-                )
+        for position, job, robot_hash in jobs:
+            self._execute(
+                "INSERT OR REPLACE INTO declared (job_id, position, where_, name, spec, resources, max_retries,"
+                " xml_source, fingerprint, robot_hash, point) VALUES (:job_id, :position, :where_, :name, :spec,"
+                " :resources, :max_retries, :xml_source, :fingerprint, :robot_hash, :point)",
+                rows.job_values(position, job, robot_hash),
+            )
+            self._execute("INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,))
 
     def update_limits(self, position: int, job: Job) -> None:
         """Update what does not decide the result: limits, retries, position in the job file."""
@@ -125,10 +119,8 @@ class Ledger:
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
         with translated(self._path), decoding(self._path):
-            row = self._connection.execute(
-                "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1", (job_id,)
-            ).fetchone()
-            if row is not None:
+            sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
+            if (row := self._connection.execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_row(row)
         raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
@@ -151,7 +143,6 @@ class Ledger:
         self._execute("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
 
     def place_attempt(self, attempt: Attempt) -> None:
-        """Where an attempt that was started before runs now, and since when."""
         self._execute(
             "UPDATE attempts SET cpus = :cpus, gpus = :gpus, node = :node, pid = :pid, pid_start = :pid_start,"
             " started_at = :started_at WHERE job_id = :job_id AND number = :number",
@@ -204,11 +195,8 @@ class Ledger:
     # -- requests from other processes
 
     def add_requests(self, requests: Iterable[Request]) -> None:
-        with translated(self._path):
-            self._connection.executemany(
-                "INSERT INTO requests (verb, job_id) VALUES (?, ?)",
-                [(request.verb, request.job_id) for request in requests],
-            )
+        for request in requests:
+            self._execute("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id))
         self.commit()
 
     def take_requests(self) -> list[Request]:
@@ -230,8 +218,10 @@ class Ledger:
 
     def summaries(self, *, page_rows: int) -> Iterator[list[SummaryRow]]:
         """The rows of :meth:`summary` in pages, each as of the moment when it is asked for."""
+        declared = "SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id"
         with translated(self._path), decoding(self._path):
-            varied = self._varied()
+            points = self._connection.execute(declared)
+            varied = list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))
         last = (-1, "")
         while True:
             with translated(self._path), decoding(self._path):
@@ -259,8 +249,3 @@ class Ledger:
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
             return [rows.attempt_facts(row) for row in selected]
-
-    def _varied(self) -> list[str]:
-        """Every key that a matrix of the experiment varies, in the order of the job file."""
-        points = self._connection.execute("SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id")
-        return list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))

@@ -9,12 +9,13 @@ Sources: kernel ``Documentation/admin-guide/cgroup-v2.rst``, ``cgroup-v1/memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from orchestrator.core.procfs import text_of
 
@@ -201,14 +202,8 @@ class ThrottleMeter:
         while self._sources:
             os.close(self._sources.pop()[0])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def throttled_s(root: Path = ROOT) -> float | None:
     """One reading of :class:`ThrottleMeter`."""
-    with ThrottleMeter(root) as meter:
+    with contextlib.closing(ThrottleMeter(root)) as meter:
         return meter.read()

@@ -35,9 +35,7 @@ def examine(
 ) -> tuple[Finding, ...]:
     """Run every check; takes about two seconds, or 0.5 s when not ``deep``.
 
-    :param max_parallel: as in the job file; None is ``"auto"``.
     :param threads: threads of a worker, for the check in a child process that ``deep`` adds.
-    :param directory: folder of the run directories.
     :param machine: examined instead of this one.
     """
     machine = machine or detect(root, with_gpus=True)

@@ -40,7 +40,6 @@ class Finding:
     title: str
     detail: str
     cure: str = ""
-    """What to do about it; empty when nothing needs to be done."""
 
 
 def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
@@ -48,10 +47,7 @@ def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
     slots = [slot for _ in range(pool.lanes) if (slot := pool.acquire(1))]
     cpus = sorted({cpu for slot in slots for cpu in slot.cpus})
     largest = largest_job(machine)
-    text = (
-        f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. The largest job possible has"
-        f" cores = {largest}, or ranks × cores = {largest} when it has several ranks."
-    )
+    text = f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. Largest job: ranks × cores = {largest}."
     yield Finding("ok", "Will be used", text)
     for text in pool.warnings():
         yield Finding("warning", "max_parallel", text, 'set max_parallel = "auto"')
@@ -60,16 +56,12 @@ def use(machine: Machine, max_parallel: int | None) -> Iterator[Finding]:
 def cores(machine: Machine) -> Iterator[Finding]:
     nodes = len({cpu.numa_node for cpu in machine.cpus})
     siblings = len(machine.cpus) - machine.physical_cores
-    text = (
-        f"{count(machine.physical_cores, 'physical core')}, {count(len(machine.cpus), 'logical CPU')}"
-        f" ({'SMT on' if siblings else 'no SMT'}), {count(nodes, 'NUMA node')}."
-    )
+    smt = "SMT on" if siblings else "no SMT"
+    logical = f"{count(len(machine.cpus), 'logical CPU')} ({smt})"
+    text = f"{count(machine.physical_cores, 'physical core')}, {logical}, {count(nodes, 'NUMA node')}."
     yield Finding("ok", "Cores", text)
     if siblings:
-        text = (
-            f"{siblings} of {len(machine.cpus)} CPUs are the second thread of a core and stay idle by default, because"
-            " two jobs on one core slow each other."
-        )
+        text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of a core, idle by default: both slow each other."
         cure = f"measure whether --max-parallel {len(machine.cpus)} finishes the whole experiment sooner"
         yield Finding("note", "SMT", text, cure)
 
@@ -79,10 +71,7 @@ def affinity(machine: Machine, online: Sequence[int]) -> Iterator[Finding]:
     if len(usable) >= len(online):
         yield Finding("ok", "Affinity", "this process may use every CPU that is online.")
         return
-    text = (
-        f"this process may use only {cpu_text(usable)} of the {len(online)} online, because an affinity mask was set"
-        " for it."
-    )
+    text = f"an affinity mask lets this process use only {cpu_text(usable)} of the {len(online)} online."
     cure = "to use more, change what set the mask: taskset, numactl, docker --cpuset-cpus, or the batch system"
     yield Finding("note", "Affinity", text, cure)
 
@@ -163,8 +152,7 @@ def memory(machine: Machine, max_parallel: int | None, available_mib: int, kills
         yield Finding("ok", "Memory", f"{text} (cgroup limits included).")
     else:
         text += (
-            f": room for {fitting} of the {count(lanes, 'job')} at once with the default of 2 GiB each; the others"
-            " wait until memory is free."
+            f": room for {fitting} of the {count(lanes, 'job')} at once with 2 GiB each; the others wait for memory."
         )
         cure = 'declare what jobs need, for example resources.memory = "600 MiB" (a stock worker holds 350 MiB)'
         yield Finding("warning", "Memory", text, cure)

@@ -6,10 +6,7 @@ from orchestrator.core.procfs import process_stat
 
 
 def process_start(pid: int) -> float | None:
-    """When process ``pid`` started, in clock ticks since boot; None where there is no such process.
-
-    Only for comparison: together with its start a pid identifies a process. A zombie still is a process.
-    """
+    """When ``pid`` started, in clock ticks since boot; None where there is no such process. A zombie still is one."""
     stat = process_stat(pid)
     return None if stat is None else float(stat.start_ticks)
 

@@ -18,7 +18,6 @@ class RankSlot:
     """Room on one of several machines for some ranks of an attempt; all numbers are totals over these ranks."""
 
     node: str
-    """Name of the machine in its executor."""
     ranks: int = 1
     cores: int = 1
     gpus: int = 0
@@ -47,16 +46,13 @@ class Slots(Protocol):
     @property
     def lanes(self) -> int:
         """Maximum number of slots at once."""
-        ...
 
     @property
     def grows(self) -> bool:
         """Whether a request that does not fit into an empty pool may fit later."""
-        ...
 
     def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none."""
-        ...
 
     def release(self, slot: Slot) -> None: ...
 
@@ -165,10 +161,11 @@ class SlotPool:
         cpus, physical = len(self._machine.cpus), self._machine.physical_cores
         texts = []
         if asked is not None and asked > self.lanes:
+            text = (
+                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} jobs"
+            )
             texts.append(
-                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} at"
-                " once, because the kernel would stop more of them in turn. To run more, raise the quota: docker"
-                " --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
+                f"{text} at once. For more, raise the quota: docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
             )
         if self.lanes > cpus:
             texts.append(

@@ -50,7 +50,6 @@ class Stage:
     name: str
     n_threads: int
     elapsed_s: float
-    """Since the first line of the child's code."""
 
 
 class CensusError(Exception):
@@ -58,10 +57,7 @@ class CensusError(Exception):
 
 
 def census(threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0) -> tuple[Stage, ...]:
-    """Count the threads of a process that is set up like a worker with ``threads`` threads; takes about 1.5 s.
-
-    :raises CensusError: when the imports fail or take longer than ``timeout_s``.
-    """
+    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises CensusError:"""
     command = [sys.executable, "-P", "-c", _CHILD, str(threads)]  # -P: do not import from the current folder
     settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
     try:

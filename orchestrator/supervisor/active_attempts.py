@@ -41,7 +41,6 @@ class ActiveAttempt:
     is_placed: bool = True
     """Whether it has come to run on its node. Until then no time limit applies."""
     node: str | None = None
-    """The machine that it runs on, where there are several."""
     check_at: float = math.inf
 
     @property
@@ -89,7 +88,6 @@ class ActiveAttempts:
 
     @property
     def all(self) -> Collection[ActiveAttempt]:
-        """Every attempt in order of launch; not a copy."""
         return self._by_job.values()
 
     @property
@@ -104,7 +102,6 @@ class ActiveAttempts:
         return self._by_job.get(job_id)
 
     def get(self, handle: Handle) -> ActiveAttempt | None:
-        """None for an unknown handle and for an attempt that has ended."""
         attempt = self._by_job.get(handle.job_id)
         return attempt if attempt is not None and attempt.handle == handle else None
 
@@ -136,11 +133,8 @@ class ActiveAttempts:
             self.check_at(attempt, now)
 
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> float:
-        """Note why and until when ``attempt`` may leave; returns its deadline, the earliest of all.
-
-        The first reason counts, except that a cancelled job is not resumed after a stop.
-        """
-        before = attempt.end_reason
+        """Note why and until when ``attempt`` may leave; returns the earliest of its deadlines."""
+        before = attempt.end_reason  # the first reason counts, except that a cancelled job is not resumed after a stop
         if before is None or (before.cause is Cause.INTERRUPTED and reason.cause is Cause.CANCELLED):
             attempt.end_reason = reason
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)

@@ -23,7 +23,6 @@ class View:
     ended: Sequence[tuple[ActiveAttempt, State]]
     """The jobs that ended last, the latest at the end."""
     next_up: Sequence[Job]
-    """The first waiting jobs."""
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float
@@ -36,7 +35,6 @@ class Reporter(Protocol):
 
     def tick(self, view: Callable[[], View]) -> None:
         """Called every turn of the loop; calls ``view`` only when it will show it."""
-        ...
 
 
 class SilentReporter:

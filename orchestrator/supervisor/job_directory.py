@@ -31,9 +31,6 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
 
 
 def remove_replay_buffers(paths: JobPaths, ranks: int) -> None:
-    """Remove the replay buffers of ranks on other nodes than rank 0's, which only resuming would need.
-
-    These ranks cannot do it: their buffer may be copied back after their last checkpoint has been.
-    """
+    """Remove the replay buffers of the other ranks, which cannot: they may be copied back from other nodes later."""
     for rank in range(1, ranks):
         shutil.rmtree(paths.replay(rank), ignore_errors=True)

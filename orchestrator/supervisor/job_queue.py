@@ -22,7 +22,6 @@ LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""
 
 Shortage: TypeAlias = Literal["cores", "gpus", "memory"]
-"""What a job that does not fit waits for."""
 
 Demand: TypeAlias = tuple[int, int, int]
 """Cores, GPUs and MiB, summed over all ranks."""
@@ -33,7 +32,6 @@ class _Entry:
     job_id: str
     demand: Demand
     position: int
-    """Order among all waiting jobs."""
     since: float
     overtaken: int = 0
 

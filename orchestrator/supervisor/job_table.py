@@ -20,7 +20,6 @@ class JobTable:
     now: Callable[[], float]
     states: dict[str, State] = field(default_factory=dict, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
-    """Jobs by the name of their state."""
     queue: JobQueue = field(default_factory=JobQueue, init=False)
     steps_waiting: int = field(default=0, init=False)
     """env_steps that the waiting jobs have to go."""
@@ -30,7 +29,6 @@ class JobTable:
     """As of the end of the last attempt."""
 
     def load(self, rows: Iterable[JobRow]) -> None:
-        """:param rows: in order of launch."""
         now = self.now()
         for row in rows:
             job_id = row.job.job_id
@@ -46,7 +44,6 @@ class JobTable:
         return self._jobs[job_id]
 
     def next_number(self, job_id: str) -> int:
-        """The number of the job's next attempt, according to the ledger."""
         return self._attempts[job_id]
 
     def failures(self, job_id: str) -> int:
@@ -71,7 +68,6 @@ class JobTable:
         self.move(attempt.job_id, Running(attempt=attempt, failures=self.failures(attempt.job_id)))
 
     def reached(self, job_id: str, env_steps: int) -> None:
-        """Note how far an attempt that has ended had come."""
         self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
 
     def _enqueue(self, job_id: str, state: Pending, now: float) -> None:

@@ -35,10 +35,7 @@ class Launcher:
     now: Callable[[], float]
 
     def launch(self, job: Job, next_number: int, available_memory_mib: Callable[[], int]) -> Launched | Shortage:
-        """A shortage: nothing was done, because there is no room now.
-
-        :param next_number: of the attempt, according to the ledger.
-        """
+        """A shortage: there is no room now, and nothing was done. ``next_number`` is that of the ledger."""
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot

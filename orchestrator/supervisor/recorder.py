@@ -37,9 +37,7 @@ class Recorder:
     _next_progress: float = field(default=0.0, init=False)
     _next_summary: float = field(default=0.0, init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
-    """``summary.*`` being written, page by page."""
     _writing_s: float = field(default=0.0, init=False)
-    """Time that this has taken so far."""
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)

@@ -55,7 +55,6 @@ def judge(
     """What the end of an attempt means.
 
     :param returncode: as in :mod:`subprocess`; None where it is not known (node lost).
-    :param record: the worker's ``exit.json``; None where it left none.
     :param end_reason: why the supervisor asked it to end; None where it did not.
     :param silent: whether a record was expected and is missing: exit code 0 is then not the worker's own.
     :param rank: the rank that ``returncode`` and ``record`` belong to; None with one rank only.
@@ -72,7 +71,8 @@ def judge(
     if end_reason is not None:
         return end_reason
     if returncode is not None and returncode < 0:
-        killed = f"{who}{'was ' if who else ''}killed by {_signal_name(-returncode)}"
+        names = {number.value: number.name for number in signal.Signals}
+        killed = f"{who}{'was ' if who else ''}killed by {names.get(-returncode, f'signal {-returncode}')}"
         if oom_killed:
             return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
         return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
@@ -90,13 +90,6 @@ def judge(
     other = Cause.ERROR, whose + (reason or f"exit code {returncode}; see its {log}")
     cause, message = causes.get(returncode, other)
     return AttemptOutcome(cause=cause, message=message)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
@@ -165,8 +158,5 @@ def promised_mib(resources: Resources, rss_mib: float) -> int:
 
 
 def memory_admits(wanted_mib: int, available_mib: int, promised_mib: int) -> bool:
-    """Whether a job that may grow to ``wanted_mib`` may start beside others, whose promised memory is set aside.
-
-    Not asked for the only job: waiting would not make room.
-    """
+    """Whether a job that may grow to ``wanted_mib`` may start beside others, whose promised memory is set aside."""
     return available_mib - promised_mib >= wanted_mib

@@ -87,7 +87,6 @@ class Termination:
     executor: Executor
     reporter: Reporter
     grace_s: float
-    """How long all workers together may take to leave."""
     now: Callable[[], float]
     stops_requested: int = field(default=0, init=False)
     stage: int = field(default=0, init=False)

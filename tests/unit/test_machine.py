@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -275,7 +276,7 @@ class TestCgroups:
     def test_throttle_meter_sees_growth_and_leaks_no_descriptor(self, root: Path) -> None:
         v2(root, "/a", {"a/cpu.stat": "throttled_usec 1000000\n"})
         before = len(os.listdir("/proc/self/fd"))
-        with cgroup.ThrottleMeter(root) as meter:
+        with contextlib.closing(cgroup.ThrottleMeter(root)) as meter:
             assert meter.read() == 1.0
             write(root, {"sys/fs/cgroup/a/cpu.stat": "nr_throttled 4\nthrottled_usec 3000000\n"})
             assert meter.read() == 3.0

@@ -30,39 +30,22 @@ class Interrupted(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class AttemptFacts:
-    """What is known of the running attempt so far: the fields of :class:`ExitRecord`, however it ends."""
+class AttemptFacts(ExitRecord):
+    """The exit record of the running attempt so far."""
 
     started: float
     """:func:`time.monotonic` at the start of the process."""
-    env_steps: int = 0
-    resumed_from: int | None = None
-    ep_rew_mean: float | None = None
-    ep_rew_mean_first: float | None = None
-    eval_mean: float | None = None
-    learner: str | None = None
-    learner_reason: str | None = None
-    import_s: float | None = None
-    first_step_s: float | None = None
+    code: int = ExitCode.SUCCEEDED
+    message: str = ""
     checkpoint_s: float = 0.0
-    eval_s: float | None = None
-    weights_sha256: str | None = None
-    unsaveable: str | None = None
 
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "started"}
-        return ExitRecord(
-            code=int(code),
-            message=message,
-            traceback=trace,
-            wall_s=self.age_s(),
-            cpu_s=time.process_time(),
-            cpus=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else None,
-            **values,
-        )
+        self.code, self.message, self.traceback = int(code), message, trace
+        self.wall_s, self.cpu_s, self.cpus = self.age_s(), time.process_time(), tuple(sorted(os.sched_getaffinity(0)))
+        return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
