@@ -38,8 +38,13 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
         raise
     if durable:
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
+
+
+def sync_directory(folder: Path) -> None:
+    """Make the names in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -109,9 +109,7 @@ def _create_directory() -> Path:
 
 def _find_cluster(ray_address: str) -> str:
     """The numeric address of a cluster that answers and accepts our token."""
-    name: str | None = ray_address
-    if ray_address == AUTO:
-        name = local_cluster() or os.environ.get("RAY_ADDRESS")
+    name = local_cluster() or os.environ.get("RAY_ADDRESS") if ray_address == AUTO else ray_address
     if not name:
         raise UsageError(
             "--ray-address auto: this machine is not a node of a cluster; `cluster join HOST:PORT` makes it one"
@@ -171,18 +169,14 @@ def _initialise(ray_address: str, options: dict[str, Any]) -> None:
         try:
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
             if ray_address == LOCAL:
-                raise UsageError(f"--executor ray: Ray did not start: {_first_line(error)}") from error
+                raise UsageError(f"--executor ray: Ray did not start: {reason}") from error
             raise UsageError(
-                f"--ray-address {ray_address}: Ray refuses the connection: {_first_line(error)}. This machine must be a"
+                f"--ray-address {ray_address}: Ray refuses the connection: {reason}. This machine must be a"
                 " node of the cluster: `cluster join HOST:PORT` makes it one"
             ) from error
     internals.hide_worker_messages()
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0].rstrip(".")
 
 
 @contextlib.contextmanager

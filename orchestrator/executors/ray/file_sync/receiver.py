@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.core.atomic_files import sync_directory
 from orchestrator.executors.ray.file_sync import chunks
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.executors.ray.file_sync.storage import Storage
@@ -105,7 +106,7 @@ class Receiver:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     self._partial.replace(target)
                     if self._durable:
-                        _sync_directory(target.parent)
+                        sync_directory(target.parent)
         except BaseException:
             self.close()
             raise
@@ -143,11 +144,3 @@ def _errors_name(target: Path) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(target)) from error
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
