@@ -73,9 +73,7 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
-    a, b = (
-        _benchmark(run_dir) if samples.is_benchmark(run_dir) else _experiment(run_dir) for run_dir in (run_a, run_b)
-    )
+    a, b = (_benchmark(run) if samples.is_benchmark(run) else _experiment(run) for run in (run_a, run_b))
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
         raise UsageError(

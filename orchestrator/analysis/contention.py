@@ -223,9 +223,7 @@ def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
     where = f" on {cpu_text(job.cpus)}" if job.cpus else ""
     own, typical = job.cpu_s / job.env_steps, median(usual)
     if own <= SLOW * typical:
-        return (
-            f"it used as much CPU time{where}; the rest of the time it waited for a disk, pipe or lock, not for a CPU"
-        )
+        return f"it used as much CPU time{where}; otherwise it did not wait for a CPU, but for a disk, pipe or lock"
     return (
         f"it used {own / typical:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
         " bandwidth), or episodes that cost more"

@@ -41,7 +41,6 @@ class Sample:
     at_most: bool
     """Whether it was cut off, so that ``throughput`` is an upper bound."""
     figures: Mapping[str, float]
-    """As :func:`figures` gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,9 @@ class LevelSamples:
 
 
 Levels = dict[str, dict[int, LevelSamples]]
+"""Baseline → level → samples."""
 Failed = dict[str, dict[int, Sequence[str]]]
+"""Baseline → level without samples → the reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +84,15 @@ class Benchmark:
     """The content of a benchmark's directory."""
 
     plan: Mapping[str, Any]
-    baselines: Mapping[str, Mapping[int, LevelSamples]]
-    """Baseline → level → samples, baselines in the plan's order, levels rising; without levels that have none."""
-    failed: Mapping[str, Mapping[int, Sequence[str]]]
-    """Baseline → level without samples → the reasons."""
+    baselines: Levels
+    """Baselines in the plan's order, levels rising; without levels that have no samples."""
+    failed: Failed
     statuses: Mapping[str, int]
     """Status → measurements."""
     unreadable: int
     """Lines of ``cells.jsonl`` that cannot be read, other than a torn last one."""
     learners: Sequence[str] = ()
-    """The learners that the processes have used."""
+    """Those that the processes have used."""
     strong: Mapping[str, Any] | None = None
     tune: Mapping[str, Any] | None = None
 
@@ -134,15 +134,14 @@ def read(run_dir: Path) -> Benchmark:
             f"{run_dir}: no measurement of this benchmark is finished yet; run the same `bench` command to resume it"
         )
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
+    learners = {one["learner"] for record in measurements for one in _processes(record) if one.get("learner")}
     return Benchmark(
         plan=plan,
         baselines=baselines,
         failed=failed,
         statuses=_statuses(measurements),
         unreadable=unreadable,
-        learners=sorted(
-            {one["learner"] for record in measurements for one in _processes(record) if one.get("learner")}
-        ),
+        learners=sorted(learners),
         strong=strong,
         tune=tune,
     )
@@ -153,15 +152,15 @@ def by_baseline(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> t
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["arm"], record["level"]), []).append(record)
-    names = [*order, *dict.fromkeys(baseline for baseline, _ in groups)]
+    names = [*order, *(baseline for baseline, _ in groups)]
     baselines: Levels = {}
     failed: Failed = {}
     for baseline, level in sorted(groups, key=lambda key: (names.index(key[0]), key[1])):
-        samples = _level(level, groups[baseline, level])
-        if samples is None:
-            failed.setdefault(baseline, {})[level] = _messages(groups[baseline, level])
-        else:
+        measurements = groups[baseline, level]
+        if samples := _level(level, measurements):
             baselines.setdefault(baseline, {})[level] = samples
+        else:
+            failed.setdefault(baseline, {})[level] = _messages(measurements)
     return baselines, failed
 
 
@@ -171,27 +170,25 @@ def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
-    measurements, unreadable = [], 0
-    for line in filter(bytes.strip, lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if _is_measurement(record):
-            measurements.append(record)
-        else:
-            unreadable += 1
-    return measurements, unreadable
+    measurements = [_measurement(line) for line in lines if line.strip()]
+    readable = [record for record in measurements if record is not None]
+    return readable, len(measurements) - len(readable)
 
 
-def _is_measurement(record: Any) -> bool:
-    return (
+def _measurement(line: bytes) -> Mapping[str, Any] | None:
+    """None for a line that is not the record of a measurement."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    valid = (
         isinstance(record, Mapping)
         and isinstance(record.get("arm"), str)
         and all(isinstance(record.get(name), int) for name in ("level", "repeat"))
         and record.get("status") in STATUSES
         and (_has_figures(record) or record["status"] in ("failed", "disturbed"))
     )
+    return record if valid else None
 
 
 def _has_figures(record: Mapping[str, Any]) -> bool:
@@ -203,21 +200,14 @@ def _level(level: int, records: Sequence[Mapping[str, Any]]) -> LevelSamples | N
     """None when no record has figures. Of several records of a repeat the last one counts."""
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
     disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)}
-    chosen = counted or disturbed
-    if not chosen:
+    samples = [
+        Sample(repeat=repeat, throughput=float(one["throughput"]), at_most=one["status"] == "cut", figures=figures(one))
+        for repeat, one in sorted((counted or disturbed).items())
+    ]
+    if not samples:
         return None
-    return LevelSamples(
-        processes=level,
-        samples=[
-            Sample(
-                repeat=repeat, throughput=float(one["throughput"]), at_most=one["status"] == "cut", figures=figures(one)
-            )
-            for repeat, one in sorted(chosen.items())
-        ],
-        statuses=_statuses(records),
-        messages=_messages(records),
-        disturbed=not counted,
-    )
+    statuses, messages = _statuses(records), _messages(records)
+    return LevelSamples(processes=level, samples=samples, statuses=statuses, messages=messages, disturbed=not counted)
 
 
 def _statuses(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:

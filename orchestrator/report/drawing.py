@@ -46,34 +46,19 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 STYLE: Any = {
     "font.size": 8,
-    "axes.titlesize": 8.5,
     "axes.labelsize": 8,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "legend.fontsize": 7.5,
-    "text.color": INK,
-    "text.parse_math": False,  # a robot's name may contain dollar signs
-    "axes.edgecolor": DIM,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    "axes.titlesize": 8.5,
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7.5),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), DIM),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width", "grid.linewidth"), 0.6),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
-    "axes.facecolor": "none",
-    "axes.formatter.use_mathtext": False,
-    "axes.unicode_minus": True,
-    "xtick.color": DIM,
-    "ytick.color": DIM,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
     "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
     "lines.linewidth": 1.4,
-    "figure.facecolor": "none",
+    "text.parse_math": False,  # a robot's name may contain dollar signs
     "svg.fonttype": "none",  # text stays text: small, searchable, in the page's own font
 }
 
@@ -81,7 +66,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 LINK = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
-_NAMES = {light: name for name, (light, _) in COLOURS.items()}
+_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +82,21 @@ class Rendered:
 
 def render(figure: Figure) -> Rendered:
     """Draw ``figure`` in every form."""
-    with _own_settings(), _no_font_warnings():
+    png, svg = io.BytesIO(), io.BytesIO()
+    # The same ids within the SVG at every run, and different ones in the figures of a page.
+    with _own_settings({"svg.hashsalt": figure.name}):
         drawn = figure.draw()
-        png, svg = io.BytesIO(), io.BytesIO()
         drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
-        _save_svg(drawn, svg, salt=figure.name)
+        drawn.savefig(svg, format="svg", facecolor=FACE, metadata={"Date": None, "Creator": None, "Format": None})
     return Rendered(png=png.getvalue(), svg=svg.getvalue(), inline=_inline(svg.getvalue(), figure.title))
 
 
 @contextmanager
-def _own_settings() -> Iterator[None]:
+def _own_settings(settings: Any) -> Iterator[None]:
     """Matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's ``MPLBACKEND`` say.
 
-    Matplotlib's warnings about its cache are hidden: where the home directory is read-only, it uses a temporary one.
+    Hidden are matplotlib's warnings about its cache (where the home directory is read-only, it uses a temporary one)
+    and about characters that the font of the PNG lacks, as in a robot's name (the page has other fonts).
     """
     log = logging.getLogger("matplotlib")
     level = log.level
@@ -119,31 +106,15 @@ def _own_settings() -> Iterator[None]:
         import matplotlib as mpl
         import matplotlib.figure  # finds the fonts
 
-        with mpl.rc_context():
+        with mpl.rc_context(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*(missing from font|natively supports)", UserWarning)
             mpl.rcdefaults()
-            mpl.rcParams.update(STYLE)
+            mpl.rcParams.update(STYLE | settings)
             yield
     finally:
         log.setLevel(level)
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
-
-
-@contextmanager
-def _no_font_warnings() -> Iterator[None]:
-    """Hide warnings about characters that the font of the PNG lacks, as in a robot's name; the page has other fonts."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*missing from font.*", category=UserWarning)
-        warnings.filterwarnings("ignore", message=".*natively supports.*", category=UserWarning)
-        yield
-
-
-def _save_svg(drawn: Drawn, file: io.BytesIO, *, salt: str) -> None:
-    """:param salt: makes the ids within the SVG the same at every run, and different between figures of a page."""
-    import matplotlib as mpl
-
-    with mpl.rc_context({"svg.hashsalt": salt}):
-        drawn.savefig(file, format="svg", facecolor=FACE, metadata={"Date": None, "Creator": None, "Format": None})
 
 
 def _inline(svg: bytes, title: str) -> str:
@@ -153,25 +124,20 @@ def _inline(svg: bytes, title: str) -> str:
     root = ElementTree.fromstring(svg)  # noqa: S314 - made by matplotlib just now
     for metadata in root.findall(f"{{{SVG_NAMESPACE}}}metadata"):
         root.remove(metadata)
-    used = set()
-    for element in root.iter():
-        used |= {name for value in element.attrib.values() for name in _REFERENCE.findall(value)}
-        used.add(element.attrib.get(LINK, "").removeprefix("#"))
+    used = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
+    used |= {element.attrib.get(LINK, "").removeprefix("#") for element in root.iter()}
     for element in root.iter():
         if element.attrib.get("id") not in used:
             element.attrib.pop("id", None)
         if "style" in element.attrib:
-            element.set("style", _COLOUR.sub(_variable, element.attrib["style"]))
+            element.set(
+                "style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), element.attrib["style"])
+            )
     for name in ("width", "height"):
         root.attrib.pop(name, None)
     root.set("role", "img")
     root.set("aria-label", title)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _variable(match: re.Match[str]) -> str:
-    name = _NAMES.get(match[0])
-    return match[0] if name is None else f"var(--{name})"
 
 
 # -- what figures share
@@ -239,17 +205,9 @@ def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) 
 
 def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int) -> None:
     """A legend along the upper edge of the figure."""
-    height = drawn.get_size_inches()[1]
-    drawn.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.0, 1 - 0.02 / height),
-        ncols=columns,
-        borderaxespad=0.2,
-        handlelength=1.6,
-        columnspacing=1.4,
-    )
+    corner = (0.0, 1 - 0.02 / drawn.get_size_inches()[1])
+    spacing: Any = {"borderaxespad": 0.2, "handlelength": 1.6, "columnspacing": 1.4}
+    drawn.legend(handles, labels, loc="upper left", bbox_to_anchor=corner, ncols=columns, **spacing)
 
 
 def swatches(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 
-from orchestrator.report.document import Document, Figure, Table
+from orchestrator.report.document import Document
 from orchestrator.report.drawing import COLOURS, Rendered
 
 
@@ -23,9 +23,5 @@ def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
         light={name: light for name, (light, _) in COLOURS.items()},
         dark={name: dark for name, (_, dark) in COLOURS.items()},
         drawings={name: Markup(drawing.inline) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
-        kind=_kind,
+        kind=lambda part: type(part).__name__.lower(),
     )
-
-
-def _kind(part: object) -> str:
-    return "figure" if isinstance(part, Figure) else "table" if isinstance(part, Table) else "text"
