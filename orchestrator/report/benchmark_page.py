@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
 from orchestrator.report.benchmark_tables import Baselines
 from orchestrator.report.certificate_page import certificate_sections
-from orchestrator.report.document import Cell, Document, Figure, Headline, Part, Section, Text, table
+from orchestrator.report.document import Columns, Document, Figure, Headline, Part, Section, Text, table
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain, sentence
 from orchestrator.report.ranks_page import benchmark_section
@@ -74,12 +75,12 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
         return headlines
     full = max((level for level in baselines[name] if level <= capacity), default=min(baselines[name]))
     one = baselines[name][full]
-    for label, estimate, form in (
-        ("env_steps/s", one["throughput"], number),
-        ("speed-up", one.get("speedup"), number),
-        ("efficiency", one.get("efficiency"), percent),
+    for label, key, form in (
+        ("env_steps/s", "throughput", number),
+        ("speed-up", "speedup", number),
+        ("efficiency", "efficiency", percent),
     ):
-        if estimate and estimate["median"] is not None:
+        if (estimate := one.get(key)) and estimate["median"] is not None:
             within = "" if estimate["low"] is None else f"; {form(estimate['low'])} to {form(estimate['high'])}"
             note = f"{name}, {full} at once{within}"
             headlines.append(Headline(label=label, value=form(estimate["median"]), note=note))
@@ -90,10 +91,10 @@ def _attribution(attribution: list[Facts]) -> list[Section]:
     """The differences between baselines, the largest loss, and folded the loss of each baseline at each level."""
     levels = [one for one in attribution if one["kind"] == "level"]
     first = [one for one in attribution if one["kind"] != "level"]
-    first += [one for one in [max(levels, key=_loss, default=None)] if one is not None and _loss(one) > 0]
+    first += [one for one in sorted(levels, key=_loss, reverse=True)[:1] if _loss(one) > 0]
     parts: list[Part] = [Text(sentences=[sentence(one["text"]) for one in first])] if first else []
     if levels:
-        columns = {
+        columns: Columns[Facts] = {
             "baseline × processes": lambda one: f"{plain(one['arm'])} × {one['level']}",
             "finding": lambda one: plain(one["text"]),
         }
@@ -107,12 +108,7 @@ def _loss(one: Facts) -> float:
 
 
 def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
-    failed = [
-        f"{plain(name)} at {level}: nothing could be measured. {plain('; '.join(reasons), 300)}"
-        for name, one in facts["arms"].items()
-        for level, reasons in one["failed"].items()
-    ]
-    failures: list[Part] = [Text(sentences=failed, tone="bad")] if failed else []
+    failures = tables.failures({name: one["failed"] for name, one in facts["arms"].items()}, "at")
     if not any(baselines.values()):
         return [Section(title="Scaling", parts=failures)] if failures else []
     parts: list[Part] = []
@@ -122,13 +118,10 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
             Figure(
                 name="scaling",
                 title="Speed-up and efficiency",
-                caption=(
-                    "Left: env_steps/s of all processes together, relative to one process of the same baseline. "
-                    "Right: the speed-up divided by the number of processes, or by the number of cores where that is "
-                    f"smaller. The dashed line is the ideal on {facts['cores']} cores: beyond them, more processes "
-                    "cannot be faster. Vertical bars are 95 % intervals. “≤” marks measurements so slow that they were "
-                    "cut off, for which only an upper bound is known."
-                ),
+                caption="Left: env_steps/s of all processes together, relative to one process of the same baseline. "
+                "Right: the speed-up divided by the number of processes, or of cores where that is smaller. Dashed: "
+                f"the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks measurements that "
+                "were cut off, for which only an upper bound is known.",
                 draw=partial(figures.speedup, speedups, efficiencies, facts["cores"]),
             )
         )
@@ -152,26 +145,20 @@ def _curves(baselines: Baselines, name: str, part: str | None = None) -> dict[st
 
 
 def _phases(baselines: Baselines) -> list[Section]:
-    drawn = {
-        name: {
-            level: {phase: part["median"] for phase, part in one["phases"].items() if part}
-            for level, one in levels.items()
-            if one.get("phases")
-        }
-        for name, levels in baselines.items()
-    }
-    drawn = {name: levels for name, levels in drawn.items() if levels}
+    drawn: dict[str, dict[int, dict[str, float]]] = {}
+    for name, levels in baselines.items():
+        for level, one in levels.items():
+            if one.get("phases"):
+                medians = {phase: part["median"] for phase, part in one["phases"].items() if part}
+                drawn.setdefault(name, {})[level] = medians
     if not drawn:
         return []
     cut = {name: [level for level, one in baselines[name].items() if one["at_most"]] for name in drawn}
     figure = Figure(
         name="phases",
         title="Where the time goes",
-        caption=(
-            "Seconds that one process needs for 1,000 env_steps, by phase, at each number of processes. Bars of equal "
-            "height mean that other processes cost nothing; a phase that grows shows where the loss is. Scales differ "
-            "between panels. “(≥)”: cut off, so the true time is longer."
-        ),
+        caption="Seconds that one process needs for 1,000 env_steps, by phase: a phase that grows with the number of "
+        "processes shows where the loss is. Scales differ between panels. “(≥)”: cut off, so the true time is longer.",
         draw=partial(figures.phases, drawn, cut),
     )
     return [Section(title="Phases", parts=[figure])]
@@ -188,12 +175,9 @@ def _latency(baselines: Baselines) -> list[Section]:
     figure = Figure(
         name="latency",
         title="One optimiser step, and waiting for a CPU",
-        caption=(
-            "Left: duration of one update of the network (backward pass and optimiser step of one minibatch; "
-            "logarithmic). Right: seconds for which the threads of a process were ready to run but waited for a CPU, "
-            "summed over them, per 1,000 env_steps. With a core and a thread budget for every process, both stay "
-            "constant. “≥” marks measurements that were cut off."
-        ),
+        caption="Left: duration of one update of the network (backward pass and optimiser step of one minibatch; "
+        "logarithmic). Right: seconds for which the threads of a process were ready to run but waited for a CPU, "
+        "summed over them, per 1,000 env_steps. “≥” marks measurements that were cut off.",
         draw=partial(figures.latency, latencies, delays),
     )
     return [Section(title="Latency", parts=[figure, *parts])]
@@ -213,11 +197,9 @@ def _law(fits: Facts, baselines: Baselines) -> list[Section]:
     figure = Figure(
         name="scaling-law",
         title="The law of scaling, and its prediction",
-        caption=(
-            "The Universal Scalability Law, fitted to each baseline: σ is the part of the work that only one process "
-            "can do at a time, κ the cost that each process causes every other. Line: the fit. Dots: measurements with "
-            "a core for every process. Bars: 95 % intervals of predictions. Dashed line: no loss."
-        ),
+        caption="The Universal Scalability Law, fitted to each baseline: σ is the part of the work that only one "
+        "process can do at a time, κ the cost that each process causes every other. Line: the fit. Dots: measurements "
+        "with a core for every process. Bars: 95 % intervals of predictions. Dashed line: no loss.",
         draw=partial(figures.law, gaining, curves),
     )
     warnings = _warnings(gaining, "not to be relied on: ")
@@ -244,29 +226,24 @@ def _makespan(strong: Facts | None) -> list[Section]:
     if not levels:
         return []
     lanes = sum(len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()}) for one in levels.values())
-    columns: dict[str, Callable[[int], str | Cell]] = {
+    columns: Columns[int] = {
         "jobs at once": str,
         "makespan": lambda level: duration(levels[level]["makespan_s"]),
         "lower bound": lambda level: duration(levels[level]["lower_bound_s"]),
-        "of the bound": lambda level: percent(_bound_share(levels[level])),
+        "of the bound": lambda level: percent(
+            levels[level]["lower_bound_s"] / (levels[level]["makespan_s"] or math.nan)
+        ),
     }
     caption = "Makespan: time from the first start to the last end of all jobs."
     figure = Figure(
         name="makespan",
         title="The whole job file",
-        caption=(
-            "All jobs of the job file at each number of jobs at once; each bar is a job on its CPU. The dashed line is "
-            "the lower bound of the makespan: no schedule can end before the longest job, nor before all work is "
-            "spread evenly over the CPUs."
-        ),
+        caption="All jobs of the job file at each number of jobs at once; each bar is a job on its CPU. Dashed: the "
+        "lower bound of the makespan: the longest job, or all work spread evenly over the CPUs if that takes longer.",
         draw=partial(figures.makespan, levels),
     )
     parts: list[Part] = [figure] if lanes <= MOST_LANES else []
     return [Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])]
-
-
-def _bound_share(one: Facts) -> float | None:
-    return one["lower_bound_s"] / one["makespan_s"] if one["makespan_s"] else None
 
 
 def _packing(tune: Facts | None) -> list[Section]:
@@ -277,10 +254,8 @@ def _packing(tune: Facts | None) -> list[Section]:
     figure = Figure(
         name="packing",
         title="Best packing",
-        caption=(
-            "env_steps/s of all processes together, by processes × threads (SMT: more threads than physical cores) and "
-            "parallel environments in each process (n_envs). Stronger colour is faster; the frame marks the best."
-        ),
+        caption="env_steps/s of all processes together, by processes × threads (SMT: more threads than physical cores) "
+        "and parallel environments in each process (n_envs). Stronger colour is faster; the frame marks the best.",
         draw=partial(figures.packing, points, best),
     )
     if not best:

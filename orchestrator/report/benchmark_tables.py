@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from orchestrator.core.text import count
-from orchestrator.report.document import Cell, Table, table
+from orchestrator.report.document import Columns, Part, Table, Text, table
 from orchestrator.report.number_format import interval, number, percent, plain
 
 Facts = Mapping[str, Any]
@@ -31,11 +31,10 @@ METRICS: dict[str, tuple[str, str, float]] = {
 """Column → place of its estimate in a level's entry, and the factor to the column's unit."""
 
 METRICS_EXPLAINED = (
-    "How to read the metrics: “computing” grows without “waiting for a CPU” where cores become slower (frequency, a "
-    "shared core, memory bandwidth). Waiting and involuntary switches grow where too many threads compete for the "
-    "cores. “Throttled” is time lost to a cgroup's limit. From “all” to “involuntary switches” the figures are per "
-    "1,000 env_steps, summed over threads. “Update” is one minibatch. Imports and first env_step are measured from the "
-    "start of the process."
+    "“Computing” grows without “waiting for a CPU” where cores become slower (frequency, a shared core, memory "
+    "bandwidth). Waiting and involuntary switches grow where too many threads compete for the cores. “Throttled” is "
+    "time lost to a cgroup's limit. From “all” to “involuntary switches”: per 1,000 env_steps, summed over threads. "
+    "“Update” is one minibatch. Imports and first env_step are measured from the start of the process."
 )
 
 
@@ -45,7 +44,7 @@ def _rows(baselines: Baselines) -> list[Row]:
 
 def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
-    columns: dict[str, Callable[[Row], str | Cell]] = {
+    columns: Columns[Row] = {
         "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
         "env_steps/s": lambda row: _bounded(row, "throughput", number),
         "speed-up": lambda row: _bounded(row, "speedup", number),
@@ -54,10 +53,10 @@ def throughput(baselines: Baselines) -> Table:
         "remarks": lambda row: remarks(row[2]),
     }
     caption = (
-        "Medians over measurements with their 95 % intervals; a single measurement has none. “≤”: cut off, so an upper "
-        "bound. Speed-up and efficiency are relative to the first row of the same baseline."
+        "Medians over measurements with their 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency "
+        "are relative to the first row of the same baseline."
     )
-    return table(_rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks"), shown=40)
+    return table(_rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks"))
 
 
 def _bounded(row: Row, name: str, form: Callable[[float | None], str]) -> str:
@@ -69,24 +68,30 @@ def _bounded(row: Row, name: str, form: Callable[[float | None], str]) -> str:
 
 def remarks(one: Facts) -> str:
     """Numbers of measurements that are not simply counted, and the reasons."""
-    statuses = one["cells"]
-    parts = []
-    if one["disturbed"]:
-        parts.append("only disturbed measurements: not reliable")
-    elif statuses.get("disturbed"):
-        parts.append(f"{count(statuses['disturbed'], 'disturbed measurement')} left out")
-    if statuses.get("failed"):
-        parts.append(f"{count(statuses['failed'], 'failed measurement')} left out")
-    if statuses.get("cut"):
-        parts.append(f"{count(statuses['cut'], 'measurement')} cut off")
+    parts = ["only disturbed measurements: not reliable"] if one["disturbed"] else []
+    for status in ("failed",) if one["disturbed"] else ("disturbed", "failed"):
+        if one["cells"].get(status):
+            parts.append(f"{count(one['cells'][status], f'{status} measurement')} left out")
+    if one["cells"].get("cut"):
+        parts.append(f"{count(one['cells']['cut'], 'measurement')} cut off")
     return plain("; ".join([*parts, *map(str, one["messages"])]), 200)
+
+
+def failures(failed: Mapping[str, Mapping[str, Sequence[str]]], preposition: str) -> list[Part]:
+    """What could not be measured: baseline, or way to use ranks, → level → reasons."""
+    sentences = [
+        f"{plain(name)} {preposition} {level}: nothing could be measured. {plain('; '.join(reasons), 300)}"
+        for name, levels in failed.items()
+        for level, reasons in levels.items()
+    ]
+    return [Text(sentences=sentences, tone="bad")] if sentences else []
 
 
 def metrics(baselines: Baselines) -> Table | None:
     """None where no level has any."""
     rows = [row for row in _rows(baselines) if row[2]["wall_s"]]
     first = "baseline × processes"
-    columns: dict[str, Callable[[Row], str | Cell]] = {
+    columns: Columns[Row] = {
         first: lambda row: f"{plain(row[0])} × {row[1]}{' (≥)' if row[2]['at_most'] else ''}",
         **{name: partial(_metric, place) for name, place in METRICS.items()},
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.text import count
-from orchestrator.report.document import Cell, Part, Section, Text, table
+from orchestrator.report.document import Cell, Columns, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, interval, plain, sentence
 
 HASH_SHOWN = 12
@@ -27,19 +27,18 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
     if not certificate or not jobs:
         return []
     failed = sum(job.get("verdict") != "PASS" for job in jobs)
-    verdict = (
-        f"FAIL: {failed} of {len(jobs)} jobs could not be shown to have the same weights; the table gives the reasons."
-        if failed
-        else f"PASS: {count(len(jobs), 'job')} verified; each has bit-identical weights every time."
-    )
+    verdict = f"PASS: {count(len(jobs), 'job')} verified; each has bit-identical weights every time."
+    if failed:
+        verdict = f"FAIL: {failed} of {len(jobs)} jobs could not be shown to have the same weights, for these reasons."
     caption = (
-        "Each job is trained with the same seed alone, among neighbours, and killed and resumed half-way; the table "
-        "shows the beginning of the SHA-256 of all weights. Slow-down: time per iteration among neighbours divided by "
-        "that alone."
+        "The beginning of the SHA-256 of all weights of each job, trained with the same seed alone, among neighbours, "
+        "and killed and resumed half-way. Slow-down: time per iteration among neighbours divided by that alone."
     )
-    columns: dict[str, Callable[[Mapping[str, Any]], str | Cell]] = {
+    columns: Columns[Mapping[str, Any]] = {
         "job": lambda job: plain(job.get("job_id", DASH)),
-        "verdict": _verdict,
+        "verdict": lambda job: Cell(
+            text=plain(job.get("verdict", DASH)), tone="good" if job.get("verdict") == "PASS" else "bad"
+        ),
         "alone": lambda job: _hash(job.get("alone_sha256")),
         "among neighbours": lambda job: _compared(job, "together_sha256"),
         "killed and resumed": lambda job: _compared(job, "resumed_sha256"),
@@ -62,10 +61,6 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
             sentences.append(f"{len(left_out) - len(named):,} more were not verified; certificate.json names them.")
         parts.append(Text(sentences=sentences, tone="dim"))
     return [Section(title="Certificate", parts=parts)]
-
-
-def _verdict(job: Mapping[str, Any]) -> Cell:
-    return Cell(text=plain(job.get("verdict", DASH)), tone="good" if job.get("verdict") == "PASS" else "bad")
 
 
 def _slow_down(job: Mapping[str, Any]) -> str:

@@ -44,28 +44,17 @@ class Table:
     """Number of rows that are not folded; 0 folds the whole table."""
 
 
-def table(
-    items: Iterable[Item],
-    columns: Mapping[str, Callable[[Item], str | Cell]],
-    *,
-    caption: str,
-    text: Collection[str],
-    shown: int = 40,
-) -> Table:
-    """A table with a row for each item.
+Columns: TypeAlias = dict[str, Callable[[Item], str | Cell]]
+"""Name → the column's cell for an item."""
 
-    :param columns: name → the column's cell for an item.
-    """
-    return Table(
-        columns=list(columns),
-        text=text,
-        rows=[
-            [cell if isinstance(cell := read(item), Cell) else Cell(text=cell) for read in columns.values()]
-            for item in items
-        ],
-        caption=caption,
-        shown=shown,
-    )
+
+def table(
+    items: Iterable[Item], columns: Columns[Item], *, caption: str, text: Collection[str], shown: int = 40
+) -> Table:
+    """A table with a row for each item."""
+    read = [[cell(item) for cell in columns.values()] for item in items]
+    rows = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in read]
+    return Table(columns=list(columns), text=text, rows=rows, caption=caption, shown=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

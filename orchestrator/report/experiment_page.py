@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
-from orchestrator.report.document import Cell, Document, Figure, Headline, Section, Text, table
+from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain
@@ -91,16 +91,15 @@ def _findings(findings: Sequence[Facts], jobs: Sequence[Facts]) -> Section:
     if not findings:
         none = "No lost time was found: no contention for cores, no throttling, no surplus threads."
         return _text("Findings", none, tone="good")
-    columns = {
+    columns: Columns[Facts] = {
         "job": lambda finding: listed(finding["job_ids"], NAMED) or "all jobs",
         "cause": lambda finding: plain(finding["what"]),
         "evidence": lambda finding: plain(finding["evidence"]),
         "remedy": lambda finding: plain(finding["cure"]),
     }
     caption = "What slowed jobs down, with the evidence and the remedy."
-    return Section(
-        title="Findings", parts=[table(findings, columns, caption=caption, text=columns, shown=MOST_FINDINGS)]
-    )
+    parts = [table(findings, columns, caption=caption, text=columns, shown=MOST_FINDINGS)]
+    return Section(title="Findings", parts=parts)
 
 
 def _chosen(robots: Sequence[Facts]) -> tuple[list[Facts], str]:
@@ -121,19 +120,13 @@ def _learning_curves(robots: Sequence[Facts], curves: Mapping[str, Any]) -> Sect
     if not trained:
         return _text("Learning curves", "No job has finished an episode yet.")
     shown, which = _chosen(trained)
-    seeds = (
-        "Thin lines are seeds; the thick line is their median and the band its 95 % interval (clipped at the edge of "
-        "the panel)."
-        if any(len(robot["seeds"]) > 1 for robot in shown)
-        else "Each robot was trained with a single seed, so there is one line and no interval."
-    )
+    seeds = "Each robot was trained with a single seed, so there is no interval."
+    if any(len(robot["seeds"]) > 1 for robot in shown):
+        seeds = "Thin lines: seeds. Thick line: their median; band: its 95 % interval, clipped by the panel."
     figure = Figure(
         name="learning-curves",
         title="Learning curves",
-        caption=(
-            f"Return of training episodes (higher is better) over env_steps. {seeds} Scales differ between panels."
-            f"{which}"
-        ),
+        caption=f"Return of training episodes over env_steps. {seeds} Scales differ between panels.{which}",
         draw=partial(figures.learning_curves, shown, curves),
     )
     return Section(title="Learning curves", parts=[figure])
@@ -153,10 +146,8 @@ def _varied(keys: Sequence[str], jobs: Sequence[Facts]) -> list[Section]:
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
-        caption=(
-            "Last return of training for each value of each parameter that the job file varies. A dot is a job; the "
-            f"line joins the medians over all values of the other parameters.{which}"
-        ),
+        caption="Last return of training for each value of each parameter that the job file varies. A dot is a job; "
+        f"the line joins the medians over all values of the other parameters.{which}",
         draw=partial(figures.varied, panels[:MOST_VARIED]),
     )
     return [Section(title="Varied parameters", parts=[figure])]
@@ -171,13 +162,10 @@ def _schedule(attempts: Sequence[Facts], jobs: Sequence[Facts]) -> list[Section]
     figure = Figure(
         name="schedule",
         title="Jobs on CPUs",
-        caption=(
-            "Above: each bar is one attempt (launch of a job) on the CPU that it was bound to. Below: the number of "
-            "CPUs that the jobs kept busy, from the CPU time of each attempt spread evenly over it; the dashed line is "
-            "the number of CPUs that jobs were given. Jobs computed for "
-            f"{percent(busy / held if held else None)} of the time for which they held a CPU; the rest of the time "
-            "they waited for a CPU that was used by others, or for the disk."
-        ),
+        caption="Above: each bar is one attempt (launch of a job) on the CPU that it was bound to. Below: the number "
+        "of CPUs that the jobs kept busy, from the CPU time of each attempt spread evenly over it; dashed: how many "
+        f"the jobs were given. Jobs computed for {percent(busy / held if held else None)} of the time for which "
+        "they held a CPU; else they waited for a CPU that was used by others, or for the disk.",
         draw=partial(figures.schedule, attempts, use),
     )
     return [Section(title="Schedule", parts=[figure])]
@@ -197,28 +185,24 @@ def _phases(robots: Sequence[Facts]) -> list[Section]:
     figure = Figure(
         name="phases",
         title="Where the time goes",
-        caption=(
-            "Time of training iterations by phase, one bar per robot. On the right, the share of this time in which a "
-            "thread was ready to run but waited for a CPU: the direct measure of contention, contained in the phases."
-            f"{which}"
-        ),
+        caption="Time of training iterations by phase, one bar per robot. On the right, the share of this time in "
+        f"which a thread was ready to run but waited for a CPU: the direct measure of contention.{which}",
         draw=partial(figures.phases, shown),
     )
-
-    columns: dict[str, Callable[[Facts], str | Cell]] = {
+    columns: Columns[Facts] = {
         "robot": lambda robot: plain(robot["robot"]),
         **{name: partial(_phase_ms, phase) for phase, (name, _) in PHASES.items()},
-        "all": lambda robot: _milliseconds(robot, robot["timed_s"]),
-        "waiting for a CPU": lambda robot: _milliseconds(robot, robot["run_delay_s"]),
+        "all": lambda robot: _milliseconds(robot["timed_s"], robot),
+        "waiting for a CPU": lambda robot: _milliseconds(robot["run_delay_s"], robot),
     }
     caption = "Milliseconds per 1,000 env_steps."
     return [Section(title="Phases", parts=[figure, table(timed, columns, caption=caption, text=("robot",), shown=0)])]
 
 
 def _phase_ms(phase: str, robot: Facts) -> str:
-    return _milliseconds(robot, robot["phases"][f"{phase}_s"])
+    return _milliseconds(robot["phases"][f"{phase}_s"], robot)
 
 
-def _milliseconds(robot: Facts, seconds: float | None) -> str:
+def _milliseconds(seconds: float | None, robot: Facts) -> str:
     """Per 1,000 env_steps."""
     return number(None if seconds is None else seconds * 1e6 / robot["timed_env_steps"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
-from orchestrator.report.document import Cell, Part, Section, Text, Tone, table
+from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
 
@@ -19,12 +19,8 @@ LONGEST_MESSAGE = 400
 
 def previews(jobs: Sequence[Facts], paths: RunPaths) -> dict[str, str]:
     """Group → image of its best job that has one, as a ``data:`` URL."""
-    best: dict[str, Facts] = {}
-    for job in jobs:
-        if job["preview"]:
-            known = best.get(job["group"])
-            if known is None or (job["ep_rew_mean"] or float("-inf")) > (known["ep_rew_mean"] or float("-inf")):
-                best[job["group"]] = job
+    falling = sorted(jobs, key=lambda job: job["ep_rew_mean"] or float("-inf"), reverse=True)
+    best = {job["group"]: job for job in falling[::-1] if job["preview"]}
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 
@@ -32,9 +28,13 @@ def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners:
     """:param images: as :func:`previews` gives them.
     :param learners: what trained them, in words; empty where nothing has been trained.
     """
-    columns: dict[str, Callable[[Facts], str | Cell]] = {
+    columns: Columns[Facts] = {
         "robot": _robot,
-        "preview": lambda robot: _image(robot, images),
+        "preview": lambda robot: (
+            Cell(text=f"film strip of {plain(robot['robot'])}", image=image)
+            if (image := images.get(robot["group"]))
+            else ""
+        ),
         "task": lambda robot: plain(robot["task"]),
         "return: first → last": _returns,
         "evaluation": lambda robot: _evaluation(robot["evaluation"]),
@@ -46,14 +46,12 @@ def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners:
     if not images:
         del columns["preview"]
     caption = (
-        "Every robot with its results and costs. Return: the mean of the first and of the last 100 training episodes. "
-        "Evaluation: the mean return of the finished policy ± the standard deviation over episodes, without "
-        "exploration and with it (“exploring”). env_steps/s: during training iterations."
+        "Return: the mean of the first and of the last 100 training episodes. Evaluation: the mean return of the "
+        "finished policy ± the standard deviation over episodes, without exploration and with it (“exploring”). "
+        "env_steps/s: during training iterations."
     )
     if any(len(robot["seeds"]) > 1 for robot in robots):
-        caption += (
-            " Where a robot was trained with several seeds: the median over seeds with its 95 % interval in brackets."
-        )
+        caption += " Of several seeds: the median with its 95 % interval in brackets."
     text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures")
     parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
     if learners:
@@ -61,10 +59,7 @@ def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners:
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
         which = "No robot has a" if missing == len(robots) else f"{missing:,} of {len(robots):,} robots have no"
-        how = (
-            "set `video = true` in the job file, or use the command `play` on a finished policy. Rendering needs a GL "
-            "library."
-        )
+        how = "set `video = true` in the job file, or use the command `play` (rendering needs a GL library)."
         parts.append(Text(sentences=[f"{which} preview: {how}"], tone="dim"))
     return Section(title="Robots", parts=parts)
 
@@ -74,11 +69,6 @@ def _robot(robot: Facts) -> Cell:
     seeds = "" if len(robot["seeds"]) == 1 else f" ({count(len(robot['seeds']), 'seed')})"
     failures = f" · {failed} failed" if failed else ""
     return Cell(text=f"{plain(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
-
-
-def _image(robot: Facts, images: Mapping[str, str]) -> Cell:
-    image = images.get(robot["group"])
-    return Cell(text=f"film strip of {plain(robot['robot'])}" if image else "", image=image)
 
 
 def _returns(robot: Facts) -> Cell:
@@ -111,17 +101,14 @@ def failures(jobs: Sequence[Facts]) -> list[Section]:
     rows += [(job, {**job, "attempt": DASH}) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
     if not rows:
         return []
-    columns: dict[str, Callable[[tuple[Facts, Facts]], str | Cell]] = {
+    columns: Columns[tuple[Facts, Facts]] = {
         "job": lambda row: str(row[0]["job_id"]),
         "attempt": lambda row: str(row[1]["attempt"]),
         "cause": lambda row: str(row[1]["cause"]),
         "message": lambda row: plain(row[1]["message"] or "", LONGEST_MESSAGE),
         "state of the job": lambda row: _state(row[0]),
     }
-    caption = (
-        "Attempts that failed, with their causes. An attempt is one launch of a job; the job is retried where another "
-        "attempt may succeed."
-    )
+    caption = "Attempts that failed. An attempt is one launch of a job, which is retried where another may succeed."
     text = ("job", "cause", "message", "state of the job")
     return [Section(title="Failures", parts=[table(rows, columns, caption=caption, text=text)])]
 
@@ -131,7 +118,7 @@ def _state(job: Facts) -> Cell:
 
 
 def jobs_section(jobs: Sequence[Facts]) -> Section:
-    columns: dict[str, Callable[[Facts], str | Cell]] = {
+    columns: Columns[Facts] = {
         "job": lambda job: str(job["job_id"]),
         "state": _state,
         "learner": lambda job: job["learner"] or DASH,

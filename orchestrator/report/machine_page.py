@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.report.document import Section, Text, table
+from orchestrator.report.document import Columns, Section, Text, table
 from orchestrator.report.number_format import number, plain
 
 NAMES = {
@@ -35,7 +35,7 @@ def machine_section(facts: Mapping[str, Any]) -> Section:
     """:param facts: an entry of ``provenance.json``, or the machine facts of a benchmark."""
     if not facts:
         return Section(title="Machine", parts=[Text(sentences=["There is no record of the machine."])])
-    columns = {
+    columns: Columns[str] = {
         "property": lambda key: NAMES.get(key, plain(key).replace("_", " ")),
         "value": lambda key: _value(key, facts[key]),
     }
@@ -53,13 +53,12 @@ def _value(key: str, value: Any) -> str:
         return plain(value["commit"]) + (" with uncommitted changes" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):
         return plain(" ".join(map(str, value[1:])), LONGEST)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if value is None or value in ([], {}):
         return "none"
     if isinstance(value, Mapping):
-        known = [f"{name} {part}" for name, part in value.items() if part is not None]
-        return plain(", ".join(known) or "none set", LONGEST)
+        value = [f"{name} {part}" for name, part in value.items() if part is not None] or ["none set"]
     if isinstance(value, list):
         return plain(", ".join(map(str, value)), LONGEST)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     return number(float(value)) if isinstance(value, int | float) else plain(value, LONGEST)

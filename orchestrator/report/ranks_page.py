@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from orchestrator.report import benchmark_figures as figures
-from orchestrator.report.benchmark_tables import remarks
-from orchestrator.report.document import Cell, Figure, Part, Section, Table, Text, table
+from orchestrator.report.benchmark_tables import failures, remarks
+from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 
 MOST_ROBOTS = 8
 """Robots in the figure, as many as there are colours."""
-ALLREDUCE = (
-    "In all-reduce: rank 0's share of the time of iterations that it spent in exchanges with the other ranks, waiting "
-    "included; this time is also contained in the phases."
-)
-WAYS_EXPLAINED = (
-    "“jobs” trains as many policies as there are ranks, the other ways train one; “subproc” is stock "
-    "Stable-Baselines3 with a process for every environment, on as many cores."
-)
+ALLREDUCE = "In all-reduce: share of rank 0's time in exchanges with the other ranks, waiting included."
 ITSELF = {"median": 1.0, "low": None, "high": None}
 """The ratio of the base of a comparison to itself."""
 
@@ -31,7 +24,7 @@ def experiment_section(robots: Sequence[Facts]) -> list[Section]:
     """:param robots: as :func:`orchestrator.report.rank_data.scaling` gives them."""
     if not robots:
         return []
-    columns: dict[str, Callable[[tuple[Facts, Facts]], str | Cell]] = {
+    columns: Columns[tuple[Facts, Facts]] = {
         "robot": lambda row: plain(row[0]["robot"]),
         "ranks": lambda row: str(row[1]["ranks"]),
         "mode": lambda row: row[1]["mode"] or DASH,
@@ -64,11 +57,8 @@ def _figure(robots: Sequence[Facts]) -> Figure:
     return Figure(
         name="ranks",
         title="Speed-up over ranks",
-        caption=(
-            "Left: env_steps/s relative to the fewest ranks (mostly one). Right: that divided by the ratio of the "
-            "numbers of ranks. The dashed line is the ideal relative to one rank. Vertical bars are 95 % intervals "
-            "over seeds."
-        ),
+        caption="Left: env_steps/s relative to the fewest ranks (mostly one). Right: that divided by the ratio of the "
+        "numbers of ranks. Dashed: the ideal relative to one rank. Vertical bars are 95 % intervals over seeds.",
         draw=partial(figures.speedup, speedups, efficiencies, most, unit="ranks"),
     )
 
@@ -86,22 +76,16 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
             Figure(
                 name="ranks",
                 title="Many jobs or one wide one",
-                caption=(
-                    "Left: env_steps/s of each way to use more cores, relative to one job of one rank. Right: that "
-                    f"divided by the number of ranks, or cores. {WAYS_EXPLAINED} The dashed line is the ideal where "
-                    f"{cores} of them have cores of their own."
-                ),
+                caption="Left: env_steps/s of each way to use more cores, relative to one job of one rank. Right: that "
+                "divided by the number of ranks, or cores. “jobs” trains as many policies as there are ranks, other "
+                "ways train one; “subproc” is stock Stable-Baselines3 with a process for every environment, on as many "
+                f"cores. Dashed: the ideal where {cores} of them have cores of their own.",
                 draw=partial(figures.speedup, speedups, efficiencies, cores, unit="ranks, or jobs"),
             )
         )
     about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
-    failed = [
-        f"{plain(way)} over {ranks}: nothing could be measured. {plain('; '.join(reasons), 300)}"
-        for way, numbers in result["failed"].items()
-        for ranks, reasons in numbers.items()
-    ]
     parts += [Text(sentences=about)] if about else []
-    parts += [Text(sentences=failed, tone="bad")] if failed else []
+    parts += failures(result["failed"], "over")
     notes = [Text(sentences=list(map(plain, result["notes"])), tone="dim")] if result["notes"] else []
     return [Section(title="Ranks", parts=[*parts, _table(result), *notes])]
 
@@ -109,7 +93,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
 def _table(result: Facts) -> Table:
     rows = [("one rank", "1", result["one"])]
     rows += [(way, ranks, one) for way, numbers in result["ways"].items() for ranks, one in numbers.items()]
-    columns: dict[str, Callable[[tuple[str, str, Facts]], str | Cell]] = {
+    columns: Columns[tuple[str, str, Facts]] = {
         "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
         "env_steps/s": lambda row: ("≤ " if row[2]["at_most"] else "") + interval(row[2]["throughput"]),
         "speed-up": lambda row: number(1.0) if row[1] == "1" else interval(row[2]["speedup"]),
@@ -118,10 +102,7 @@ def _table(result: Facts) -> Table:
         "repeats": lambda row: str(row[2]["throughput"]["n"]),
         "remarks": lambda row: remarks(row[2]),
     }
-    caption = (
-        "Medians over measurements with their 95 % intervals; speed-up and efficiency are relative to one job of one "
-        f"rank. {ALLREDUCE}"
-    )
+    caption = f"Medians with 95 % intervals; speed-up and efficiency are relative to one job of one rank. {ALLREDUCE}"
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
 
 
