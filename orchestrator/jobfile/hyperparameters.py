@@ -9,22 +9,8 @@ from annotated_types import Predicate
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
-from orchestrator.jobfile.units import ExpectedError
-from orchestrator.jobfile.value_types import (
-    MOST,
-    Count,
-    CountFromZero,
-    Expected,
-    Fraction,
-    NetArch,
-    NotNegative,
-    OptionalPositive,
-    OptionalSchedule,
-    Positive,
-    Schedule,
-    Table,
-    key,
-)
+from orchestrator.jobfile import value_types
+from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Expected, Fraction, Schedule, Table, key
 
 _LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
 _GAMMA = "Discount factor, 0 to 1."
@@ -43,7 +29,7 @@ def _train_freq(value: Any) -> int | list[Any]:
             pass
         case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
             return value
-    raise ExpectedError('expected a whole number of at least 1 (steps), or [1, "episode"]')
+    raise value_types.ExpectedError('expected a whole number of at least 1 (steps), or [1, "episode"]')
 
 
 def _is_auto_ent_coef(text: str) -> bool:
@@ -72,6 +58,9 @@ TargetEntropy = Annotated[
     Annotated[float, Field(ge=-MOST, le=MOST)] | Literal["auto"],
     Expected('"auto" (minus the number of actions) or a number'),
 ]
+Positive = Annotated[float, Field(gt=0)]
+OptionalPositive = Annotated[float | None, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST)]
 
 
@@ -96,7 +85,7 @@ class Ppo(OnPolicy):
     n_epochs: Count = key(10, "Epochs over the rollout per update.")
     gae_lambda: Fraction = key(0.95, _GAE_LAMBDA)
     clip_range: Schedule = key(0.2, "Clipping of the probability ratio: a number or a schedule.")
-    clip_range_vf: OptionalSchedule = key(
+    clip_range_vf: value_types.OptionalSchedule = key(
         None, "Clipping of the value function: a number or a schedule; unset: no clipping.", 0.2
     )
     normalize_advantage: bool = key(True, "Normalise the advantages of every minibatch.")
@@ -166,7 +155,7 @@ class Td3(OffPolicy):
 class PolicyKwargs(Table):
     """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has some of them."""
 
-    net_arch: NetArch = key(
+    net_arch: value_types.NetArch = key(
         None,
         "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (SAC, TD3: { pi = […], qf = […] }); "
         "unset: [64, 64] for PPO and A2C, [256, 256] for SAC, [400, 300] for TD3.",

@@ -45,13 +45,10 @@ def _remove_null(schema: Any) -> None:
     if isinstance(schema, dict):
         if schema.get("default", ...) is None:
             del schema["default"]
-        alternatives = schema.get("anyOf", [])
-        if {"type": "null"} in alternatives:
-            kept = [alternative for alternative in alternatives if alternative != {"type": "null"}]
-            if len(kept) == 1:
-                del schema["anyOf"]
-                schema |= kept[0]
-            else:
-                schema["anyOf"] = kept
+        kept = [alternative for alternative in schema.get("anyOf", []) if alternative != {"type": "null"}]
+        if kept:
+            schema["anyOf"] = kept
+        if len(kept) == 1:
+            schema |= schema.pop("anyOf")[0]
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _remove_null(part)

@@ -7,27 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Algorithm, Backend, LearnerChoice, Mode
+from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
-from orchestrator.jobfile.value_types import (
-    MOST,
-    Count,
-    CountFromZero,
-    Duration,
-    EntryPoint,
-    EnvId,
-    Matrix,
-    MaxParallel,
-    MjcfPath,
-    Name,
-    Options,
-    Seeds,
-    Size,
-    StallTimeout,
-    Table,
-    Task,
-    key,
-)
+from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, Table, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 
@@ -40,10 +23,10 @@ class ResourcesTable(Table):
     threads: Annotated[int | None, Field(ge=1, le=MOST)] = key(
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )
-    memory: Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")
+    memory: value_types.Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")
     gpus: CountFromZero = key(0, "Number of GPUs; with any, PyTorch uses CUDA.", 1)
-    timeout: Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
-    stall_timeout: StallTimeout = key(
+    timeout: value_types.Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
+    stall_timeout: value_types.StallTimeout = key(
         600.0, "Time without progress after which an attempt is ended and retried.", shown="10min"
     )
 
@@ -74,19 +57,21 @@ class Settings(Table):
     """The keys of [defaults]; every job can override any of them, tables key by key."""
 
     algo: Algorithm = key("ppo", "Learning algorithm.")
-    task: Task = key(
+    task: value_types.Task = key(
         "auto",
         "What the robot must do: a built-in task, a Gymnasium preset, or a class of yours; auto: the robot decides.",
         "forward",
     )
-    env: EnvId = key(None, "Gymnasium environment id, instead of a task; can be combined with xml.", "Ant-v5")
-    entry_point: EntryPoint = key(
+    env: value_types.EnvId = key(
+        None, "Gymnasium environment id, instead of a task; can be combined with xml.", "Ant-v5"
+    )
+    entry_point: value_types.EntryPoint = key(
         None,
         "Callable that makes the environment, instead of a task; it is called with xml=… and seed=….",
         "my_robots.envs:make_env",
     )
-    env_kwargs: Options = key({}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5})
-    task_options: Options = key({}, "Options of the built-in task.")
+    env_kwargs: value_types.Options = key({}, "Additional keyword arguments of env or entry_point.", {"frame_skip": 5})
+    task_options: value_types.Options = key({}, "Options of the built-in task.")
     model: ModelEdits = key(
         {},
         'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
@@ -94,7 +79,7 @@ class Settings(Table):
     )
     total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
     n_envs: Count = key(8, "Number of environments that are stepped together.")
-    seeds: Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
+    seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).")
     checkpoint_every: Count = key(50_000, "Number of env_steps between checkpoints.")
     eval_episodes: CountFromZero = key(
@@ -117,7 +102,7 @@ class Settings(Table):
     resources: ResourcesTable = key(ResourcesTable(), "Cores, threads, memory, GPUs and time limits.", shown={})
     distributed: Distributed = key(Distributed(), "How several ranks exchange gradients.", shown={})
     retry: Retry = key(Retry(), "Retries.", shown={})
-    matrix: Matrix = key(
+    matrix: value_types.Matrix = key(
         {},
         "Lists of values for dotted keys in quotes; every combination makes one job.",
         {"ppo.learning_rate": [1e-4, 3e-4]},
@@ -128,7 +113,7 @@ class Entry(Settings):
     """A [[jobs]] table: one training; several with a glob, seeds or a matrix."""
 
     name: Name = key(None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper")
-    xml: MjcfPath = key(
+    xml: value_types.MjcfPath = key(
         None, "MJCF file of the robot, relative to the job file; a glob makes one job per file.", "../mjcf/hopper.xml"
     )
 
@@ -137,7 +122,7 @@ class Document(Table):
     """An experiment: many policies trained at once, each in its own process."""
 
     name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])
-    max_parallel: MaxParallel = key(
+    max_parallel: value_types.MaxParallel = key(
         "auto", 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.'
     )
     order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")

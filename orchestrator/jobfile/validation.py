@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.jobfile.toml_models import Document, Entry, Settings
-from orchestrator.jobfile.validation_errors import Location, Problems, message_for, place
+from orchestrator.jobfile.validation_errors import Problems, message_for, place
 
 Report = Callable[[Sequence[str], str], None]
 """Notes a problem: the dotted keys that may be at fault, and the message."""
@@ -45,7 +47,7 @@ class Checked:
     defaults: dict[str, Any]
     entries: list[dict[str, Any]]
     broken: dict[int | str, set[str]] = field(default_factory=dict)
-    """Invalid keys of ``"defaults"``, of ``"--set"`` and of each entry by number; ``"*"`` stands for all of them."""
+    """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number; ``"*"`` stands for all of them."""
 
 
 def check(data: Mapping[str, Any], problems: Problems) -> Checked:
@@ -89,38 +91,20 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
     """Add the problems, remove the invalid keys, and keep the others for later checks."""
     broken: dict[int | str, set[str]] = {}
     for details in error.errors(include_url=False):
-        message, intended_key = message_for(details["loc"], details)
-        problems.add(place(*details["loc"]), message)
-        layer, key = _layer_of(details["loc"])
+        location = details["loc"]
+        message, intended_key = message_for(location, details)
+        problems.add(place(*location), message)
+        layer, *keys = location[1:] if location[0] == "jobs" and len(location) > 1 else location
+        key = str(keys[0]) if keys else "*"
         broken.setdefault(layer, set()).update({key, intended_key or key})
-        _remove(document, details["loc"])
-    jobs = document.get("jobs", [])
-    defaults = document.get("defaults", {})
+        holder: Any = functools.reduce(operator.getitem, location[:-1], document)  # type: ignore[arg-type]
+        if isinstance(holder, list):
+            holder[int(location[-1])] = {}  # so that the other jobs keep their numbers
+        else:
+            holder.pop(location[-1], None)
     return Checked(
         {name: document[name] for name in ("name", "max_parallel", "order") if name in document},
-        Settings.model_validate(defaults).model_dump(exclude_unset=True),
-        [Entry.model_validate(entry).model_dump(exclude_unset=True) for entry in jobs],
+        Settings.model_validate(document.get("defaults", {})).model_dump(exclude_unset=True),
+        [Entry.model_validate(entry).model_dump(exclude_unset=True) for entry in document.get("jobs", [])],
         broken,
     )
-
-
-def _layer_of(location: Location) -> tuple[int | str, str]:
-    """The layer of ``location``, and its key there; ``*`` when it is the layer itself."""
-    match location:
-        case ("jobs", int(number), *keys):
-            return number, str(keys[0]) if keys else "*"
-        case ("defaults", *keys):
-            return "defaults", str(keys[0]) if keys else "*"
-        case _:
-            return "", str(location[0])
-
-
-def _remove(document: dict[str, Any], location: Location) -> None:
-    """Remove an invalid key; a job that is not a table becomes an empty one, so that the others keep their numbers."""
-    holder: Any = document
-    for part in location[:-1]:
-        holder = holder[part]
-    if isinstance(holder, list):
-        holder[int(location[-1])] = {}
-    else:
-        holder.pop(location[-1], None)

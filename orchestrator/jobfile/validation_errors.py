@@ -6,9 +6,9 @@ import datetime
 import difflib
 import json
 import re
-import types
 from collections.abc import Collection
-from typing import Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.core.errors import Problem
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.toml_models import Distributed, Document, Entry, ResourcesTable, Retry, Settings
-from orchestrator.jobfile.units import ExpectedError
+from orchestrator.jobfile.value_types import ExpectedError
 
 Location = tuple[int | str, ...]
 """Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
@@ -186,8 +186,7 @@ def _expected(info: FieldInfo | None) -> str:
         return "a table"
     kind = _kind(info)
     if get_origin(kind) is Literal:
-        choices = [quoted(value) for value in get_args(kind)]
-        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+        return f"one of {', '.join(map(quoted, get_args(kind)))}"
     if kind in (int, float):
         return ("a whole number" if kind is int else "a number") + _limits(info)
     if get_origin(kind) is list:
@@ -197,8 +196,8 @@ def _expected(info: FieldInfo | None) -> str:
 
 def _kind(info: FieldInfo) -> Any:
     """The field's type, without None."""
-    kinds = [kind for kind in get_args(info.annotation) if kind is not type(None)]
-    return kinds[0] if get_origin(info.annotation) in (Union, types.UnionType) else info.annotation
+    kinds = get_args(info.annotation)
+    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else info.annotation
 
 
 def _limits(info: FieldInfo) -> str:
@@ -211,7 +210,7 @@ def _limits(info: FieldInfo) -> str:
         case {"ge": 0}:
             return ", 0 or more"
         case {"ge": least}:
-            return f" of at least {least}" + (f" and at most {limits['le']:_}" if limits.get("le", 0) < 10**12 else "")
+            return f" of at least {least}"
         case {"gt": least}:
             return f" above {least}"
         case _:
@@ -241,7 +240,7 @@ def _example(location: Location) -> str:
     info = _field_at(location)
     if info is None or not info.examples:
         return ""
-    return f"{place(*[part for part in location if isinstance(part, str)][-1:])} = {_toml(info.examples[0])}"
+    return f"{place(location[-1])} = {_toml(info.examples[0])}"
 
 
 def _toml(value: Any) -> str:

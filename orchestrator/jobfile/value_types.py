@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +18,19 @@ from pydantic_core import core_schema
 from orchestrator.core.task_names import AUTO, PRESETS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
-from orchestrator.jobfile.units import DURATION, ExpectedError, parse_duration, parse_size
 
 MOST = 10**12
 """Upper limit of every count: far above any use, far below any overflow."""
 SHORTEST_STALL_S = 3
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\Z")
+_SIZE_UNITS = {
+    **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
+    **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
+}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[A-Za-z]+\s*)+\Z")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+DURATION = 'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds'
+_DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def key(default: Any, description: str, example: Any = None, *, shown: Any = None) -> Any:
@@ -63,6 +73,46 @@ class Expected:
 
         as_it_is = core_schema.simple_ser_schema("any")
         return core_schema.no_info_wrap_validator_function(check, handler(source), serialization=as_it_is)
+
+
+class ExpectedError(ValueError):
+    """States what a key accepts; the message for the user adds the value that was found."""
+
+
+def parse_size(text: str) -> int:
+    """``"2 GiB"`` → 2048: whole mebibytes, rounded up. ``GB`` is 10⁹ bytes, ``GiB`` 2³⁰; case does not matter.
+
+    :raises ExpectedError: with the accepted forms.
+    """
+    expected = 'expected a size such as "2 GiB", "512 MiB" or "1.5 GB"'
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise ExpectedError(expected)
+    if match[2].lower() not in _SIZE_UNITS:
+        raise ExpectedError(f'unknown unit "{match[2]}": {expected}')
+    size = float(match[1]) * _SIZE_UNITS[match[2].lower()]
+    if not 0 < size < 2**60:
+        raise ExpectedError(f"{expected}, above 0 and below 1 EiB")
+    return math.ceil(size / 2**20)
+
+
+def parse_duration(text: str) -> float:
+    """``"1h30min"`` → 5400.0 seconds.
+
+    :raises ExpectedError: with the accepted forms.
+    """
+    expected = f"expected {DURATION}"
+    text = text.strip()
+    if _DURATION.match(text) is None:
+        raise ExpectedError(expected)
+    seconds = 0.0
+    for number, unit in _DURATION_PART.findall(text):
+        if unit not in _DURATION_UNITS:
+            raise ExpectedError(f'unknown unit "{unit}" (known: d, h, min, s): {expected}')
+        seconds += float(number) * _DURATION_UNITS[unit]
+    if not 0 < seconds < math.inf:
+        raise ExpectedError(expected)
+    return seconds
 
 
 def _pattern(regex: str) -> WithJsonSchema:
@@ -126,14 +176,12 @@ def _task(text: str) -> str:
     raise ExpectedError(f"expected {_TASK}")
 
 
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ExpectedError("expected a table")
-    for leaf in _leaves(value):
+def _options(table: dict[Any, Any]) -> dict[Any, Any]:
+    for leaf in _leaves(table):
         if not (leaf is None or isinstance(leaf, (str, float)) or (isinstance(leaf, int) and abs(leaf) < 2**63)):
             kind = type(leaf).__name__
             raise ValueError(f"contains a {kind}; expected only text, 64-bit numbers, true, false, lists and tables")
-    return value
+    return table
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -149,9 +197,6 @@ def _leaves(value: Any) -> Iterator[Any]:
 Count = Annotated[int, Field(ge=1, le=MOST)]
 CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-OptionalPositive = Annotated[float | None, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 AboveZero = Annotated[float, Field(gt=0, le=MOST)]
 _ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\s*\([^()]*\)\s*$")]
 _Schedule = Expected('a number above 0 or a schedule such as "linear(3e-4, 0)"')
@@ -222,5 +267,5 @@ Task = Annotated[
 ]
 EnvId = Annotated[str, Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"), Expected('a gymnasium id such as "Ant-v5"')]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
-Options = Annotated[dict[str, Any], PlainValidator(_options), WithJsonSchema({"type": "object"})]
+Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
 MaxParallel = Annotated[Literal["auto"] | Count, Expected('"auto" or a whole number of at least 1')]

@@ -20,7 +20,7 @@ from orchestrator.core.task_names import PRESETS, TASKS
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import Experiment, from_mapping, json_schema, load, parse_override, safe_name
 from orchestrator.jobfile.job_names import matrix_suffix
-from orchestrator.jobfile.units import parse_duration, parse_size
+from orchestrator.jobfile.value_types import parse_duration, parse_size
 
 ROOT = Path(__file__).parents[2]
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
