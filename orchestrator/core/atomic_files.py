@@ -12,7 +12,6 @@ from typing import BinaryIO
 def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
     """Write so that ``path`` has the old content or the new, never a part of it: to a temporary file, fsync, rename.
 
-    :param data: the content, or a function that writes it to the open file.
     :param durable: whether the content must survive a power cut; False for a file that can be made again.
     :raises OSError: of the file system (``ENOSPC`` on a full disk); the temporary file is removed.
     """

@@ -171,14 +171,14 @@ def unfit_for_fast(
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner supports only ppo"}
     activation = policy_kwargs.get("activation_fn", "tanh")
-    supports = "and the fast learner supports"
+    supports, fast = "and the fast learner supports", ", ".join(FAST_ACTIVATIONS)
     reasons = (
         ("policy", policy != "MlpPolicy", f"is {policy}, {supports} only MlpPolicy"),
         ("ppo.use_sde", hyperparameters.get("use_sde", False), "is on, and the fast learner does not support gSDE"),
         (
             "policy_kwargs.activation_fn",
             activation not in FAST_ACTIVATIONS,
-            f"is {activation}, {supports} {', '.join(FAST_ACTIVATIONS)}",
+            f"is {activation}, {supports} {fast}",
         ),
         ("resources.gpus", on_gpu, "asks for a GPU, and the fast learner runs on the CPU"),
     )

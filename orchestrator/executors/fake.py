@@ -52,8 +52,7 @@ class FakeExecutor:
     """See :class:`orchestrator.executors.base.Executor`. Time passes only in :meth:`poll`.
 
     :param behave: the behaviour of each launch; may raise an OSError for a launch that fails.
-    :param gather_s: events within so many seconds after the first one are returned together with it, as by executors
-        that read their channels at intervals.
+    :param gather_s: events within so many seconds after the first one are returned together with it.
     """
 
     behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()

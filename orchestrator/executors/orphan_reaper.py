@@ -33,13 +33,8 @@ def carries(pid: int, tokens: set[bytes]) -> bool:
     if pid == os.getpid():
         return False
     try:
-        descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
-        try:
-            environment = b"\0"
-            while chunk := os.read(descriptor, 1 << 16):
-                environment += chunk
-        finally:
-            os.close(descriptor)
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib takes long to import
+            environment = b"\0" + file.read()
     except OSError:  # gone meanwhile, or another user's
         return False
     start = environment.find(b"\0" + VARIABLE)

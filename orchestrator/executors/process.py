@@ -73,13 +73,10 @@ class WorkerProcess:
         return records, True
 
     def reap(self) -> int | None:
-        """Wait for the end, kill the rest of the process group, and close everything. Returns the exit code.
-
-        None if other code in this process waits for children or ignores SIGCHLD, and was faster.
-        """
+        """Wait for the end, kill the rest of the process group, and close everything. Returns the exit code."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
+        except ChildProcessError:  # other code in this process waits for children or ignores SIGCHLD, and was faster
             returncode = None
             self.popen.wait()
         else:
@@ -113,8 +110,8 @@ def start(
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
         ours.setblocking(False)
-        start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
-        return WorkerProcess(rank=rank, popen=popen, pid_start=start, channel=ours, pidfd=pidfd, token=token)
+        pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
+        return WorkerProcess(rank=rank, popen=popen, pid_start=pid_start, channel=ours, pidfd=pidfd, token=token)
     except BaseException:
         ours.close()
         if popen is not None:

@@ -116,7 +116,6 @@ def open_backend(
     """The backend called ``name``, one of :data:`BACKENDS`.
 
     :param locks_directory: directory of the CPU locks; None for no locks.
-    :param run_dir: exists.
     :param address: of a cluster.
     :param storage: how files travel between ``run_dir`` and other machines.
     :raises UsageError: it cannot be used here.

@@ -61,10 +61,7 @@ def find(run_dir: Path, job: str) -> JobPaths:
 
 
 def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
-    """The text of a worker's log in chunks; with ``follow`` until the job is over.
-
-    :param lines: how many of the last lines to start with; 0 for all.
-    """
+    """The last ``lines`` (0: all) of a worker's log in chunks; with ``follow`` what follows until the job is over."""
     snapshot = status(run_dir)
     (job_id,) = _resolve(snapshot, [job])
     row = _row(snapshot, job_id)

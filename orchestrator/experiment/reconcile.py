@@ -43,7 +43,6 @@ def reconcile(
     """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor left.
 
     :param jobs: in order of launch; the rows are returned in the same order.
-    :param position: of each ``job_id`` in the job file.
     :raises ChangedError: when jobs that have run are declared differently now.
     """
     rows = {row.job.job_id: row for row in ledger.jobs()}

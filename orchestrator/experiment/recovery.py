@@ -75,10 +75,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
 
 
 def apply_late_requests(ledger: Ledger) -> None:
-    """Apply what the previous supervisor did not live to read; a ``stop`` was meant for that one and is dropped.
-
-    To be called before anybody can have made a request to the new supervisor.
-    """
+    """Apply what the previous supervisor did not live to read; a ``stop`` was meant for that one and is dropped."""
     requests = ledger.take_requests()
     states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
     for request in requests:

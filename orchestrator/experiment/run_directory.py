@@ -38,8 +38,6 @@ def put_aside(root: Path) -> Iterator[Path | None]:
     """Rename an existing run directory to ``<name>.<time>``; yields the new path, None when there was none.
 
     When the block ends with an exception and nothing has taken its place, it is renamed back.
-
-    :raises RunDirError: not a run directory, not writable, or held by another supervisor.
     """
     paths, aside = RunPaths(root), None
     with _errors_explained(root):
@@ -62,7 +60,6 @@ def claim(root: Path) -> Iterator[RunPaths]:
     """Lock ``root`` for the block, creating it where it is missing.
 
     A directory created here is removed when the block ends with an exception before it holds jobs or measurements.
-
     :raises RunDirError: not a run directory, not writable, or held by another supervisor.
     :raises DiskFullError: when the disk has no room for the first files.
     """
@@ -151,7 +148,6 @@ def _read_holder(content: bytes) -> LockHolder:
 
 @contextlib.contextmanager
 def _locked(paths: RunPaths) -> Iterator[None]:
-    """Hold the lock. The kernel releases it when its holder ends, in whatever way."""
     with contextlib.ExitStack() as stack:
         with _errors_explained(paths.root):
             file = stack.enter_context(paths.lock.open("a+b", buffering=0))
@@ -179,8 +175,7 @@ def _is_still(file: IO[bytes], path: Path) -> bool:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Try a few times: :func:`holder` takes the lock for an instant, a supervisor keeps it."""
-    for _ in range(5):
+    for _ in range(5):  # :func:`holder` takes the lock for an instant, a supervisor keeps it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

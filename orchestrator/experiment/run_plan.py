@@ -71,7 +71,6 @@ def plan(
     """Examine machines and robots without launching anything.
 
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
-    :param locks_directory: directory of the CPU locks; None for no locks.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """

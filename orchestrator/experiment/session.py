@@ -49,7 +49,6 @@ def run(
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.
 
     :param job_file: its text, kept in the run directory.
-    :param warm: an examining process started earlier.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.

@@ -75,10 +75,7 @@ def make_missing(
     reporter: Reporter,
     stopped: Callable[[], bool],
 ) -> None:
-    """Make the missing videos and film strips of jobs with ``video = true`` that have succeeded, each on its own CPU.
-
-    :param stopped: polled; True ends all children at once.
-    """
+    """Make the missing videos of jobs that have succeeded, each on its own CPU, until ``stopped`` says True."""
     due = [
         job.job_id
         for job in jobs

@@ -243,7 +243,6 @@ class Ledger:
             last = selected[-1]["position"], selected[-1]["job_id"]
 
     def attempts(self) -> list[AttemptFacts]:
-        """Every attempt of every job, in the order of the job file."""
         with translated(self._path), decoding(self._path):
             selected = self._connection.execute(
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"

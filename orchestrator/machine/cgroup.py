@@ -146,10 +146,7 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
-    """Bytes that can be allocated before the first group reaches its limit; None without a limit.
-
-    Inactive page cache counts as free, because the kernel reclaims it before it kills a process.
-    """
+    """Bytes that can be allocated, inactive page cache included, before a group reaches its limit; None: no limit."""
     rooms = []
     for group in groups(root, "memory"):
         limit = _memory_limit(group)

@@ -48,10 +48,7 @@ class CpuLocks:
 
     @contextlib.contextmanager
     def choosing(self) -> Iterator[frozenset[int]]:
-        """The CPUs that other supervisors hold; no other supervisor chooses during the block.
-
-        A supervisor that was stopped while it chose is waited for no longer than ``TURN_S``.
-        """
+        """The CPUs that other supervisors hold; no other supervisor chooses during the block."""
         turn = None
         deadline = time.monotonic() + TURN_S
         while self._cpus and (turn := self._lock("turn")) is None and time.monotonic() < deadline:

@@ -61,7 +61,7 @@ def cores(machine: Machine) -> Iterator[Finding]:
     text = f"{count(machine.physical_cores, 'physical core')}, {logical}, {count(nodes, 'NUMA node')}."
     yield Finding("ok", "Cores", text)
     if siblings:
-        text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of a core, idle by default: both slow each other."
+        text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of cores, idle by default: sharing is slow."
         cure = f"measure whether --max-parallel {len(machine.cpus)} finishes the whole experiment sooner"
         yield Finding("note", "SMT", text, cure)
 
@@ -151,9 +151,7 @@ def memory(machine: Machine, max_parallel: int | None, available_mib: int, kills
     if fitting >= lanes:
         yield Finding("ok", "Memory", f"{text} (cgroup limits included).")
     else:
-        text += (
-            f": room for {fitting} of the {count(lanes, 'job')} at once with 2 GiB each; the others wait for memory."
-        )
+        text += f": room for {fitting} of the {count(lanes, 'job')} at once with 2 GiB each; the others wait."
         cure = 'declare what jobs need, for example resources.memory = "600 MiB" (a stock worker holds 350 MiB)'
         yield Finding("warning", "Memory", text, cure)
     if kills:

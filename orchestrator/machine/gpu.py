@@ -22,10 +22,7 @@ GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,
 
 
 def detect_gpus(environment: Mapping[str, str] = os.environ, *, timeout_s: float = 5.0) -> tuple[Gpu, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` of this process allows; none without nvidia-smi.
-
-    Names in that variable are kept; otherwise GPUs are named by UUID, which does not depend on ``CUDA_DEVICE_ORDER``.
-    """
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` allows, under its names or else their UUIDs; none without nvidia-smi."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None or (visible is not None and not visible.strip()):

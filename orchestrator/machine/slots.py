@@ -161,11 +161,9 @@ class SlotPool:
         cpus, physical = len(self._machine.cpus), self._machine.physical_cores
         texts = []
         if asked is not None and asked > self.lanes:
-            text = (
-                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} jobs"
-            )
             texts.append(
-                f"{text} at once. For more, raise the quota: docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
+                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} at"
+                " once. To run more, raise the quota: docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
             )
         if self.lanes > cpus:
             texts.append(

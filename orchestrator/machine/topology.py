@@ -66,11 +66,7 @@ def largest_job(machine: Machine) -> int:
 
 
 def detect(root: Path = ROOT, affinity: Iterable[int] | None = None, *, with_gpus: bool = False) -> Machine:
-    """Detect the machine from the kernel's files below ``root``.
-
-    :param affinity: CPUs that this process may run on, where they are not to be asked for.
-    :param with_gpus: whether to run nvidia-smi, which can take a second.
-    """
+    """Detect the machine from the kernel's files below ``root``; GPUs with nvidia-smi, which can take a second."""
     if affinity is None and root == ROOT:
         affinity = os.sched_getaffinity(0)
     online = online_cpus(root)

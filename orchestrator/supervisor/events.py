@@ -84,7 +84,6 @@ def report_end(
     record: ExitRecord | None,
     now: float,
 ) -> None:
-    """:param state: of the job, now that its attempt has ended."""
     facts: dict[str, Any] = {
         "job_id": attempt.job.job_id,
         "number": attempt.handle.number,

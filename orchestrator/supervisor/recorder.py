@@ -81,10 +81,7 @@ class Recorder:
             return None
 
     def end_turn(self, now: float, *, final: bool = False) -> None:
-        """Commit; record progress and write ``summary.*`` once a second, or as often as their cost allows.
-
-        :param final: write both now, whole.
-        """
+        """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now."""
         begun = time.monotonic()
         is_due = bool(self._unrecorded) and (now >= self._next_progress or final)
         if is_due:

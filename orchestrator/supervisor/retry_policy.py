@@ -93,10 +93,8 @@ def judge(
 
 
 def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now: float, losses: int = 0) -> State:
-    """The state of a running job when its attempt has ended.
+    """The state of a running job when its attempt has ended, after ``failures`` counted ones.
 
-    :param failures: counted failures before this one.
-    :param now: monotonic seconds, for the back-off.
     :param losses: attempts of the job that were lost with their node, including this one.
     """
     match outcome.cause:
