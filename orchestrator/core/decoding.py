@@ -30,10 +30,14 @@ def decode(kind: type[T], text: str | bytes) -> T:
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
     try:
-        values = _instance(dict, "an object", json.loads(text))
+        return _object(kind, json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    readers, required = _fields(kind)  # type: ignore[arg-type]
+
+
+def _object(kind: Callable[..., T], value: Any) -> T:
+    values = _instance(dict, "an object", value)
+    readers, required = _fields(kind)
     if unknown := values.keys() - readers.keys():
         raise ValueError(f"{min(unknown)}: unknown field")
     if missing := required - values.keys():
@@ -62,7 +66,7 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_mapping, _reader(arguments[1]))
     if origin is not None and issubclass(origin, Sequence):
         return functools.partial(_sequence, _reader(arguments[0]))
-    return functools.partial(_scalar, kind)
+    return functools.partial(_object if dataclasses.is_dataclass(kind) else _scalar, kind)
 
 
 def _read(reader: Reader, value: Any, name: str) -> Any:
