@@ -28,8 +28,7 @@ def speedup(speedups: Curves, efficiencies: Curves, capacity: int, *, unit: str 
 
     :param unit: of the levels.
     """
-    levels = _levels(speedups)
-    drawn, (left, right) = _pair_of_axes(len(speedups) + 1)
+    drawn, (left, right), levels = _pair_of_axes(speedups, legend_entries=len(speedups) + 1)
     _curves(left, speedups, levels)
     _curves(right, efficiencies, levels, scale=100)
     ideal = [min(level, capacity) for level in levels]
@@ -45,13 +44,11 @@ def speedup(speedups: Curves, efficiencies: Curves, capacity: int, *, unit: str 
     return drawn
 
 
-def _pair_of_axes(legend_entries: int) -> tuple[Drawn, list[Axes]]:
-    """Two axes side by side, with room for a legend above."""
-    return drawing.panels(2, columns=2, height_in=2.2, legend_in=0.2 * math.ceil(legend_entries / LEGEND_COLUMNS) - 0.1)
-
-
-def _levels(curves: Curves) -> list[int]:
-    return sorted({level for levels in curves.values() for level in levels})
+def _pair_of_axes(curves: Curves, legend_entries: int) -> tuple[Drawn, list[Axes], list[int]]:
+    """Two axes side by side, with room for a legend above; and the levels."""
+    legend_in = 0.2 * math.ceil(legend_entries / LEGEND_COLUMNS) - 0.1
+    drawn, pair = drawing.panels(2, columns=2, height_in=2.2, legend_in=legend_in)
+    return drawn, pair, sorted({level for levels in curves.values() for level in levels})
 
 
 def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.0, bound: str = "≤") -> None:
@@ -76,28 +73,23 @@ def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.
 
 def latency(latencies: Curves, delays: Curves) -> Drawn:
     """Time of one update of the network, and time spent waiting for a CPU, against processes."""
-    levels = _levels(latencies)
-    drawn, (left, right) = _pair_of_axes(len(latencies))
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    drawn, (left, right), levels = _pair_of_axes(latencies, legend_entries=len(latencies))
     _curves(left, latencies, levels, scale=1000, bound="≥")
     _curves(right, delays, levels, bound="≥")
     left.margins(y=0.12)  # for the marks
     right.margins(y=0.12)
     left.set_yscale("log")
-    _log_ticks(left)
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(FuncFormatter(drawing.short))
+    left.yaxis.set_minor_formatter(NullFormatter())
     right.set_ylim(bottom=0)
     drawing.plain_ticks(right, y=True)
     left.set_ylabel("ms per optimiser step")
     right.set_ylabel("s waiting for a CPU")
     drawing.legend(drawn, *left.get_legend_handles_labels(), columns=LEGEND_COLUMNS)
     return drawn
-
-
-def _log_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(drawing.short))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Mapping[str, Sequence[int]]) -> Drawn:
@@ -141,9 +133,9 @@ def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
         axes.plot(list(points), [one["median"] for one in points.values()], "o", color=SERIES[1], markersize=4.5)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
-        ticks = [number for number in (1, 2, 4, 8, 16, 32, 64, 128, 256) if number <= most]
-        axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.set_yticks(ticks, [str(tick) for tick in ticks])
+        ticks = [2**power for power in range(9) if 2**power <= most]
+        axes.set_xticks(ticks, list(map(str, ticks)))
+        axes.set_yticks(ticks, list(map(str, ticks)))
         axes.minorticks_off()
         axes.set_ylim(0.5, most * 1.2)
         axes.set_title(baseline, fontsize=7.5)
@@ -189,13 +181,11 @@ def _bar(job: Facts) -> gantt.Bar:
 
 def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
     """env_steps/s of all processes: processes × threads to the right, environments per process upwards."""
-    columns = sorted({(one["processes"], one["threads"], bool(one["smt"])) for one in points})
-    rows = sorted({one["n_envs"] for one in points})
-    known = {
-        (one["n_envs"], (one["processes"], one["threads"], bool(one["smt"]))): one["throughput"]
-        for one in points
-        if one["throughput"] is not None
-    }
+    placed = [
+        ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"]) for one in points
+    ]
+    columns, rows = sorted({column for column, _, _ in placed}), sorted({n_envs for _, n_envs, _ in placed})
+    known = {(n_envs, column): throughput for column, n_envs, throughput in placed if throughput is not None}
     left, below, row_in = 0.6, 0.55, 0.34
     drawn = drawing.sheet(below + 0.15 + row_in * len(rows))
     width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
@@ -206,16 +196,9 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
         is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (*column[:2], n_envs)
         bottom = height - 0.47
         axes.bar(place, 0.94, 0.94, bottom, color=SERIES[0], alpha=0.12 + 0.88 * share**2)
-        axes.text(
-            place,
-            height,
-            f"{throughput:,.0f}" if len(columns) <= 10 else drawing.short(round(throughput)),
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color=FACE if share > 0.7 else INK,
-            weight="bold" if is_best else "normal",
-        )
+        text = f"{throughput:,.0f}" if len(columns) <= 10 else drawing.short(round(throughput))
+        style: Any = {"color": FACE if share > 0.7 else INK, "weight": "bold" if is_best else "normal"}
+        axes.text(place, height, text, ha="center", va="center", fontsize=7.5, **style)
         if is_best:
             axes.bar(place, 0.94, 0.94, bottom, facecolor="none", edgecolor=SERIES[1], linewidth=2)
     labels = [f"{processes} × {threads}{' SMT' if smt else ''}" for processes, threads, smt in columns]

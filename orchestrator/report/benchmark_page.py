@@ -169,9 +169,9 @@ def _latency(baselines: Baselines) -> list[Section]:
     metrics = tables.metrics(baselines)
     if metrics is None:
         return []
-    parts: list[Part] = [Text(sentences=[tables.METRICS_EXPLAINED]), metrics]
+    explained = Text(sentences=[tables.METRICS_EXPLAINED])
     if not latencies:
-        return [Section(title="Metrics", parts=parts)]
+        return [Section(title="Metrics", parts=[explained, metrics])]
     figure = Figure(
         name="latency",
         title="One optimiser step, and waiting for a CPU",
@@ -180,7 +180,7 @@ def _latency(baselines: Baselines) -> list[Section]:
         "summed over them, per 1,000 env_steps. “≥” marks measurements that were cut off.",
         draw=partial(figures.latency, latencies, delays),
     )
-    return [Section(title="Latency", parts=[figure, *parts])]
+    return [Section(title="Latency", parts=[figure, explained, metrics])]
 
 
 def _law(fits: Facts, baselines: Baselines) -> list[Section]:
@@ -258,13 +258,12 @@ def _packing(tune: Facts | None) -> list[Section]:
         "and parallel environments in each process (n_envs). Stronger colour is faster; the frame marks the best.",
         draw=partial(figures.packing, points, best),
     )
-    if not best:
-        return [Section(title="Packing", parts=[figure])]
-    advice = (
-        f"Best: {count(best['processes'], 'process', 'processes')} × {count(best['threads'], 'thread')} × "
-        f"{count(best['n_envs'], 'environment')}, {number(best['throughput'])} env_steps/s."
-    )
-    return [Section(title="Packing", parts=[figure, Text(sentences=[advice])])]
+    parts: list[Part] = [figure]
+    if best:
+        cores = f"{count(best['processes'], 'process', 'processes')} × {count(best['threads'], 'thread')}"
+        speed = f"{count(best['n_envs'], 'environment')}, {number(best['throughput'])} env_steps/s"
+        parts.append(Text(sentences=[f"Best: {cores} × {speed}."]))
+    return [Section(title="Packing", parts=parts)]
 
 
 def _method(facts: Facts) -> Section:

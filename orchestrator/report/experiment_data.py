@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.statistics import known_estimate, location
 from orchestrator.core.messages import read_exit_record
-from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptFacts, JobRow, Ledger, SummaryRow
@@ -37,11 +37,7 @@ def gather(run_dir: Path) -> Facts:
     of_job: dict[str, list[Facts]] = {row["job_id"]: [] for row in rows}
     for attempt in attempts:
         of_job[attempt["job_id"]].append(attempt)
-    jobs = [
-        _job(row, declared[job_id], of_job[job_id], paths.job(job_id), running)
-        for row in rows
-        for job_id in [row["job_id"]]
-    ]
+    jobs = [_job(row, declared[row["job_id"]], of_job[row["job_id"]], paths, running) for row in rows]
     robots: dict[str, list[Facts]] = {}
     for job in jobs:
         robots.setdefault(job["group"], []).append(job)
@@ -96,7 +92,8 @@ def _last_written(path: Path, otherwise: float) -> float:
         return otherwise
 
 
-def _job(row: SummaryRow, declared: JobRow, attempts: Sequence[Facts], paths: JobPaths, running: bool) -> Facts:
+def _job(row: SummaryRow, declared: JobRow, attempts: Sequence[Facts], run: RunPaths, running: bool) -> Facts:
+    paths = run.job(row["job_id"])
     timings, point = _timings(paths.timings_csv), declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv)
     group = row["job_id"].removesuffix(f"-s{row['seed']}")

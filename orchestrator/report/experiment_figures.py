@@ -103,8 +103,8 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Draw
     lower = drawing.axes_at(drawn, left, below, width, use_in)
     gantt.draw(upper, lanes, span_s=span_s, unit_s=unit_s)
     upper.set_xticklabels([])
-    times, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / HAND_OVER)
-    times = [moment / unit_s for moment in times]
+    moments, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / HAND_OVER)
+    times = [moment / unit_s for moment in moments]
     lower.step(times, busy, where="post", color=SERIES[0])
     lower.fill_between(times, busy, step="post", color=SERIES[0], alpha=0.2)
     lower.axhline(len(lanes), color=DIM, linestyle="--", linewidth=0.9)
