@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.report import drawing, gantt
+from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, PHASES, SERIES
 
 if TYPE_CHECKING:
@@ -148,14 +148,14 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
     """The schedule of the whole job file at every level, each over the same time axis."""
     span_s = max(level["makespan_s"] for level in levels.values()) * 1.02
     unit_s, unit = drawing.time_unit(span_s / 1.02)
-    charts = {level: gantt.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
+    charts = {level: drawing.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
     lane_in = min(0.26, 5.0 / sum(map(len, charts.values())))
     left, above, below, between = 0.6, 0.3, 0.42, 0.34
     drawn = drawing.sheet(below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between)
     bottom = below
     for level, lanes in reversed(charts.items()):
         axes = drawing.axes_at(drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes))
-        gantt.draw(axes, lanes, span_s=span_s, unit_s=unit_s)
+        drawing.gantt(axes, lanes, span_s=span_s, unit_s=unit_s)
         length, bound = levels[level]["makespan_s"] / unit_s, levels[level]["lower_bound_s"] / unit_s
         axes.axvline(bound, color=SERIES[1], linestyle="--", linewidth=1.4)
         axes.set_title(f"{level} at once: {length:.3g} {unit}, lower bound {bound:.3g}", fontsize=7.5)
@@ -168,9 +168,9 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
     return drawn
 
 
-def _bar(job: Facts) -> gantt.Bar:
+def _bar(job: Facts) -> drawing.Bar:
     succeeded = job.get("state", "SUCCEEDED") == "SUCCEEDED"
-    return gantt.Bar(
+    return drawing.Bar(
         name=job["job_id"],
         begin_s=job["started_s"],
         end_s=job["ended_s"],

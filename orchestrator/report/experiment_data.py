@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
-from orchestrator.analysis.statistics import known_estimate, location
+from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
+from orchestrator.analysis.statistics import known_estimate, location, ratio
 from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptFacts, JobRow, Ledger, SummaryRow
-from orchestrator.report import certificate_page, rank_data
+from orchestrator.report import certificate_page
 from orchestrator.report.number_format import plain
 
 Facts = dict[str, Any]
@@ -26,6 +28,8 @@ COPIED = (
     *("import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
+MAY_DIFFER = {*NOT_OF_THE_WORK, "ranks", "backend", "mode", "total_timesteps"}
+"""Keys of the specs of jobs that do the same work with different numbers of ranks."""
 
 
 def gather(run_dir: Path) -> Facts:
@@ -49,7 +53,7 @@ def gather(run_dir: Path) -> Facts:
         "totals": _totals(jobs, attempts),
         "varied": list(dict.fromkeys(key for row in declared.values() for key in row.job.point)),
         "robots": [_robot(group) for group in robots.values()],
-        "ranks": rank_data.scaling(jobs, declared),
+        "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
         "findings": list(map(dataclasses.asdict, contention.find(run_dir))) if rows else [],
@@ -115,7 +119,7 @@ def _job(row: SummaryRow, declared: JobRow, attempts: Sequence[Facts], run: RunP
         "env_steps_per_s": timings["env_steps"] / wall_s if wall_s and timings["env_steps"] else row["env_steps_per_s"],
         "wall_s": sum(_length_s(attempt) for attempt in attempts),
         "core_hours": sum(_length_s(attempt) * max(1, len(attempt["cpus"])) for attempt in attempts) / 3600,
-        **rank_data.of_job(declared, timings),
+        **_ranks(declared, timings),
         "failures": [
             {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
             for attempt in attempts
@@ -212,3 +216,67 @@ def _evaluation(evaluations: Sequence[Mapping[str, Any]]) -> Facts | None:
             },
         }
     return result if evaluations else None
+
+
+# -- jobs of several ranks
+
+
+def _ranks(declared: JobRow, timings: Mapping[str, Any]) -> Facts:
+    """``ranks``, ``mode`` and ``allreduce``: rank 0's share of time in collectives, waiting included.
+
+    The last two are None for a single rank.
+    """
+    ranks = declared.job.resources.ranks
+    if ranks == 1:
+        return {"ranks": 1, "mode": None, "allreduce": None}
+    allreduce_s, wall_s = timings["allreduce_s"], timings["wall_s"]
+    share = allreduce_s / wall_s if allreduce_s is not None and wall_s else None
+    return {"ranks": ranks, "mode": declared.job.spec.mode, "allreduce": share}
+
+
+def _scaling(jobs: Sequence[Facts], declared: Mapping[str, JobRow]) -> list[Facts]:
+    """Robots that several ranks trained, each with a row for every number of ranks and mode.
+
+    ``speedup`` is relative to ``base``, the fewest ranks, over the seeds trained with both; None for ``base`` itself.
+
+    :param jobs: facts of the report, with those of :func:`_ranks`.
+    """
+    groups: dict[str, list[Facts]] = {}
+    for job in jobs:
+        groups.setdefault(_work(declared[job["job_id"]]), []).append(job)
+    return [_ranks_of_robot(group) for group in groups.values() if any(job["ranks"] > 1 for job in group)]
+
+
+def _work(declared: JobRow) -> str:
+    spec = dataclasses.asdict(declared.job.spec)
+    return json.dumps([declared.robot_hash, {key: spec[key] for key in spec if key not in MAY_DIFFER}], sort_keys=True)
+
+
+def _ranks_of_robot(jobs: Sequence[Facts]) -> Facts:
+    groups: dict[tuple[int, str], dict[int, Facts]] = {}
+    for job in jobs:
+        groups.setdefault((job["ranks"], job["mode"] or ""), {}).setdefault(job["seed"], job)
+    base = min(groups)
+    rows = [
+        {
+            "ranks": ranks,
+            "mode": mode or None,
+            "jobs": [job["job_id"] for job in by_seed.values()],
+            "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in by_seed.values()),
+            "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
+            **_speedup(by_seed, groups[base], ranks / base[0]),
+        }
+        for (ranks, mode), by_seed in sorted(groups.items())
+    ]
+    return {"robot": jobs[0]["robot"], "task": jobs[0]["task"], "base": base[0], "rows": rows}
+
+
+def _speedup(jobs: Mapping[int, Facts], base: Mapping[int, Facts], times: float) -> Facts:
+    """Over the seeds that both have; ``efficiency`` is the speed-up divided by ``times``, the ratio of ranks."""
+    pairs = [(jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"]) for seed in jobs.keys() & base.keys()]
+    known = [pair for pair in pairs if all(pair)]
+    if times == 1 or not known:
+        return {"speedup": None, "efficiency": None}
+    speeds, base_speeds = zip(*known, strict=True)
+    speedup = ratio(speeds, base_speeds, paired=True)
+    return {"speedup": speedup.facts(), "efficiency": speedup.scaled(1 / times).facts()}

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.analysis.statistics import location
-from orchestrator.report import drawing, gantt
+from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
 from orchestrator.report.number_format import percent, plain
 
@@ -84,7 +84,7 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Draw
     span_s = max(attempt["until"] for attempt in attempts) - begin
     unit_s, unit = drawing.time_unit(span_s)
     bars = [
-        gantt.Bar(
+        drawing.Bar(
             name=attempt["job_id"],
             begin_s=attempt["started_at"] - begin,
             end_s=attempt["until"] - begin,
@@ -94,14 +94,14 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Draw
         )
         for attempt in attempts
     ]
-    lanes = gantt.lanes(bars)
+    lanes = drawing.lanes(bars)
     upper_in = min(0.3, max(0.02, 4.5 / len(lanes))) * len(lanes)
     use_in, below, between, above, left, right = 0.9, 0.42, 0.42, 0.3, 0.55, 0.1
     drawn = drawing.sheet(below + use_in + between + upper_in + above)
     width = drawing.WIDTH_IN - left - right
     upper = drawing.axes_at(drawn, left, below + use_in + between, width, upper_in)
     lower = drawing.axes_at(drawn, left, below, width, use_in)
-    gantt.draw(upper, lanes, span_s=span_s, unit_s=unit_s)
+    drawing.gantt(upper, lanes, span_s=span_s, unit_s=unit_s)
     upper.set_xticklabels([])
     moments, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / HAND_OVER)
     times = [moment / unit_s for moment in moments]
@@ -119,7 +119,7 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Draw
     return drawn
 
 
-def _busy(bars: Sequence[gantt.Bar], shares: Sequence[float], shortest_s: float) -> tuple[list[float], list[float]]:
+def _busy(bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: float) -> tuple[list[float], list[float]]:
     """When the number of busy CPUs changes, and to what; what lasts less than ``shortest_s`` is left out."""
     changes: list[tuple[float, float]] = []
     for bar, share in zip(bars, shares, strict=True):

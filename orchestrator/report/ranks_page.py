@@ -21,7 +21,7 @@ Facts = Mapping[str, Any]
 
 
 def experiment_section(robots: Sequence[Facts]) -> list[Section]:
-    """:param robots: as :func:`orchestrator.report.rank_data.scaling` gives them."""
+    """:param robots: ``ranks`` of :func:`orchestrator.report.experiment_data.gather`."""
     if not robots:
         return []
     columns: Columns[tuple[Facts, Facts]] = {
