@@ -24,10 +24,7 @@ LEGEND_COLUMNS = 4
 
 
 def speedup(speedups: Curves, efficiencies: Curves, capacity: int, *, unit: str = "processes at once") -> Drawn:
-    """Speed-up and efficiency of every baseline against the ideal.
-
-    :param unit: of the levels.
-    """
+    """Speed-up and efficiency of every baseline against the ideal; ``unit`` of the levels."""
     drawn, (left, right), levels = _pair_of_axes(speedups, legend_entries=len(speedups) + 1)
     _curves(left, speedups, levels)
     _curves(right, efficiencies, levels, scale=100)
@@ -93,10 +90,7 @@ def latency(latencies: Curves, delays: Curves) -> Drawn:
 
 
 def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Mapping[str, Sequence[int]]) -> Drawn:
-    """Seconds per 1,000 env_steps of one process by phase; one panel per baseline, one bar per level.
-
-    :param cut: baseline → levels that were cut off.
-    """
+    """Seconds per 1,000 env_steps of one process by phase; a panel per baseline. ``cut``: levels that were cut off."""
     drawn, panels = drawing.panels(len(baselines), columns=4, height_in=1.2, legend_in=0.45)
     for axes, (baseline, levels) in zip(panels, baselines.items(), strict=True):
         begin = [0.0] * len(levels)

@@ -26,8 +26,7 @@ MOST_LANES = 256
 ABOUT = (
     "A measurement of how the training of reinforcement-learning policies (PPO) for simulated robots scales on one "
     "machine. Copies of the same training are started at once, in several ways (“baselines”), and their env_steps/s "
-    "are added up. An env_step is one control step of one environment. Without any loss, twice the processes would do "
-    "twice the env_steps, as long as each has a core of its own."
+    "are added up. An env_step is one control step of one environment."
 )
 ABOUT_RANKS = (
     "A measurement of how much faster several processes (“ranks”) train one reinforcement-learning policy (PPO) for a "

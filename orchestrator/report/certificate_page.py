@@ -42,7 +42,7 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
         "alone": lambda job: _hash(job.get("alone_sha256")),
         "among neighbours": lambda job: _compared(job, "together_sha256"),
         "killed and resumed": lambda job: _compared(job, "resumed_sha256"),
-        "slow-down": _slow_down,
+        "slow-down": lambda job: f"× {interval(job['slowdown'])}" if isinstance(job.get("slowdown"), Mapping) else DASH,
         "reasons, notes": _remarks,
     }
     text = [name for name in columns if name != "slow-down"]
@@ -61,11 +61,6 @@ def certificate_sections(certificate: Mapping[str, Any] | None) -> list[Section]
             sentences.append(f"{len(left_out) - len(named):,} more were not verified; certificate.json names them.")
         parts.append(Text(sentences=sentences, tone="dim"))
     return [Section(title="Certificate", parts=parts)]
-
-
-def _slow_down(job: Mapping[str, Any]) -> str:
-    estimate = job.get("slowdown")
-    return f"× {interval(estimate)}" if isinstance(estimate, Mapping) else DASH
 
 
 def _remarks(job: Mapping[str, Any]) -> str:

@@ -170,10 +170,7 @@ def axes_at(drawn: Drawn, left: float, bottom: float, width: float, height: floa
 
 
 def panels(amount: int, *, columns: int, height_in: float, legend_in: float = 0.0) -> tuple[Drawn, list[Axes]]:
-    """``amount`` small axes in rows of at most ``columns``.
-
-    :param legend_in: inches kept free above all of them.
-    """
+    """``amount`` small axes in rows of at most ``columns``, with ``legend_in`` inches free above all of them."""
     columns = min(columns, amount)
     rows = math.ceil(amount / columns)
     left, below, above, between = 0.55, 0.48, 0.3, 0.08
@@ -273,11 +270,7 @@ def lanes(bars: Sequence[Bar]) -> Lanes:
 
 
 def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
-    """Bars with their names where there is room.
-
-    :param span_s: seconds that the axis shows.
-    :param unit_s: seconds of one unit of the axis.
-    """
+    """Bars with their names where there is room, on an axis of ``span_s`` seconds in units of ``unit_s`` seconds."""
     extent, dots_per_in = axes.get_window_extent(), axes.figure.dpi
     width_in, lane_in = extent.width / dots_per_in, extent.height / dots_per_in / len(rows)
     for lane, bars in enumerate(rows.values()):

@@ -74,10 +74,7 @@ def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str,
 
 
 def _attempt(row: AttemptFacts, declared: JobRow, paths: RunPaths, running: bool, now: float) -> Facts:
-    """With ``at_work`` (whether it is running), the ``cpu_s`` of all ranks, and ``until``.
-
-    That is its end; or now; or the last row of its timings, where the supervisor died.
-    """
+    """With ``at_work`` (running), ``cpu_s`` of all ranks, and ``until``: its end, now, or its last row of timings."""
     job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
     if cpu_s is not None:
         others = range(1, declared.job.resources.ranks)
@@ -137,10 +134,7 @@ def _length_s(attempt: Facts) -> float:
 
 
 def _timings(path: Path) -> Facts:
-    """Sums over the rows of ``timings.csv``; ``iterations``, ``env_steps``, largest ``rss_mib`` and ``n_threads``.
-
-    A figure that no row has is None.
-    """
+    """Sums and maxima over the rows of ``timings.csv``; a figure that no row has is None."""
     rows = run_reader.iterations(path)
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
     known = {name: [value for value in values if value is not None] for name, values in columns.items()}
@@ -178,10 +172,8 @@ def _covered(spans: Iterable[tuple[float, float]]) -> float:
 
 def _robot(jobs: Sequence[Facts]) -> Facts:
     """Jobs that differ in their seed alone. Figures are medians over seeds, with intervals for several seeds."""
-    totals = {
-        name: sum(job["timings"][name] or 0.0 for job in jobs)
-        for name in ("env_steps", "wall_s", "run_delay_s", *PHASES)
-    }
+    summed = ("env_steps", "wall_s", "run_delay_s", *PHASES)
+    totals = {name: sum(job["timings"][name] or 0.0 for job in jobs) for name in summed}
     phases = {name: totals[name] for name in PHASES}
     measured = any(job["timings"]["run_delay_s"] is not None for job in jobs)
     return {
@@ -222,10 +214,7 @@ def _evaluation(evaluations: Sequence[Mapping[str, Any]]) -> Facts | None:
 
 
 def _ranks(declared: JobRow, timings: Mapping[str, Any]) -> Facts:
-    """``ranks``, ``mode`` and ``allreduce``: rank 0's share of time in collectives, waiting included.
-
-    The last two are None for a single rank.
-    """
+    """``allreduce``: rank 0's share of time in collectives, waiting included. ``mode`` is None for a single rank."""
     ranks = declared.job.resources.ranks
     if ranks == 1:
         return {"ranks": 1, "mode": None, "allreduce": None}
@@ -238,8 +227,6 @@ def _scaling(jobs: Sequence[Facts], declared: Mapping[str, JobRow]) -> list[Fact
     """Robots that several ranks trained, each with a row for every number of ranks and mode.
 
     ``speedup`` is relative to ``base``, the fewest ranks, over the seeds trained with both; None for ``base`` itself.
-
-    :param jobs: facts of the report, with those of :func:`_ranks`.
     """
     groups: dict[str, list[Facts]] = {}
     for job in jobs:

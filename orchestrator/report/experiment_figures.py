@@ -39,10 +39,7 @@ def ending(attempt: Facts) -> str:
 
 
 def learning_curves(robots: Sequence[Facts], curves: Mapping[str, Sequence[tuple[float, float]]]) -> Drawn:
-    """One panel per robot.
-
-    :param curves: job_id → ``(env_steps, ep_rew_mean)``.
-    """
+    """One panel per robot; ``curves``: job_id → ``(env_steps, ep_rew_mean)``."""
     drawn, panels = drawing.panels(len(robots), columns=4, height_in=1.05)
     for axes, robot in zip(panels, robots, strict=True):
         seeds = [curves[job_id] for job_id in robot["jobs"] if curves[job_id]]
@@ -76,10 +73,7 @@ def _median_curve(axes: Axes, seeds: Sequence[Sequence[tuple[float, float]]]) ->
 
 
 def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Drawn:
-    """Attempts on their CPUs over time, and below how many CPUs were busy.
-
-    :param use: job_id → CPU seconds per second of its iterations, for attempts without a CPU time of their own.
-    """
+    """Attempts on their CPUs over time, and below how many CPUs were busy; ``use`` as in :func:`cpu_share`."""
     begin = min(attempt["started_at"] for attempt in attempts)
     span_s = max(attempt["until"] for attempt in attempts) - begin
     unit_s, unit = drawing.time_unit(span_s)
@@ -138,7 +132,7 @@ def _busy(bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: floa
 
 
 def cpu_share(attempt: Facts, use: Mapping[str, float | None]) -> float:
-    """CPU seconds per second of an attempt, as recorded; else those of its job's iterations, else 0."""
+    """CPU seconds per second of an attempt, as recorded; else those of its job's iterations, in ``use``; else 0."""
     if attempt["cpu_s"] is not None and attempt["wall_s"]:
         return float(attempt["cpu_s"] / attempt["wall_s"])
     return use.get(attempt["job_id"]) or 0.0
@@ -168,10 +162,7 @@ def phases(robots: Sequence[Facts]) -> Drawn:
 
 
 def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]]) -> Drawn:
-    """One panel per robot and varied key.
-
-    :param panels: ``(robot, key, [(value, return), …])``.
-    """
+    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``."""
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, (name, key, points) in zip(all_axes, panels, strict=True):
         values = list(dict.fromkeys(value for value, _ in points))

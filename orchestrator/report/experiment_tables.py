@@ -25,9 +25,7 @@ def previews(jobs: Sequence[Facts], paths: RunPaths) -> dict[str, str]:
 
 
 def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners: str) -> Section:
-    """:param images: as :func:`previews` gives them.
-    :param learners: what trained them, in words; empty where nothing has been trained.
-    """
+    """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has been trained."""
     columns: Columns[Facts] = {
         "robot": _robot,
         "preview": lambda robot: (

@@ -12,7 +12,11 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 
 def markdown(document: Document, folder: str) -> str:
     """:param folder: the folder of the figures' files, as links name it."""
-    lines = [f"# {escaped(document.title)}", escaped(document.subtitle), _headlines(document)]
+    headlines = [
+        f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" if one.note else "")
+        for one in document.headlines
+    ]
+    lines = [f"# {escaped(document.title)}", escaped(document.subtitle), "\n".join(headlines)]
     for section in document.sections:
         lines.append(f"## {escaped(section.title)}")
         lines += [_part(part, folder) for part in section.parts]
@@ -22,14 +26,6 @@ def markdown(document: Document, folder: str) -> str:
 def escaped(text: str) -> str:
     """``text`` so that Markdown shows it literally."""
     return _SPECIAL.sub(r"\\\1", text)
-
-
-def _headlines(document: Document) -> str:
-    lines = [
-        f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" if one.note else "")
-        for one in document.headlines
-    ]
-    return "\n".join(lines)
 
 
 def _part(part: Part, folder: str) -> str:
@@ -46,9 +42,8 @@ def _part(part: Part, folder: str) -> str:
 def _table(table: Table) -> str:
     kept = [place for place in range(len(table.columns)) if not any(row[place].image for row in table.rows)]
     columns = [table.columns[place] for place in kept]
-    head = _row(columns)
     rule = "|" + "|".join("---" if column in table.text else "---:" for column in columns) + "|"
-    return "\n".join([head, rule, *(_row([row[place].text for place in kept]) for row in table.rows)])
+    return "\n".join([_row(columns), rule, *(_row([row[place].text for place in kept]) for row in table.rows)])
 
 
 def _row(texts: Sequence[str]) -> str:
