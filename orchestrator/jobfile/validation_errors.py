@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import functools
 import json
 import re
 from collections.abc import Collection
@@ -128,6 +129,7 @@ def _wrong_value(location: Location, details: ErrorDetails) -> str:
     return f"expected {_expected(info)}, found {_shown(value)}{advice}"
 
 
+@functools.lru_cache(maxsize=1024)
 def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
     is_settings = model in (Settings, Entry)
     instead = _INSTEAD.get((Settings if is_settings else model, name)) or _belongs(model, name)
