@@ -150,7 +150,6 @@ class FakeExecutor:
 
 
 def _placed(handle: Handle, launch: Launch) -> Placed:
-    """Placed on the first CPUs and GPUs of each machine."""
     cpus = tuple(cpu for rank_slot in launch.rank_slots for cpu in range(rank_slot.cores))
     gpus = tuple(str(gpu) for rank_slot in launch.rank_slots for gpu in range(rank_slot.gpus))
     node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))

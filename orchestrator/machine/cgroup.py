@@ -201,6 +201,5 @@ class ThrottleMeter:
 
 
 def throttled_s(root: Path = ROOT) -> float | None:
-    """One reading of :class:`ThrottleMeter`."""
     with contextlib.closing(ThrottleMeter(root)) as meter:
         return meter.read()

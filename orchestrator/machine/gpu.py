@@ -15,7 +15,6 @@ class Gpu:
     """Entry for ``CUDA_VISIBLE_DEVICES``: a UUID, or the name in the variable that this process was given."""
     name: str
     memory_mib: int | None
-    """None for a MIG instance."""
 
 
 GPU_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")

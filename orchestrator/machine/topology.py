@@ -143,7 +143,6 @@ def _preference(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
 
 
 def _meminfo_mib(root: Path, key: str) -> int:
-    """``MemTotal`` or ``MemAvailable``."""
     for line in (text_of(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name == key:

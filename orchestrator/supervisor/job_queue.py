@@ -145,5 +145,4 @@ class Offers:
 
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
-    """Whether a job of this demand takes what another one waits for."""
     return shortage != "gpus" or demand[1] > 0

@@ -193,7 +193,6 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
-        """Record that ``attempt`` is over, and move its job."""
         self._active.remove(attempt)
         self.slots.release(attempt.slot)
         now = self.now()
