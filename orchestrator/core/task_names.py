@@ -17,13 +17,13 @@ TASKS: Mapping[str, str] = {
 """Name in a job file → module and class below ``orchestrator.worker.tasks``, imported when the task is asked for."""
 
 PRESETS: Mapping[str, str] = {
-    "gymnasium:Ant-v5": "presets.floating:Ant",
-    "gymnasium:HalfCheetah-v5": "presets.planar:HalfCheetah",
-    "gymnasium:Hopper-v5": "presets.planar:Hopper",
-    "gymnasium:Humanoid-v5": "presets.floating:Humanoid",
+    "gymnasium:Ant-v5": "presets.locomotion:Ant",
+    "gymnasium:HalfCheetah-v5": "presets.locomotion:HalfCheetah",
+    "gymnasium:Hopper-v5": "presets.locomotion:Hopper",
+    "gymnasium:Humanoid-v5": "presets.locomotion:Humanoid",
     "gymnasium:InvertedDoublePendulum-v5": "presets.pendulums:InvertedDoublePendulum",
     "gymnasium:InvertedPendulum-v5": "presets.pendulums:InvertedPendulum",
-    "gymnasium:Swimmer-v5": "presets.planar:Swimmer",
-    "gymnasium:Walker2d-v5": "presets.planar:Walker2d",
+    "gymnasium:Swimmer-v5": "presets.locomotion:Swimmer",
+    "gymnasium:Walker2d-v5": "presets.locomotion:Walker2d",
 }
 """Gymnasium's own environments as tasks over the batched simulation; as above."""

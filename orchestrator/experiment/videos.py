@@ -58,8 +58,9 @@ class PlayRequest:
 
 def play(job: JobPaths, request: PlayRequest) -> None:
     """Play the policy of ``job``; the child prints the files it writes. :raises UsageError, OrchestratorError:"""
-    with Player(job, request, quiet=False) as player:
-        player.wait()
+    with Player(job, request) as player:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, player.pid, os.WEXITED | os.WNOWAIT)
         code, message = player.end()
     if code == 2:
         raise UsageError(message)
@@ -76,16 +77,41 @@ def make_missing(
     stopped: Callable[[], bool],
 ) -> None:
     """Make the missing videos of jobs that have succeeded, each on its own CPU, until ``stopped`` says True."""
-    due = [
-        job.job_id
-        for job in jobs
-        if job.spec.video and isinstance(states[job.job_id], Succeeded) and is_due(paths.job(job.job_id))
-    ]
-    if not due:
-        return
-    reporter.event("pictures", f"making {count(len(due), 'video')}", jobs=due)
-    with contextlib.ExitStack() as stack:
-        _make(deque(due), paths, slots, reporter, stopped, stack)
+    succeeded = [job.job_id for job in jobs if job.spec.video and isinstance(states[job.job_id], Succeeded)]
+    waiting = deque(job_id for job_id in succeeded if is_due(paths.job(job_id)))
+    if waiting:
+        reporter.event("pictures", f"making {count(len(waiting), 'video')}", jobs=list(waiting))
+    running: dict[str, tuple[Player, Slot]] = {}
+    with contextlib.ExitStack() as players:
+        while waiting or running:
+            if stopped():
+                missing = count(len(waiting) + len(running), "video")
+                text = f"stopped; {missing} not made: run the same command again to make them"
+                reporter.event("warning", text, jobs=[*running, *waiting])
+                return
+            while waiting and (slot := slots.acquire(1)) is not None:
+                job_id = waiting.popleft()
+                try:
+                    player = players.enter_context(Player(paths.job(job_id), PlayRequest(), cpus=slot.cpus))
+                except OSError as error:
+                    slots.release(slot)
+                    reporter.event("warning", f"{job_id}: no video: {error.strerror or error}", job_id=job_id)
+                else:
+                    running[job_id] = player, slot
+            for job_id, (player, slot) in list(running.items()):
+                late = time.monotonic() - player.started > TIME_LIMIT_S
+                if not (late or has_ended(player.pid)):
+                    continue
+                code, message = player.end()
+                slots.release(slot)
+                del running[job_id]
+                if code == 0:
+                    reporter.event("pictured", f"{job_id}: {paths.job(job_id).video}", job_id=job_id)
+                else:
+                    why = f"took more than {TIME_LIMIT_S:.0f} s" if late else message
+                    reporter.event("warning", f"{job_id}: no video: {why}", job_id=job_id)
+            if running:
+                time.sleep(POLL_INTERVAL_S)
 
 
 def is_due(job: JobPaths) -> bool:
@@ -94,57 +120,18 @@ def is_due(job: JobPaths) -> bool:
     return min(pictures) < model
 
 
-def _make(
-    waiting: deque[str],
-    paths: RunPaths,
-    slots: SlotPool,
-    reporter: Reporter,
-    stopped: Callable[[], bool],
-    stack: contextlib.ExitStack,
-) -> None:
-    running: dict[str, tuple[Player, Slot]] = {}
-    while waiting or running:
-        if stopped():
-            missing = count(len(waiting) + len(running), "video")
-            text = f"stopped; {missing} not made: run the same command again to make them"
-            reporter.event("warning", text, jobs=[*running, *waiting])
-            return
-        while waiting and (slot := slots.acquire(1)) is not None:
-            job_id = waiting.popleft()
-            try:
-                player = stack.enter_context(Player(paths.job(job_id), PlayRequest(), quiet=True, cpus=slot.cpus))
-            except OSError as error:
-                slots.release(slot)
-                reporter.event("warning", f"{job_id}: no video: {error.strerror or error}", job_id=job_id)
-            else:
-                running[job_id] = player, slot
-        for job_id, (player, slot) in list(running.items()):
-            late = time.monotonic() - player.started > TIME_LIMIT_S
-            if not (late or player.has_ended()):
-                continue
-            code, message = player.end()
-            slots.release(slot)
-            del running[job_id]
-            if code == 0:
-                reporter.event("pictured", f"{job_id}: {paths.job(job_id).video}", job_id=job_id)
-            else:
-                why = f"took more than {TIME_LIMIT_S:.0f} s" if late else message
-                reporter.event("warning", f"{job_id}: no video: {why}", job_id=job_id)
-        if running:
-            time.sleep(POLL_INTERVAL_S)
-
-
-class Player:
+class Player(contextlib.AbstractContextManager["Player"]):
     """A child process that plays a policy, in its own session. It ends with this process and with the ``with`` block.
 
-    :param quiet: discard its output instead of passing it on. Errors are kept for :meth:`end` in either case.
-    :param cpus: the CPUs it is bound to; None for all.
+    :param cpus: the CPUs it is bound to, with its output discarded; None for all, with its output passed on.
     """
 
-    def __init__(
-        self, job: JobPaths, request: PlayRequest, *, quiet: bool, cpus: tuple[int, ...] | None = None
-    ) -> None:
+    def __init__(self, job: JobPaths, request: PlayRequest, cpus: tuple[int, ...] | None = None) -> None:
         self.started = time.monotonic()
+        environment = {**os.environ, **worker_thread_settings(1), **package_path()}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
+        if cpus is not None:
+            environment |= SOFTWARE_RENDERER
         with contextlib.ExitStack() as undo:
             self._errors: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
             self._channel, theirs = socket.socketpair()
@@ -153,38 +140,20 @@ class Player:
                 self._popen = subprocess.Popen(
                     [sys.executable, "-m", "orchestrator.worker.rendering.play", str(job.root), *request.arguments()],
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL if quiet else None,
+                    stdout=None if cpus is None else subprocess.DEVNULL,
                     stderr=self._errors,
                     start_new_session=True,
                     pass_fds=[theirs.fileno()],
-                    env={
-                        **os.environ,
-                        **worker_thread_settings(1),
-                        **(SOFTWARE_RENDERER if cpus is not None else {}),
-                        "CUDA_VISIBLE_DEVICES": "",
-                        "PYTHONHASHSEED": "0",
-                        CHANNEL_VARIABLE: str(theirs.fileno()),
-                        **package_path(),
-                    },
+                    env=environment | {CHANNEL_VARIABLE: str(theirs.fileno())},
                 )
+            self.pid = self._popen.pid
             if cpus is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(self._popen.pid, cpus)
+                    os.sched_setaffinity(self.pid, cpus)
             undo.pop_all()
-
-    def __enter__(self) -> Player:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    def wait(self) -> None:
-        """Wait until it has ended, without reaping it."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
-
-    def has_ended(self) -> bool:
-        return has_ended(self._popen.pid)
 
     def end(self) -> tuple[int, str]:
         """Kill what still runs of it; returns exit code and last line of its errors. May be called again."""

@@ -121,7 +121,7 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
         ({"geom.trunk.contype": 2**40}, "contype takes a whole number of 32 bits, found 1099511627776"),
         ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
         ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
-        ({"geom.trunk.mass": "*2"}, "mass is not given in the robot, so there is nothing to multiply"),
+        ({"geom.trunk.mass": "*2"}, "mass is not given in the robot"),
         ({"actuator.motor.ctrlrange": "*2"}, "the robot has 0 there, so nothing changes; set a value"),
         ({"body.trunk.mass": 3}, "changes nothing in the compiled robot"),
         ({"geom.right.thigh.density": 900}, "changes nothing in the compiled robot"),

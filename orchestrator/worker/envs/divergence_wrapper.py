@@ -43,17 +43,11 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._observe(data)
         positions, velocities, accelerations = self._counters
         if positions.number or velocities.number or accelerations.number:
-            self._raise()
+            warning = next(kind for kind in self._warnings if data.warning[kind].number)
+            what = describe(self._simulation.model, warning, data.warning[warning].lastinfo)
+            raise Diverged(
+                f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
+                f"{what} is not finite or too large"
+            )
         self._time_s = data.time
         return result
-
-    def _raise(self) -> None:
-        warning, counter = next(
-            (warning, counter)
-            for warning, counter in zip(self._warnings, self._counters, strict=True)
-            if counter.number
-        )
-        raise Diverged(
-            f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
-            f"{describe(self._simulation.model, warning, counter.lastinfo)} is not finite or too large"
-        )

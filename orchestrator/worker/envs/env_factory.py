@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,7 @@ def make(
         if xml is None or spec.task is None:
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
         return MujocoVecEnv(
-            xml,
-            spec.task,
-            dict(spec.task_options),
-            n_envs=n_envs,
-            seed=seed,
-            measuring=measuring,
-            first_env=first_env,
+            xml, spec.task, dict(spec.task_options), n_envs=n_envs, seed=seed, measuring=measuring, first_env=first_env
         )
     return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
 
@@ -50,7 +45,7 @@ def makers(
     spec: WorkerSpec, job_dir: Path, numbers: Iterable[int], seed: int
 ) -> list[Callable[[], gymnasium.Env[Any, Any]]]:
     """One function per environment that is not a built-in task; environment *i* has the seed ``seed + i``."""
-    return [_maker(spec, _xml(spec, job_dir), seed + number) for number in numbers]
+    return [functools.partial(_make_one, spec, _xml(spec, job_dir), seed + number) for number in numbers]
 
 
 def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize) -> VecNormalize:
@@ -74,14 +69,11 @@ def _is_numeric(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and not is_image_space(space)
 
 
-def _maker(spec: WorkerSpec, xml: str | None, seed: int) -> Callable[[], gymnasium.Env[Any, Any]]:
-    def make_one() -> gymnasium.Env[Any, Any]:
-        env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
-        # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
-        env.action_space.seed(seed)
-        env.observation_space.seed(seed)
-        if simulates_with_mujoco(env):
-            env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point))
-        return Monitor(env)
-
-    return make_one
+def _make_one(spec: WorkerSpec, xml: str | None, seed: int) -> gymnasium.Env[Any, Any]:
+    env = user_env.make(env=spec.env, entry_point=spec.entry_point, xml=xml, seed=seed, env_kwargs=spec.env_kwargs)
+    # Stable-Baselines3 seeds the spaces of the first environment alone; some environments sample from theirs.
+    env.action_space.seed(seed)
+    env.observation_space.seed(seed)
+    if simulates_with_mujoco(env):
+        env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point))
+    return Monitor(env)

@@ -28,10 +28,9 @@ from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic, enum.Enum)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _CONSTANTS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type, EnvSpec)
-_NOT_STATE = frozenset(
-    {"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"}
-)
+_NOT_STATE = {"env", "mujoco_renderer", "_saved_kwargs", "_cached_spec", "_ezpickle_args", "_ezpickle_kwargs"}
 """Attributes of gymnasium's own classes: the next layer, the renderer, and how the environment was made."""
+_PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 _DIVERGENCE_CHECK = "orchestrator.worker.envs.PhysicsWatch"
 """The name of :class:`DivergenceCheck` in checkpoints, whatever the class and its module are called now."""
 
@@ -124,15 +123,12 @@ def _restore_layer(layer: Any, saved: dict[str, Any]) -> None:
 
 def _copy_arrays(source: Any, target: Any) -> None:
     """Copy every number of an ``MjModel``: an environment may have randomised masses, friction and so on."""
-    for part in ("", "opt", "stat"):
-        copy_from, copy_to = (getattr(source, part), getattr(target, part)) if part else (source, target)
+    for copy_from, copy_to in ((source, target), (source.opt, target.opt), (source.stat, target.stat)):
         for name in dir(copy_from):
-            if name.startswith("_"):
-                continue
-            value = getattr(copy_from, name)
+            value = None if name.startswith("_") else getattr(copy_from, name)
             if isinstance(value, np.ndarray) and value.size:
                 getattr(copy_to, name)[...] = value
-            elif part and isinstance(value, (int, float)):
+            elif copy_from is not source and isinstance(value, (int, float)):
                 setattr(copy_to, name, value)
 
 
@@ -148,9 +144,7 @@ def _is_simple_object(value: Any) -> bool:
     return (
         hasattr(value, "__dict__")
         and not isinstance(value, (gymnasium.Env, *_CONSTANTS))
-        and all(
-            getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
-        )
+        and all(getattr(kind, name) is getattr(object, name) for name in _PICKLING)
         and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
     )
 
@@ -175,10 +169,6 @@ def _owner(array: np.ndarray) -> Any:
 def _is_view_of_simulation(value: Any) -> bool:
     """Whether ``value`` is a view into an ``MjModel`` or ``MjData``, which MuJoCo's bindings hold by capsules."""
     return isinstance(value, np.ndarray) and type(_owner(value)).__name__ == "PyCapsule"
-
-
-def _is_foreign_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and not isinstance(_owner(value), (np.ndarray, bytes))
 
 
 class _PlainDataInspector:
@@ -211,7 +201,7 @@ class _PlainDataInspector:
     def _array_problem(self, array: np.ndarray) -> str | None:
         if array.dtype.hasobject:
             return "is an array of objects"
-        if _is_foreign_array(array):
+        if not isinstance(_owner(array), (np.ndarray, bytes)):
             return "is an array over memory that another object owns"
         # Two arrays over the same memory would be separate arrays when restored.
         if self._arrays.setdefault(id(_owner(array)), id(array)) != id(array):

@@ -55,12 +55,9 @@ class Simulation:
     """
 
     def __init__(self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]) -> None:
-        n_envs = settings["n_envs"]
-        self.model = model
+        self.model, self.task, self.robot = model, task, robot
+        self.n_envs = n_envs = settings["n_envs"]
         self._first_env = settings.get("first_env", 0)
-        self.task = task
-        self.n_envs = n_envs
-        self.robot = robot
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
         self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
@@ -142,9 +139,11 @@ class Simulation:
         :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them onto the controls.
         :raises PhysicsDiverged: a state is not finite.
         """
-        task, states = self.task, self._states
+        task, states, before = self.task, self._states, self._before
         action = task.actions.taken(np.asarray(actions))
-        before = self._remember(states)
+        np.copyto(self._moved_from, self._moving)
+        for name, field in states.fields.items():
+            np.copyto(before.fields[name], field)
         self._ctrl[:] = task.actions.ctrl(action)
         self._batch.step(nstep=task.frame_skip, stage=self._stage)
         # The fastest ways to say any() and isfinite().all().
@@ -159,7 +158,8 @@ class Simulation:
         self._steps_to_limit -= 1
         done = terminated if self._steps_to_limit else terminated | (self._lengths() >= task.max_episode_steps)
         if task.goal_period is not None:
-            self._renew_goals(~done & (self._lengths() % task.goal_period == 0))
+            for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
+                states.goals[env] = task.sample_goal(self.generators[env])
         if task.push_period is not None:
             self._push(~done & (self._lengths() % task.push_period == 0))
         observations = task.observe(states)
@@ -173,14 +173,6 @@ class Simulation:
     def _lengths(self) -> NDArray[np.int64]:
         """``(n_envs,)`` control steps of the running episodes."""
         return self._step - self._begun
-
-    def _remember(self, states: States) -> States:
-        """A copy of the states before a step, in the same arrays at every step."""
-        before = self._before
-        np.copyto(self._moved_from, self._moving)
-        for name, field in states.fields.items():
-            np.copyto(before.fields[name], field)
-        return before
 
     def _bind(self, name: str) -> NDArray[Any]:
         """``(n_envs, …)`` a view of a field of ``MjData``.
@@ -205,10 +197,6 @@ class Simulation:
             mujoco.mj_rnePostConstraint(self.model, self._scratch)
             for name, computed in self._scratch_fields:
                 self._fields[name][env] = computed
-
-    def _renew_goals(self, where: NDArray[np.bool_]) -> None:
-        for env in where.nonzero()[0]:
-            self._states.goals[env] = self.task.sample_goal(self.generators[env])
 
     def _push(self, where: NDArray[np.bool_]) -> None:
         envs = where.nonzero()[0]

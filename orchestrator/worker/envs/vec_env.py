@@ -77,11 +77,9 @@ class MujocoVecEnv(VecEnv):
         return [seed] * self.num_envs
 
     def get_state(self) -> dict[str, Any]:
-        """See :meth:`Simulation.get_state`."""
         return self.simulation.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
-        """See :meth:`Simulation.set_state`."""
         return self.simulation.set_state(state)
 
     def close(self) -> None:

@@ -30,7 +30,6 @@ AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
 """Degrees: nearly from the side and slightly from above; from farther above for flat scenes."""
 FLAT = 0.15
 """Ratio of height to width of the occupied space below which the camera looks from above."""
-
 WINDOW_DISTANCE = 2.5
 """First distance of a window's camera, in diagonals of the robot."""
 
@@ -60,14 +59,10 @@ def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     Free objects are left out, as they may fly anywhere, unless nothing else moves. The base of a robot that is bolted
     to the world is included where it is no larger than the robot.
     """
-    articulated, moving = set(), set()
-    for joint in range(model.njnt):
-        root = int(model.body_rootid[model.jnt_bodyid[joint]])
-        moving.add(root)
-        if int(model.jnt_type[joint]) != int(mujoco.mjtJoint.mjJNT_FREE):
-            articulated.add(root)
-    roots = articulated or moving
-    mine = np.isin(model.body_rootid[model.geom_bodyid], list(roots)) & (model.geom_bodyid > 0)
+    moving = model.body_rootid[model.jnt_bodyid]
+    articulated = moving[model.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE)]
+    roots = articulated if len(articulated) else moving
+    mine = np.isin(model.body_rootid[model.geom_bodyid], roots) & (model.geom_bodyid > 0)
     bounded = ~np.isin(model.geom_type, [int(kind) for kind in _UNBOUNDED])
     visible = model.geom_rgba[:, 3] > 0
     for geoms in (mine & bounded & visible, mine & bounded, bounded):
@@ -130,10 +125,9 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
 
 def _shows_all(model: mujoco.MjModel, cam: int, moments: Sequence[Moment], aspect: float) -> bool:
     """Whether a camera of the model has the whole robot in every picture, upright and large enough."""
-    if model.cam_sensorsize[cam].any() or int(model.cam_projection[cam]) != int(
-        mujoco.mjtProjection.mjPROJ_PERSPECTIVE
-    ):
-        return False  # it has special optics
+    perspective = int(model.cam_projection[cam]) == int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE)
+    if model.cam_sensorsize[cam].any() or not perspective:  # special optics
+        return False
     half = math.tan(math.radians(model.cam_fovy[cam]) / 2)
     sizes = []
     for moment in moments:
@@ -156,16 +150,14 @@ def _own(moments: Sequence[Moment], half: float, aspect: float) -> list[mujoco.M
 
     :param half: tangent of half the vertical angle of view.
     """
-    points = [moment.corners for moment in moments]
-    everything = np.concatenate(points)
+    everything = np.concatenate([moment.corners for moment in moments])
     space = np.ptp(everything, axis=0)
     elevation = FROM_ABOVE if space[2] < FLAT * max(space[:2]) else ELEVATION
     middle = (everything.min(axis=0) + everything.max(axis=0)) / 2
     path = _smooth_path(moments)
     still = _distance([everything - middle], elevation, half, aspect)
-    following = _distance(
-        [corners_ - centre for corners_, centre in zip(points, path, strict=True)], elevation, half, aspect
-    )
+    clouds = [moment.corners - centre for moment, centre in zip(moments, path, strict=True)]
+    following = _distance(clouds, elevation, half, aspect)
     if still <= STILL * following:
         return [_free(middle, still, elevation)] * len(moments)
     return [_free(centre, following, elevation) for centre in path]
@@ -182,8 +174,7 @@ def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera
 def _smooth_path(moments: Sequence[Moment]) -> Floats:
     """``(len(moments), 3)`` the robot's centre, averaged symmetrically in time within its episode, so without delay."""
     middles = np.array([(moment.corners.min(axis=0) + moment.corners.max(axis=0)) / 2 for moment in moments])
-    times = np.array([moment.time_s for moment in moments])
-    episodes = np.array([moment.episode for moment in moments])
+    times, episodes = np.array([(moment.time_s, moment.episode) for moment in moments]).T
     path = np.empty_like(middles)
     for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
         same = episodes == episode
@@ -201,10 +192,8 @@ def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: f
     right = np.array([math.sin(azimuth), -math.cos(azimuth), 0.0])
     up = np.cross(right, forward)
     reach = half * (1 - 2 * MARGIN)
-    needed = 0.0
+    needed = 1e-3
     for cloud in points:
-        nearer = -cloud @ forward
-        across = np.abs(cloud @ right) / (reach * aspect)
-        upwards = np.abs(cloud @ up) / reach
-        needed = max(needed, float((np.maximum(across, upwards) + nearer).max()))
-    return max(needed, 1e-3)
+        across, upwards = np.abs(cloud @ right) / (reach * aspect), np.abs(cloud @ up) / reach
+        needed = max(needed, float((np.maximum(across, upwards) - cloud @ forward).max()))
+    return needed

@@ -6,6 +6,7 @@ simulation are not changed: a copy is rendered, with floor, sky and light where 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from orchestrator.core.text import last_line
 
 if TYPE_CHECKING:
     import mujoco
@@ -37,6 +40,10 @@ context.make_current()
 mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), 100)
 os._exit(0)
 """
+_INSTALL = (
+    "install a graphics driver with EGL, or Mesa's software renderer "
+    "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
+)
 _SKY, _HORIZON = (0.35, 0.50, 0.70), (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
@@ -63,13 +70,9 @@ def choose_gl() -> str:
             os.environ["MUJOCO_GL"] = library
             return library
         problems.append(f"{library}: {problem}")
-    remedy = (
-        "unset MUJOCO_GL to try EGL and OSMesa"
-        if asked
-        else "install a graphics driver with EGL, or Mesa's software renderer "
-        "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
-    )
-    cause = "the library in MUJOCO_GL does not work here" if asked else "neither EGL nor OSMesa works here"
+    cause, remedy = "neither EGL nor OSMesa works here", _INSTALL
+    if asked:
+        cause, remedy = "the library in MUJOCO_GL does not work here", "unset MUJOCO_GL to try EGL and OSMesa"
     raise CannotRender(
         f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
     )
@@ -92,9 +95,7 @@ def _try_gl(library: str) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"no answer in {_PROBE_LIMIT_S:.0f} s"
-    if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
+    return last_line(done.stderr, f"ended with exit code {done.returncode}") if done.returncode else None
 
 
 def add_scenery(xml: Path) -> mujoco.MjModel:
@@ -106,15 +107,8 @@ def add_scenery(xml: Path) -> mujoco.MjModel:
 
     spec = mujoco.MjSpec.from_file(str(xml.absolute()))
     if all(texture.type != mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
-        spec.add_texture(
-            name="orchestrator sky",
-            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-            rgb1=_HORIZON,
-            rgb2=_SKY,
-            width=256,
-            height=1536,
-        )
+        sky = spec.add_texture(name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536)
+        sky.type, sky.builtin = mujoco.mjtTexture.mjTEXTURE_SKYBOX, mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
     ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
     floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
     if not floors:
@@ -122,51 +116,24 @@ def add_scenery(xml: Path) -> mujoco.MjModel:
         data = mujoco.MjData(bare)
         mujoco.mj_forward(bare, data)
         lowest = min((data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)), default=0.0)
-        floor = spec.worldbody.add_geom(
-            name="orchestrator floor",
-            type=mujoco.mjtGeom.mjGEOM_PLANE,
-            pos=(0, 0, min(lowest, 0.0)),
-            size=(0, 0, 1),
-            rgba=_FLOOR_RGBA,
-            contype=0,
-            conaffinity=0,
-        )
+        floor = spec.worldbody.add_geom(name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1))
+        floor.pos, floor.rgba, floor.contype, floor.conaffinity = (0, 0, min(lowest, 0.0)), _FLOOR_RGBA, 0, 0
         floors = [floor]
-    if not any(floor.material for floor in floors):
-        _tile(spec, floors)
+    if not any(floor.material for floor in floors):  # tiles half a metre wide: on one colour motion is invisible
+        light, dark = _TILES
+        tiles = spec.add_texture(name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128)
+        tiles.type, tiles.builtin = mujoco.mjtTexture.mjTEXTURE_2D, mujoco.mjtBuiltin.mjBUILTIN_CHECKER
+        material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
+        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
+        for floor in floors:
+            floor.material = material.name
     own = [light for light in spec.lights if light.active]
-    everywhere = any(light.type == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL for light in own)
-    if not everywhere:  # spot and point lights light one place, from which robots walk away
-        strength = 0.35 if own else 0.6
-        spec.worldbody.add_light(
-            name="orchestrator sun",
-            type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
-            mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM,
-            pos=(-1, -2, 4),
-            dir=(0.25, 0.45, -1),
-            diffuse=(strength,) * 3,
-            castshadow=not own,
-        )
+    directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
+    if all(light.type != directional for light in own):  # others light one place, from which robots walk away
+        sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
+        sun.mode, sun.diffuse = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM, (0.35 if own else 0.6,) * 3
+        sun.pos, sun.dir = (-1, -2, 4), (0.25, 0.45, -1)
     return spec.compile()
-
-
-def _tile(spec: Any, floors: Sequence[Any]) -> None:
-    """Tiles half a metre wide: on a floor of one colour motion is invisible."""
-    import mujoco
-
-    spec.add_texture(
-        name="orchestrator tiles",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=_TILES[0],
-        rgb2=_TILES[1],
-        width=128,
-        height=128,
-    )
-    material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "orchestrator tiles"
-    for floor in floors:
-        floor.material = "orchestrator tiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +156,7 @@ class Frame:
     content: Pose | Picture
 
 
-class PoseRenderer:
+class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
     """Renders poses of one model. A context manager, because it holds an OpenGL context.
 
     :param model: never stepped; its visual settings are changed.
@@ -212,9 +179,6 @@ class PoseRenderer:
         if not self._option.geomgroup[np.minimum(model.geom_group[self._geoms], 5)].any():
             self._option.geomgroup[:] = 1  # all geoms of the robot are in hidden groups
 
-    def __enter__(self) -> PoseRenderer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.renderer.close()
 
@@ -228,27 +192,23 @@ class PoseRenderer:
         """A picture for each frame; the contents must be :class:`Pose`."""
         import mujoco
 
+        from orchestrator.worker.rendering import camera
+
         cameras = self.cameras(frames)
-        extent = self._model.stat.extent = self._visible_extent(cameras[0])
+        # The size in metres of what is in view sets the clipping planes and the reach of shadows.
+        spread = float(np.linalg.norm(np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0)))
+        extent = max(spread, cameras[0].distance / 2 if cameras[0].fixedcamid < 0 else 0.0, 1e-3)
+        self._model.stat.extent = extent
         for frame, view in zip(frames, cameras, strict=True):
             pose = self._set_pose(frame)
             self.renderer.update_scene(self._data, view, self._option)
             if pose.marker is not None:
-                scene = self.renderer.scene
-                size = np.full(3, _MARKER_SIZE * extent)
+                scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
+                place, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * extent)
                 rgba = np.array(_MARKER_RGBA, np.float32)
-                sphere = mujoco.mjtGeom.mjGEOM_SPHERE
-                place = np.array(pose.marker, float)
                 mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, place, np.eye(3).ravel(), rgba)
                 scene.ngeom += 1
             yield self.renderer.render()
-
-    def _visible_extent(self, view: mujoco.MjvCamera) -> float:
-        """Size in metres of what is in view, which sets the clipping planes and the reach of shadows."""
-        from orchestrator.worker.rendering import camera
-
-        spread = np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0)
-        return max(float(np.linalg.norm(spread)), view.distance / 2 if view.fixedcamid < 0 else 0.0, 1e-3)
 
     def _set_pose(self, frame: Frame) -> Pose:
         import mujoco
@@ -264,10 +224,8 @@ class PoseRenderer:
         pose = self._set_pose(frame)
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
-            size = np.linalg.norm(np.ptp(points, axis=0))
-            if (
-                np.linalg.norm(points.mean(axis=0) - pose.marker) < 2 * size
-            ):  # a goal farther away need not be in the picture
+            away = np.linalg.norm(points.mean(axis=0) - pose.marker)
+            if away < 2 * np.linalg.norm(np.ptp(points, axis=0)):  # a goal farther away need not be in the picture
                 points = np.concatenate([points, np.array([pose.marker])])
         return camera.Moment(
             episode=frame.episode,

@@ -77,9 +77,7 @@ def _takes_render_mode(entry_point: str) -> bool:
         parameters = inspect.signature(user_env.load(entry_point)).parameters
     except ValueError:  # some callables have no signature
         return False
-    return "render_mode" in parameters or any(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
-    )
+    return "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def _rendered(env: Any, name: str) -> offscreen.Picture:
@@ -120,9 +118,6 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     venv.step(np.array([venv.action_space.sample()]))
     period_s = base.data.time - before
     venv.seed(seed)
-    return Scene(
-        venv,
-        period_s if period_s > 0 else 1 / 30,
-        lambda: offscreen.Pose(state_of(base.model, base.data)),
-        lambda: copy.copy(base.model),
-    )
+    if period_s <= 0:
+        period_s = 1 / 30
+    return Scene(venv, period_s, lambda: offscreen.Pose(state_of(base.model, base.data)), lambda: copy.copy(base.model))

@@ -19,8 +19,6 @@ LATEST = "latest"
 """As ``--checkpoint``: the one with the most env_steps."""
 _POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
 """The hyperparameters that policy and exploration are built from."""
-
-
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has ended."""
 
@@ -80,16 +78,22 @@ def load_policy(
 
     :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
     """
+    from stable_baselines3.common.vec_env import VecNormalize
+
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training import algorithms
 
-    statistics: dict[str, Any] | None = None
+    # A model must not allocate gigabytes for a replay buffer that it does not use.
+    small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
     if trained is None:
         kind = algorithms.CLASSES[spec.algo]
-        model: Model = kind.load(paths.model, device="cpu", custom_objects=_small_buffer(spec))
+        model: Model = kind.load(paths.model, device="cpu", custom_objects=small_buffer)
+        normalized = _with_saved_statistics(spec, paths, venv)
     else:
-        model, statistics = _from_checkpoint(spec, venv, trained)
-    wrapped: Any = sb3_internals.wrap_env(model, _normalized(spec, paths, venv, trained, statistics))
+        model, normalized = _from_checkpoint(spec, venv, trained, small_buffer)
+    if isinstance(normalized, VecNormalize):
+        normalized.training = normalized.norm_reward = False
+    wrapped: Any = sb3_internals.wrap_env(model, normalized)
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
@@ -103,13 +107,24 @@ def load_policy(
     return act
 
 
-def _small_buffer(spec: WorkerSpec) -> dict[str, Any]:
-    """Hyperparameters that keep a model from allocating gigabytes for a replay buffer that it does not use."""
-    return {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+def _with_saved_statistics(spec: WorkerSpec, paths: JobPaths, venv: VecEnv) -> VecEnv:
+    """``venv`` with observations normalised as at the end of training."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    if not spec.normalize:
+        return venv
+    if not paths.vecnormalize.exists():
+        raise Unplayable(
+            f"{paths.vecnormalize} is missing: the policy cannot be played without its normalisation statistics"
+        )
+    return VecNormalize.load(str(paths.vecnormalize), venv)
 
 
-def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tuple[Model, dict[str, Any] | None]:
-    """The policy of a checkpoint, and its normalisation statistics."""
+def _from_checkpoint(
+    spec: WorkerSpec, venv: VecEnv, trained: Checkpoint, small_buffer: dict[str, Any]
+) -> tuple[Model, VecEnv]:
+    """The policy of a checkpoint, and ``venv`` with observations normalised as at that time."""
+    from orchestrator.worker.envs import env_factory
     from orchestrator.worker.training import checkpoint, learners
 
     try:
@@ -117,36 +132,16 @@ def _from_checkpoint(spec: WorkerSpec, venv: VecEnv, trained: Checkpoint) -> tup
     except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
         raise Unplayable(f"{trained.path} is damaged or not a checkpoint: {type(error).__name__}: {error}") from error
     needed = {name: value for name, value in spec.hyperparameters.items() if name in _POLICY_HYPERPARAMETERS}
-    spec = dataclasses.replace(spec, hyperparameters=needed | _small_buffer(spec))
-    model = learners.build(spec, venv).model
+    model = learners.build(dataclasses.replace(spec, hyperparameters=needed | small_buffer), venv).model
     try:
         model.policy.load_state_dict(state["policy"])
     except (RuntimeError, KeyError):
         raise Unplayable(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
-    return model, state["normalization"]
-
-
-def _normalized(
-    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, statistics: dict[str, Any] | None
-) -> VecEnv:
-    """``venv`` with observations normalised as in training."""
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    from orchestrator.worker.envs import env_factory
-
     if not spec.normalize:
-        return venv
-    if trained is None:
-        if not paths.vecnormalize.exists():
-            raise Unplayable(
-                f"{paths.vecnormalize} is missing: the policy cannot be played without its normalisation statistics"
-            )
-        wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
-    else:
-        wrapped = env_factory.normalized(spec, venv)
-        if statistics and "obs_rms" in statistics:
-            wrapped.obs_rms = statistics["obs_rms"]
-    wrapped.training = wrapped.norm_reward = False
-    return wrapped
+        return model, venv
+    normalized = env_factory.normalized(spec, venv)
+    if "obs_rms" in (statistics := state["normalization"] or {}):
+        normalized.obs_rms = statistics["obs_rms"]
+    return model, normalized

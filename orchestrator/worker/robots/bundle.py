@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.worker.robots.file_collector import BundleError, FileCollector, MappedPath, lexical
+from orchestrator.worker.robots.file_collector import BundleError, FileCollector, lexical
 from orchestrator.worker.robots.mjcf_elements import elements
 
 
@@ -51,8 +51,8 @@ class Bundle:
         for name, content in self.contents.items():
             if name != self.main and name.endswith(".xml"):
                 for element in elements(content, {tag}):
-                    names = {own.name for own in element.attributes}
-                    if element.tag == tag and (attribute is None or attribute in names):
+                    names = {None, *(own.name for own in element.attributes)}
+                    if element.tag == tag and attribute in names:
                         return f"{self.moved.get(name, self.origin / name)}, line {element.line}"
         return None
 
@@ -63,11 +63,9 @@ def collect(xml: Path) -> Bundle:
     :raises BundleError: a file is missing, unreadable, no regular file, too large, or includes itself.
     """
     main = xml.absolute()
-    collector = FileCollector(main, padding=0)
-    collector.read_document(MappedPath(main, main), str(xml), ())
+    collector = FileCollector(xml, padding=0)
     if collector.climbs and collector.folders:  # ``..`` must not lead from one outside folder into another
-        collector = FileCollector(main, padding=2 * collector.climbs)
-        collector.read_document(MappedPath(main, main), str(xml), ())
+        collector = FileCollector(xml, padding=2 * collector.climbs)
     contents = collector.rewritten()
     origin = Path(os.path.commonpath([target.parent for target in contents]))
 

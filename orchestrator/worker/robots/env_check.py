@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,27 +98,19 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
         raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
     if request.use_sde and not isinstance(actions, spaces.Box):
         raise UnfitError(f"its action space is {actions}; {request.algo}.use_sde = true needs a Box")
-    misfits = list(_misfits(env, request))
-    if misfits:
-        raise UnfitError("; ".join(misfits))
-
-
-def _misfits(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Iterator[str]:
-    """Why policy and learner, where requested, do not suit the spaces."""
-    from gymnasium import spaces
-
-    observations, policy = env.observation_space, request.policy
+    misfits, policy = [], request.policy
     if policy is not None and isinstance(observations, spaces.Dict) != (policy == "MultiInputPolicy"):
         expected = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy or CnnPolicy"
-        yield f"its observation space is {observations}: {policy} does not fit, use {expected}"
+        misfits.append(f"its observation space is {observations}: {policy} does not fit, use {expected}")
     elif policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        yield f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"
+        misfits.append(f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy")
     if request.fast:
         from orchestrator.worker.training.fast import qualify
 
-        unfit = qualify.unfit_spaces(observations, env.action_space)
-        if unfit is not None:
-            yield fast_refused(unfit)
+        if (unfit := qualify.unfit_spaces(observations, actions)) is not None:
+            misfits.append(fast_refused(unfit))
+    if misfits:
+        raise UnfitError("; ".join(misfits))
 
 
 def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
@@ -141,6 +133,5 @@ def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:
     try:
         np.broadcast_to(observation, space.shape or ())
     except ValueError:
-        raise UnfitError(
-            f"its observation has the shape {np.shape(observation)}, its observation space {space.shape}"
-        ) from None
+        shape = np.shape(observation)
+        raise UnfitError(f"its observation has the shape {shape}, its observation space {space.shape}") from None

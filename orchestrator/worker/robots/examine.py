@@ -30,10 +30,8 @@ def examine(
     summary = {**summarize(model, data), "steps_per_s": None}
     key = find_keyframe(model, None) if task is None else task.key
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
-    findings.warnings += model_checks.actuators(model, key)
-    findings.warnings += model_checks.masses(model)
-    findings.warnings += model_checks.poses(model, key, pose)
-    findings.warnings += model_checks.timestep(model)
+    findings.warnings += [*model_checks.actuators(model, key), *model_checks.masses(model)]
+    findings.warnings += [*model_checks.poses(model, key, pose), *model_checks.timestep(model)]
     data.qpos[:] = pose
     mujoco.mj_forward(model, data)
     findings.warnings += model_checks.start_contacts(model, data)

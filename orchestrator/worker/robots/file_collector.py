@@ -83,7 +83,7 @@ class FileCollector:
     :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names to climb.
     """
 
-    def __init__(self, main: Path, padding: int) -> None:
+    def __init__(self, xml: Path, padding: int) -> None:
         self.sources: dict[Path, Path] = {}
         """Path in the copy → the file that was read."""
         self.folders: list[Path] = []
@@ -94,8 +94,10 @@ class FileCollector:
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
         self._padding = padding
         self._elsewhere = ELSEWHERE
+        main = xml.absolute()
         while os.path.lexists(main.parent / self._elsewhere):
             self._elsewhere += "_"
+        self._read_document(MappedPath(main, main), str(xml), ())
 
     def rewritten(self) -> dict[Path, bytes]:
         """Path in the copy → content, with absolute paths replaced by those of the copy."""
@@ -105,7 +107,7 @@ class FileCollector:
                 contents[target] = contents[target][:start] + text + contents[target][end:]
         return contents
 
-    def read_document(self, main: MappedPath, named: str, including: tuple[Path, ...]) -> None:
+    def _read_document(self, main: MappedPath, named: str, including: tuple[Path, ...]) -> None:
         """Read a main MJCF or sub-model, what it includes, and then the assets of all of them."""
         main = MappedPath(main.source, lexical(main.target))
         files: list[_Mjcf] = []
@@ -114,13 +116,12 @@ class FileCollector:
         for file in files:
             for element in file.elements:
                 here = f"{file.mapped.source}, line {element.line}: <{element.tag}>"
-                if element.tag == "model":
-                    for attribute in element.files:
+                for attribute in element.files:
+                    if element.tag == "model":
                         sub_model = self._find(attribute, [file.mapped.folder], file, here)
                         chain = (*including, lexical(main.source))
-                        self.read_document(sub_model, f"{here} {attribute.value}", chain)
-                elif element.tag in ASSET_TAGS:
-                    for attribute in element.files:
+                        self._read_document(sub_model, f"{here} {attribute.value}", chain)
+                    elif element.tag in ASSET_TAGS:
                         self._take_asset(attribute, element.tag, file, main.folder, folders, here)
 
     def _read_mjcf(
@@ -133,10 +134,9 @@ class FileCollector:
         if any(file.mapped.target == mapped.target for file in files):
             return
         content = read_regular_file(mapped.source, named)
-        if b"\0" in content:
-            raise BundleError(f"{named}: is a binary file, expected an MJCF (<mujoco> … </mujoco>)")
-        if not content.strip():
-            raise BundleError(f"{named}: the file is empty, expected an MJCF (<mujoco> … </mujoco>)")
+        if b"\0" in content or not content.strip():
+            problem = "the file is empty" if not content.strip() else "is a binary file"
+            raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
         tags = list(elements(content, READ_TAGS))
         if not including and tags and tags[0].tag != "mujoco":
             raise BundleError(f"{named}: the root element is <{tags[0].tag}>, expected <mujoco>")
@@ -167,8 +167,8 @@ class FileCollector:
     ) -> None:
         name, named = self._name(attribute), f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
-        # With strippath MuJoCo uses the last part of an absolute path too.
-        names = (_base(name),) if absolute else (name, _base(name))
+        base = name.rpartition("/")[2]  # with strippath MuJoCo uses the last part of an absolute path too
+        names = (base,) if absolute else (name, base)
         candidates = [folder.at(name) for folder in (*folders, main_folder, file.mapped.folder) for name in names]
         existing = [mapped for mapped in candidates if _exists(mapped.source)]
         if absolute and _exists(absolute):
@@ -218,10 +218,6 @@ class FileCollector:
 def _exists(path: Path) -> bool:
     """False also where access is denied, as MuJoCo does."""
     return os.access(path, os.F_OK)
-
-
-def _base(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _missing(name: str, candidates: list[MappedPath], here: str) -> BundleError:

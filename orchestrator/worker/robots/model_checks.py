@@ -17,6 +17,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.worker.robots.model_summary import actuator_kind
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import joint_name, joint_type
+from orchestrator.worker.tasks.root import HINGE, SLIDE
 
 shown = functools.partial(listed, most=3)
 """The first few names of a list."""
@@ -32,10 +33,8 @@ DEEP = 0.75
 """Depth of a penetration at the start, in half-widths of the thinner part."""
 QUICK = 1.5
 """Servo frequency times timestep; semi-implicit Euler is unstable from 2 (without damping)."""
-_ACCESS = {"body": "body", "geom": "geom", "jnt": "joint", "dof": "dof", "site": "site", "cam": "cam", "key": "key"}
-_ACCESS |= {"actuator": "actuator", "tendon": "tendon", "mesh": "mesh", "sensor": "sensor", "eq": "equality"}
-_WORDS = {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera", "dof": "degree of freedom"}
-_PLANE, _MESH = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_MESH)
+_NAMED = {name: name for name in ("body", "geom", "site", "actuator", "tendon", "mesh", "sensor")}
+_NAMED |= {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera"}
 
 
 @dataclass(slots=True)
@@ -58,31 +57,20 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
         yield "option gravity is not finite: expected three numbers"
     given: list[str] = []
     derived: list[str] = []
-    for name in _FLOAT_FIELDS:
-        values = getattr(model, name)
-        if values.size and not np.isfinite(values).all():
+    for name in dir(model):
+        values = None if name.startswith("_") else getattr(model, name)
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
             (derived if name.endswith("0") else given).append(_place_of_bad(model, name, values))
     if places := given or derived:
         yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
 
 
-def _float_fields() -> tuple[str, ...]:
-    tiny = mujoco.MjModel.from_xml_string("<mujoco/>")
-    public = (name for name in dir(tiny) if not name.startswith("_"))
-    arrays = ((name, getattr(tiny, name)) for name in public)
-    return tuple(name for name, value in arrays if isinstance(value, np.ndarray) and value.dtype.kind == "f")
-
-
-_FLOAT_FIELDS = _float_fields()
-
-
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
     row = int(np.argwhere(~np.isfinite(values))[0][0])
     prefix, _, attribute = name.partition("_")
-    if prefix not in _ACCESS or prefix == "dof":
+    if prefix not in _NAMED:
         return f"{name}[{row}]"
-    element = getattr(model, _ACCESS[prefix])(row).name or row
-    return f"{attribute} of {_WORDS.get(prefix, prefix)} '{element}'"
+    return f"{attribute} of {_NAMED[prefix]} '{getattr(model, prefix)(row).name or row}'"
 
 
 def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
@@ -166,7 +154,7 @@ def _outside(model: mujoco.MjModel, qpos: Floats) -> list[str]:
     """Descriptions of joints beyond their limits by more than a fiftieth of their range."""
     outside = []
     for joint in np.flatnonzero(model.jnt_limited).tolist():
-        if joint_type(model, joint) not in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
+        if joint_type(model, joint) not in (HINGE, SLIDE):
             continue
         (low, high), at = model.jnt_range[joint], float(qpos[model.jnt_qposadr[joint]])
         slack = 1e-4 + 0.02 * (high - low)
@@ -190,24 +178,22 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         pair = " and ".join(_geom(model, geom) for geom in (first, second))
         depths = own_parts if all(moves) else surroundings
         depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))
-    for depths, what in (
-        (surroundings, "starts inside its surroundings"),
-        (own_parts, "starts with its own parts inside each other"),
-    ):
+    inside = {"inside its surroundings": surroundings, "with its own parts inside each other": own_parts}
+    for what, depths in inside.items():
         if depths:
             named = [f"{pair}: {depth:.3g} m deep" for pair, depth in depths.items()]
             yield (
-                f"the robot {what} ({shown(named)}): the contact force throws it off at once; raise the robot, "
+                f"the robot starts {what} ({shown(named)}): the contact force throws it off at once; raise the robot, "
                 "correct the pose, or exclude the contact"
             )
 
 
 def _half_width(model: mujoco.MjModel, geom: int) -> float:
     """Half-width of the geom's thinnest side; infinite for planes and height fields, which have no inside."""
-    kind = int(model.geom_type[geom])
-    if kind in (_PLANE, int(mujoco.mjtGeom.mjGEOM_HFIELD)):
+    kind = mujoco.mjtGeom(int(model.geom_type[geom]))
+    if kind in (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD):
         return float("inf")
-    if kind == _MESH or kind == int(mujoco.mjtGeom.mjGEOM_SDF):
+    if kind in (mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_SDF):
         return float(model.geom_aabb[geom, 3:].min())
     sizes = model.geom_size[geom]
     return float(sizes[sizes > 0].min(initial=np.inf))
@@ -218,8 +204,7 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
     step = float(model.opt.timestep)
     if step > LONGEST_TIMESTEP_S:
         yield f"option timestep is {step:g} s: contacts need 0.01 s or less; shorten it"
-    euler = int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_EULER)
-    explicit = euler or int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_RK4)
+    explicit = mujoco.mjtIntegrator(int(model.opt.integrator)).name in ("mjINT_EULER", "mjINT_RK4")
     quick = []
     for number in range(model.nactuator):
         if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
@@ -233,8 +218,7 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         stiffness, damping = (-gear * float(prm) for prm in model.actuator_biasprm[number, 1:3])
         frequency = (max(0.0, stiffness) * mobility) ** 0.5
         rate = damping * mobility
-        implicit = 0.0 if explicit else rate
-        implicit += float(model.dof_damping[dof]) * mobility
+        implicit = (0.0 if explicit else rate) + float(model.dof_damping[dof]) * mobility
         oscillates = frequency * step > QUICK and implicit < 2 * frequency
         if oscillates or (explicit and rate * step > 2):
             needed = min(QUICK / frequency if frequency else step, 1 / rate if explicit and rate > 0 else step)

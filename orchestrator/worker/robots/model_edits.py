@@ -48,7 +48,9 @@ def edited(bundle: Bundle, edits: Mapping[str, Any]) -> Bundle:
         return bundle
     with tempfile.TemporaryDirectory(prefix="edit-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
-        return _edited(bundle, _in_order(edits), Path(folder))
+        # Patterns before names, so that the more specific edit wins; then by key, so that the result is reproducible.
+        in_order = sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
+        return _edited(bundle, in_order, Path(folder))
 
 
 def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundle:
@@ -56,8 +58,7 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
     main = bundle.write(folder / bundle.origin.relative_to(bundle.origin.anchor))
 
     def with_users_paths(error: Exception) -> str:
-        staged = str(main)[: -len(bundle.main)]
-        return " ".join(str(error).replace(staged, f"{bundle.origin}/").split())
+        return " ".join(str(error).replace(str(main)[: -len(bundle.main)], f"{bundle.origin}/").split())
 
     try:
         spec = mujoco.MjSpec.from_file(str(main))
@@ -88,16 +89,15 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
     """Give files of sub-models their full paths: written MJCF has one asset directory, but each sub-model its own."""
     paths: bytes = model.paths
-    meshdir, texturedir = folder / spec.compiler.meshdir, folder / spec.compiler.texturedir
     for assets, places, directory in (
-        (spec.meshes, model.mesh_pathadr, meshdir),
-        (spec.hfields, model.hfield_pathadr, meshdir),
-        (spec.skins, model.skin_pathadr, meshdir),
-        (spec.textures, model.tex_pathadr, texturedir),
+        (spec.meshes, model.mesh_pathadr, spec.compiler.meshdir),
+        (spec.hfields, model.hfield_pathadr, spec.compiler.meshdir),
+        (spec.skins, model.skin_pathadr, spec.compiler.meshdir),
+        (spec.textures, model.tex_pathadr, spec.compiler.texturedir),
     ):
         for asset, start in zip(assets, places, strict=False):
             resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
-            if resolved and asset.file and not Path(directory / asset.file).exists() and Path(resolved).exists():
+            if resolved and asset.file and not (folder / directory / asset.file).exists() and Path(resolved).exists():
                 asset.file = resolved
 
 
@@ -109,17 +109,10 @@ def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> 
     except (BundleError, ValueError) as error:
         raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
     if differing:
-        raise EditError(
-            f"the edited robot cannot be written as MJCF: MuJoCo's writer loses "
-            f"{', '.join(differing[:5])}; edit a copy of the file by hand"
-        )
+        lost = ", ".join(differing[:5])
+        raise EditError(f"the edited robot cannot be written as MJCF: MuJoCo loses {lost}; edit a copy by hand")
     users_main = bundle.origin / bundle.main
     return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
-
-
-def _in_order(edits: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Patterns before names, so that the more specific edit wins; then by key, so that the result is reproducible."""
-    return sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
 
 
 def _is_pattern(key: str) -> bool:
@@ -155,14 +148,12 @@ def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple
         return [(0, getattr(spec, kind))]
     if kind not in LISTS:
         raise EditError(f"model.{key}: unknown kind of element{_suggested(kind, (*SINGLE, *LISTS))}")
-    elements = list(getattr(spec, LISTS[kind]))
-    named = [(number, element) for number, element in enumerate(elements) if element.name == name]
-    matches = named or [
-        (number, element) for number, element in enumerate(elements) if fnmatch.fnmatchcase(element.name, name)
-    ]
+    elements = list(enumerate(getattr(spec, LISTS[kind])))
+    named = [one for one in elements if one[1].name == name]
+    matches = named or [one for one in elements if fnmatch.fnmatchcase(one[1].name, name)]
     if not matches:
         what = "matches" if _is_pattern(name) else "is called"
-        names = [element.name for element in elements if element.name]
+        names = [element.name for _, element in elements if element.name]
         raise EditError(f"model.{key}: no {kind} of the robot {what} {name!r}{_suggested(name, names)}")
     return matches
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestrator.worker.tasks.base import joint_type
 from orchestrator.worker.tasks.root import BALL, FREE, SLIDE
+from orchestrator.worker.tasks.structure import joints_of
 
 MIB = 1 << 20
 
@@ -17,13 +18,7 @@ MIB = 1 << 20
 def summarize(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Any]:
     """What ``check`` shows for a robot; values are numbers, text, lists of text, and counts by kind."""
     return {
-        "nq": model.nq,
-        "nv": model.nv,
-        "nu": model.nu,
-        "na": model.na,
-        "nbody": model.nbody,
-        "ngeom": model.ngeom,
-        "nmesh": model.nmesh,
+        **{name: getattr(model, name) for name in ("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh")},
         "root": root_type(model),
         "actuators": dict(Counter(actuator_kind(model, number) for number in range(model.nactuator))),
         "keyframes": [model.key(number).name or str(number) for number in range(model.nkey)],
@@ -47,8 +42,7 @@ def root_type(model: mujoco.MjModel) -> str:
     if model.nv == 0:
         return "none"
     root = int(np.bincount(model.body_rootid[model.dof_bodyid]).argmax())
-    first = model.body_jntadr[root]
-    kinds = [joint_type(model, joint) for joint in range(first, first + model.body_jntnum[root])]
+    kinds = [joint_type(model, joint) for joint in joints_of(model, root)]
     slides = kinds.count(SLIDE)
     if FREE in kinds:
         return "free"

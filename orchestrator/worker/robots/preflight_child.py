@@ -45,19 +45,17 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         with contextlib.ExitStack() as cleanup:
             return _examine(request, cleanup)
     except (BundleError, UnfitError) as error:
-        return _refused(error)
+        return _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
     except OSError as error:
-        problem = f"{error.filename or request.xml}: {error.strerror or error}"
-        return ExaminationAnswer(problem=" ".join(problem.split()), errno=error.errno)
+        return _refused(f"{error.filename or request.xml}: {error.strerror or error}", errno=error.errno)
     except MemoryError:
-        problem = f"{request.xml}: {too_large(request.memory_mib)}"
+        return _refused(f"{request.xml}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
-        problem = exit_record.describe(error)
-    return ExaminationAnswer(problem=" ".join(problem.split()))
+        return _refused(exit_record.describe(error))
 
 
-def _refused(error: BundleError | UnfitError) -> ExaminationAnswer:
-    return ExaminationAnswer(problem=" ".join(str(error).split()), process_exits=isinstance(error, MujocoAbortedError))
+def _refused(problem: str, *, process_exits: bool = False, errno: int | None = None) -> ExaminationAnswer:
+    return ExaminationAnswer(problem=" ".join(problem.split()), process_exits=process_exits, errno=errno)
 
 
 def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
@@ -93,7 +91,7 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
     try:
         answer = _examine_robot(request, xml, is_environment, cleanup)
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
-        answer = _refused(error)
+        answer = _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
     return dataclasses.replace(answer, includes=includes if request.alone else ())
 
 
@@ -114,7 +112,7 @@ def _examine_robot(
 
     import mujoco
 
-    from orchestrator.worker.robots import model_checks
+    from orchestrator.worker.robots import examine, model_checks
     from orchestrator.worker.robots.model_summary import summarize
 
     findings = model_checks.ModelFindings()
@@ -124,8 +122,10 @@ def _examine_robot(
         findings.problems += model_checks.numbers(model)
         if findings.problems:
             answer = _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
-        elif is_environment:
-            answer = _examine_model(model, answer, findings, request)
+        elif is_environment:  # it may use the robot in its own way: every problem is only a warning
+            summary = examine.examine(model, findings, simulate_s=request.simulate_s)
+            findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
+            answer = _with_findings(answer, findings, summary)
         else:
             answer = _examine_task(model, answer, findings, request, staged.name)
             if model.nv == 0:
@@ -136,17 +136,6 @@ def _examine_robot(
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
-
-
-def _examine_model(
-    model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest
-) -> ExaminationAnswer:
-    """Examine the robot of another environment, which may use it in its own way: every problem is only a warning."""
-    from orchestrator.worker.robots.examine import examine
-
-    summary = examine(model, findings, simulate_s=request.simulate_s)
-    findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
-    return _with_findings(answer, findings, summary)
 
 
 def _examine_task(

@@ -14,25 +14,15 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RENAMED = {
-    "actuatorfrclimited": "actfrclimited",
-    "actuatorfrcrange": "actfrcrange",
-    "actuatorgravcomp": "actgravcomp",
-    "diaginertia": "inertia",
-    "fluidcoef": "fluid_coefs",
-    "focal": "focal_length",
-    "focalpixel": "focal_pixel",
-    "hfield": "hfieldname",
-    "mesh": "meshname",
-    "principal": "principal_length",
-    "principalpixel": "principal_pixel",
-    "sensorsize": "sensor_size",
-    "solimpfriction": "solimp_friction",
-    "solimplimit": "solimp_limit",
-    "solreffriction": "solref_friction",
-    "solreflimit": "solref_limit",
-    "user": "userdata",
-}
+RENAMED = dict(
+    pair.split("=")
+    for pair in _names("""
+    actuatorfrclimited=actfrclimited actuatorfrcrange=actfrcrange actuatorgravcomp=actgravcomp diaginertia=inertia
+    fluidcoef=fluid_coefs focal=focal_length focalpixel=focal_pixel hfield=hfieldname mesh=meshname
+    principal=principal_length principalpixel=principal_pixel sensorsize=sensor_size solimpfriction=solimp_friction
+    solimplimit=solimp_limit solreffriction=solref_friction solreflimit=solref_limit user=userdata
+""")
+)
 """MJCF's name → MjSpec's, where they differ."""
 ORIENTATIONS = ("axisangle", "euler", "xyaxes", "zaxis")
 SHORTER = _names("""
@@ -48,44 +38,37 @@ HIDDEN = _names("""
 
 Cell = tuple[str, int, float]
 """``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is stored with."""
-_POSITION = {
+_TIME: list[list[Cell]] = [[("dynprm", 0, 1.0)]]
+_POSITION: dict[str, list[list[Cell]]] = {
     "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
     "kv": [[("biasprm", 2, -1.0)]],
     "dampratio": [[("biasprm", 2, 1.0)]],
-    "timeconst": [[("dynprm", 0, 1.0)]],
 }
-_MUSCLE = {
-    name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)] for index in indices]
-    for name, indices in [
-        ("range", (0, 1)),
-        *((name, (2 + i,)) for i, name in enumerate(("force", "scale", "lmin", "lmax", "vmax", "fpmax", "fvmax"))),
-    ]
+_MUSCLE: dict[str, list[list[Cell]]] = {
+    name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)]]
+    for index, name in enumerate(("force", "scale", "lmin", "lmax", "vmax", "fpmax", "fvmax"), 2)
 }
 _ACTUATOR = mujoco.mjtActuator
 SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
-    _ACTUATOR.mjACTUATOR_POSITION: _POSITION,
-    _ACTUATOR.mjACTUATOR_INTVELOCITY: {name: _POSITION[name] for name in ("kp", "kv", "dampratio")},
+    _ACTUATOR.mjACTUATOR_POSITION: {**_POSITION, "timeconst": _TIME},
+    _ACTUATOR.mjACTUATOR_INTVELOCITY: _POSITION,
     _ACTUATOR.mjACTUATOR_VELOCITY: {"kv": [[("gainprm", 0, 1.0), ("biasprm", 2, -1.0)]]},
     _ACTUATOR.mjACTUATOR_DAMPER: {"kv": [[("gainprm", 2, -1.0)]]},
     _ACTUATOR.mjACTUATOR_ADHESION: {"gain": [[("gainprm", 0, 1.0)]]},
     _ACTUATOR.mjACTUATOR_CYLINDER: {
         "area": [[("gainprm", 0, 1.0)]],
         "bias": [[("biasprm", index, 1.0)] for index in range(3)],
-        "timeconst": [[("dynprm", 0, 1.0)]],
+        "timeconst": _TIME,
     },
     _ACTUATOR.mjACTUATOR_MUSCLE: {
         **_MUSCLE,
-        "timeconst": [[("dynprm", 0, 1.0)], [("dynprm", 1, 1.0)]],
+        "range": [[("gainprm", index, 1.0), ("biasprm", index, 1.0)] for index in range(2)],
+        "timeconst": [*_TIME, [("dynprm", 1, 1.0)]],
         "tausmooth": [[("dynprm", 2, 1.0)]],
     },
 }
 """Attributes of an actuator that depend on its MJCF element; one list of cells for each value."""
-ENUMS = {
-    "cone": mujoco.mjtCone,
-    "integrator": mujoco.mjtIntegrator,
-    "jacobian": mujoco.mjtJacobian,
-    "solver": mujoco.mjtSolver,
-}
+ENUMS = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("cone", "integrator", "jacobian", "solver")}
 """Options that MjOption stores as numbers."""
 
 
@@ -124,9 +107,8 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
         new = _choice(ENUMS[attribute] if kind == "option" else type(current), attribute, value)
     elif isinstance(current, bool | str):
         if type(value) is not type(current):
-            raise AttributeEditError(
-                f"expected {'true or false' if isinstance(current, bool) else 'text'}, found {value!r}"
-            )
+            expected = "true or false" if isinstance(current, bool) else "text"
+            raise AttributeEditError(f"expected {expected}, found {value!r}")
         new = value
     elif isinstance(current, int | float):
         (new,) = _numbers([float(current)], attribute, value)
@@ -158,13 +140,12 @@ def _write_cells(element: Any, cells: Sequence[Sequence[Cell]], attribute: str, 
 
 
 def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
-    alternative = element.alt
     kind = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
-    holder, is_active = (element if attribute == "quat" else alternative), alternative.type == kind
+    holder, is_active = (element if attribute == "quat" else element.alt), element.alt.type == kind
     old = [float(number) if is_active else math.nan for number in getattr(holder, attribute)]
     new = _numbers(old, attribute, value)
     setattr(holder, attribute, new)
-    alternative.type = kind
+    element.alt.type = kind
     return new != old
 
 
@@ -199,9 +180,7 @@ def _number(old: float, value: Any, attribute: str) -> float:
         if not math.isfinite(factor):
             raise AttributeEditError(f'{value!r}: expected a finite factor after the asterisk, as in "*1.2"')
         if math.isnan(old):
-            raise AttributeEditError(
-                f"{attribute} is not given in the robot, so there is nothing to multiply; set a value"
-            )
+            raise AttributeEditError(f"{attribute} is not given in the robot: nothing to multiply; set a value")
         return old * factor
     if isinstance(value, bool | str) or not isinstance(value, int | float) or not math.isfinite(value):
         raise AttributeEditError(f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}')

@@ -66,8 +66,7 @@ def find_task(name: str) -> type[Task]:
     except user_env.EntryPointError as error:
         raise ValueError(f'task "{name}": {error}') from None
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        message = f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task'
-        raise ValueError(message)  # noqa: TRY004 - the user's value is wrong, not the caller's type
+        raise ValueError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')  # noqa: TRY004
     options: object = kind.Options
     derived = isinstance(options, type) and issubclass(options, CommonOptions)
     if not derived or "__dataclass_fields__" not in vars(options):

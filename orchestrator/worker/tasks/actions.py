@@ -79,11 +79,6 @@ class Direct:
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
-    @classmethod
-    def of(cls, model: mujoco.MjModel) -> Direct:
-        low, high = model.actuator_ctrlrange.astype(np.float32).T
-        return cls(low, high)
-
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(actions)  # the bits of sums over a row depend on the memory order
 

@@ -3,8 +3,7 @@
 As in gymnasium's InvertedPendulum-v5 the reward is 1 for every control step, and the episode ends when a pole tips
 over. Joints with an actuator move the base; every other joint is the hinge of a pole.
 
-Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities
-clipped to ±10.
+Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities clipped to ±10.
 """
 
 from __future__ import annotations
@@ -59,15 +58,12 @@ def driven_joints_and_poles(model: mujoco.MjModel) -> tuple[list[int], list[int]
     on_joint = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     driven = sorted(set(model.actuator_trnid[on_joint, 0].tolist()))
     poles = [joint for joint in range(model.njnt) if joint not in driven]
-    wrong = [
-        *(joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)),
-        *(joint for joint in poles if joint_type(model, joint) != HINGE),
-    ]
+    wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
+    wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]
     if wrong or not driven or not poles:
+        has = "no driven joint" if not driven else "no joint without an actuator"
         if wrong:
             has = "also " + ", ".join(f"joint {joint_name(model, joint)}" for joint in wrong)
-        else:
-            has = "no driven joint" if not driven else "no joint without an actuator"
         raise ValueError(
             f"needs a base driven by slide or hinge joints and poles on hinges without actuators; this robot has {has}"
         )

@@ -42,13 +42,10 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 
     :raises ValueError: a method of ``task`` raises, or its result violates the contract.
     """
-    trial = States(
-        np.repeat(states.qpos[:1], ROWS, axis=0),
-        np.repeat(states.qvel[:1], ROWS, axis=0),
-        np.repeat(states.goals[:1], ROWS, axis=0),
-        {name: np.repeat(field[:1], ROWS, axis=0) for name, field in states.fields.items()},
-    )
-    observation: NDArray[Any] = _checked_observation(task, trial)
+    qpos, qvel, goals = (np.repeat(own[:1], ROWS, axis=0) for own in (states.qpos, states.qvel, states.goals))
+    fields = {name: np.repeat(field[:1], ROWS, axis=0) for name, field in states.fields.items()}
+    trial = States(qpos, qvel, goals, fields)
+    observation = _checked_observation(task, trial)
     action = task.actions.taken(np.zeros((ROWS, len(task.actions.low))))
     ctrl = _call(task, "actions.ctrl", lambda: task.actions.ctrl(action))
     _checked(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
@@ -104,6 +101,5 @@ def _describe(value: Any) -> str:
 
 
 def _wrong(task: Task, method: str, problem: str, expected: str | None) -> ValueError:
-    kind = type(task)
-    where = f"task {kind.__module__}:{kind.__qualname__}: {method} {problem}"
-    return ValueError(where if expected is None else f"{where}; expected {expected}")
+    what = f"task {type(task).__module__}:{type(task).__qualname__}: {method} {problem}"
+    return ValueError(what if expected is None else f"{what}; expected {expected}")

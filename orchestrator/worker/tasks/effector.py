@@ -55,29 +55,26 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
     driven = driven_dofs(model, posed(model, pose))
-    sites = [
-        Effector(kind="site", number=number, body=body, name=model.site(number).name, joints=chain(model, body, driven))
-        for number, body in enumerate(map(int, model.site_bodyid))
-    ]
+
+    def effector(kind: str, number: int, body: int) -> Effector:
+        name = getattr(model, kind)(number).name
+        return Effector(kind=kind, number=number, body=body, name=name, joints=chain(model, body, driven))
+
+    sites = [effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))]
     if site is not None:
         return _named(model, sites, site)
     fit = [one for one in sites if one.joints and not TARGET_NAME.search(one.name.lower())]
     ends = [one for one in fit if END_NAME.search(one.name.lower())]
-    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
-    fit = [one for one in fit if one.number not in routing]
     if ends:
         return ends[-1]
-    bodies = [
-        Effector(kind="body", number=body, body=body, name=model.body(body).name, joints=chain(model, body, driven))
-        for body in range(1, model.nbody)
-    ]
-    deepest = max(bodies, key=lambda one: (len(one.joints), _depth(model, one.body), one.body), default=None)
+    bodies = [effector("body", body, body) for body in range(1, model.nbody)]
+    depths = {one.body: len(list(ancestors(model, one.body))) for one in bodies}
+    deepest = max(bodies, key=lambda one: (len(one.joints), depths[one.body], one.body), default=None)
     if deepest is None or not deepest.joints:
-        raise ValueError(
-            "needs a chain of hinges or slides on a fixed base, moved by actuators; this robot has "
-            + describe_joints(model)
-        )
-    at_deepest = [one for one in fit if one.body == deepest.body]
+        needed = "needs a chain of hinges or slides on a fixed base, moved by actuators"
+        raise ValueError(f"{needed}; this robot has {describe_joints(model)}")
+    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
+    at_deepest = [one for one in fit if one.body == deepest.body and one.number not in routing]
     return at_deepest[-1] if at_deepest else deepest
 
 
@@ -107,10 +104,6 @@ def describe_joints(model: mujoco.MjModel) -> str:
     """The joints and the number of actuators, for messages."""
     joints = [f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}" for joint in range(model.njnt)]
     return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
-
-
-def _depth(model: mujoco.MjModel, body: int) -> int:
-    return sum(1 for _ in ancestors(model, body))
 
 
 class Workspace:

@@ -73,10 +73,8 @@ class Proprioception:
         self._root = root
         self._pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
         start = rotation_matrices(pose[None, root.quaternion])[0] if root.quaternion is not None else np.eye(3)
-        self._ahead = start[0]
-        self._root_up = start[2]
-        of_root = [one.address for one in root.coordinates]
-        dofs_of_root = [one.dof for one in root.coordinates]
+        self._ahead, self._root_up = start[0], start[2]
+        of_root, dofs_of_root = [one.address for one in root.coordinates], [one.dof for one in root.coordinates]
         if root.quaternion is not None and root.free_dof is not None:
             of_root += range(root.quaternion.start, root.quaternion.stop)
             dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
@@ -86,14 +84,14 @@ class Proprioception:
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
         """Addresses in ``qvel`` of the robot's joints, without its root."""
         self._home = pose[self.joints]
-        self._latest: tuple[bytes, bytes, Motion] | None = None
+        self._latest: tuple[tuple[bytes, bytes], Motion] | None = None
 
     def motion(self, states: States) -> Motion:
         """The root's motion; the latest result is cached, because reward and observation both use it."""
-        positions, velocities = states.qpos.tobytes(), states.qvel.tobytes()
-        if self._latest is None or self._latest[:2] != (positions, velocities):
-            self._latest = positions, velocities, self._compute_motion(states)
-        return self._latest[2]
+        key = states.qpos.tobytes(), states.qvel.tobytes()
+        if self._latest is None or self._latest[0] != key:
+            self._latest = key, self._compute_motion(states)
+        return self._latest[1]
 
     def _compute_motion(self, states: States) -> Motion:
         rotations = self._rotations(states)

@@ -76,12 +76,7 @@ class Reach(Task):
                 f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
-        self._select_joints()
-
-    def _select_joints(self) -> None:
-        """Select the joints to observe: those of the arm's own tree, without loose objects."""
-        model = self.model
-        tree = model.body_treeid[self.effector.body]
+        tree = model.body_treeid[self.effector.body]  # only joints of the arm are observed, without loose objects
         joints = [joint for joint in range(model.njnt) if model.body_treeid[model.jnt_bodyid[joint]] == tree]
         turning = [joint for joint in joints if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]]
         positions, self._dofs = addresses(model, joints)

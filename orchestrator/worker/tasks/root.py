@@ -66,9 +66,8 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
     :raises NoRootError: no such body can move along x.
     """
     data = posed(model, pose)
-    bodies = [
-        body for body in range(1, model.nbody) if is_fixed(model, model.body_parentid[body]) and model.body_jntnum[body]
-    ]
+    bodies = np.flatnonzero(model.body_jntnum).tolist()
+    bodies = [body for body in bodies if is_fixed(model, model.body_parentid[body])]
     trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
     bodies = [body for body in bodies if model.body_treeid[body] in trees] or bodies
     for body in bodies:
@@ -98,20 +97,16 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    descriptions = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
-    joints = [
-        descriptions[joint_type(model, joint)].format(joint_name(model, joint), model.jnt_axis[joint].round(3).tolist())
-        for body in bodies
-        for joint in joints_of(model, body)
-    ]
-    return ", ".join(joints) if joints else "no joint there"
+    forms = {BALL: "ball joint {}", SLIDE: "slide joint {} along {}", HINGE: "hinge joint {} about {}"}
+    descriptions = []
+    for joint in (joint for body in bodies for joint in joints_of(model, body)):
+        axis = model.jnt_axis[joint].round(3).tolist()
+        descriptions.append(forms[joint_type(model, joint)].format(joint_name(model, joint), axis))
+    return ", ".join(descriptions) or "no joint there"
 
 
 def world_up(quaternions: Floats) -> Floats:
-    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up direction in the rotated frame.
-
-    It is the third row of the rotation matrix.
-    """
+    """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3)`` the world's up direction in the rotated frame."""
     w, x, y, z = quaternions.T
     return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
 

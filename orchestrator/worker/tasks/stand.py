@@ -83,8 +83,7 @@ class Stand(Task):
         return pushed
 
     def observe(self, states: States) -> Floats:
-        height = self._height(states)[:, None]
-        return self._body.observe(states, height, *states.fields.values())
+        return self._body.observe(states, self._height(states)[:, None], *states.fields.values())
 
     def reward_and_terminated(self, before: States, action: NDArray[Any], after: States) -> RewardAndTermination:
         options, body = self.options, self._body

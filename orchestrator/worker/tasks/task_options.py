@@ -44,22 +44,18 @@ class CommonOptions(EpisodeOptions):
 def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:
     """:raises ValueError: one of the options ``names`` is set and less than ``least``."""
     for name in names:
-        value = getattr(options, name)
-        if value is not None and value < least:
+        if (value := getattr(options, name)) is not None and value < least:
             raise ValueError(f"{name} = {value}: expected at least {least}")
 
 
 def check_positive(options: EpisodeOptions, *names: str) -> None:
     """:raises ValueError: one of the options ``names`` is set and not above 0."""
     for name in names:
-        value = getattr(options, name)
-        if value is not None and value <= 0:
+        if (value := getattr(options, name)) is not None and value <= 0:
             raise ValueError(f"{name} = {value}: expected more than 0")
 
 
 OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
-
-
 Range = tuple[float, float]
 """Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
 

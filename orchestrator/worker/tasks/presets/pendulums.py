@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
-from orchestrator.worker.tasks.presets.base import Preset, PresetOptions, misfit, within
-from orchestrator.worker.tasks.task_options import Range
+from orchestrator.worker.tasks.presets.base import OBSERVED, Preset, PresetOptions, misfit, within
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
-OBSERVED: Range = (-10.0, 10.0)
-"""Limits of observed velocities and of the constraint force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +55,8 @@ class InvertedDoublePendulum(Preset):
     ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of the
     first site, and ω the poles' velocities.
 
-    Observation: position of the cart, sine and cosine of the angles, velocities and the constraint
-    force on the cart, both clipped to ±10.
+    Observation: position of the cart, sine and cosine of the angles, velocities and the constraint force on the cart,
+    both clipped to ±10.
     """
 
     Options = InvertedDoublePendulumOptions
@@ -91,6 +88,5 @@ class InvertedDoublePendulum(Preset):
 def _require_joints(model: mujoco.MjModel, count: int, what: str) -> None:
     """:raises ValueError: the robot has not exactly ``count`` slides and hinges."""
     if (model.nq, model.nv) != (count, count):
-        raise misfit(
-            f"{count} slide or hinge joints, {what}", f"{model.nq} positions and {model.nv} velocities in its joints"
-        )
+        existing = f"{model.nq} positions and {model.nv} velocities in its joints"
+        raise misfit(f"{count} slide or hinge joints, {what}", existing)
