@@ -97,8 +97,9 @@ def _save_layer(layer: Any) -> dict[str, Any]:
     for name, value in vars(layer).items():
         if name in _NOT_STATE or name in simulations or _is_constant(value):
             continue
-        if simulations and (type(value).__name__ == "MjModel" or _is_view_of_simulation(value)):
-            continue  # restored in place
+        # The model and views into it or MjData, which MuJoCo's bindings hold by capsules, are restored in place.
+        if simulations and type(_owner(value)).__name__ in ("MjModel", "PyCapsule"):
+            continue
         problem = inspector.problem(value)
         if problem:
             raise Unsaveable(f"{kind}.{name} {problem}")
@@ -159,16 +160,11 @@ def _saves_itself(layer: Any) -> bool:
     return True
 
 
-def _owner(array: np.ndarray) -> Any:
-    """The object that owns the array's memory: the last in its chain of bases."""
+def _owner(array: Any) -> Any:
+    """The object that owns an array's memory: the last in its chain of bases. Other values own themselves."""
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
     return array
-
-
-def _is_view_of_simulation(value: Any) -> bool:
-    """Whether ``value`` is a view into an ``MjModel`` or ``MjData``, which MuJoCo's bindings hold by capsules."""
-    return isinstance(value, np.ndarray) and type(_owner(value)).__name__ == "PyCapsule"
 
 
 class _PlainDataInspector:

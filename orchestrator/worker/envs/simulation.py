@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import mujoco
 import numpy as np
@@ -20,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.worker.envs import divergence
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.episodes import Episode, EpisodeMeasures, StepResult
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.tasks import States, Task, make_task
+from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.conformance import first_observation, first_state
 
 _WARNINGS = sorted(map(int, divergence.quantities()))
@@ -41,6 +42,32 @@ class BatchSettings(TypedDict, total=False):
     """Whether ended episodes report the task's measures."""
     first_env: int
     """Number of the first environment here: ranks share one numbering, on which seeds depend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """An episode that has just ended."""
+
+    env: int
+    terminal_observation: NDArray[Any]
+    """``(observation_size,)``"""
+    total_reward: float
+    length: int
+    """Control steps."""
+    truncated: bool
+    """Ended by the step limit alone."""
+    measures: Mapping[str, float]
+    """By name; empty unless the simulation is ``measuring``."""
+
+
+class StepResult(NamedTuple):
+    observations: NDArray[Any]
+    """``(n_envs, observation_size)`` of the task's own dtype; of the new episode where one has ended."""
+    rewards: Floats
+    """``(n_envs,)``"""
+    done: NDArray[np.bool_]
+    """``(n_envs,)``"""
+    ended: Sequence[Episode]
 
 
 def generator(seed: int | Sequence[int], env: int) -> np.random.Generator:
@@ -85,8 +112,10 @@ class Simulation:
         self._episode_returns = np.zeros(n_envs)
         self._steps_to_limit = task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
-        measuring = settings.get("measuring", False) and task.measures
-        self._measures = EpisodeMeasures(task, n_envs) if measuring else None
+        self._measured = bool(settings.get("measuring", False) and task.measures)
+        self._measure_sums = np.zeros((n_envs, len(task.measures)))
+        self._measures = np.zeros_like(self._measure_sums)
+        """The latest, ``(n_envs, len(task.measures))``."""
         self._all_envs = np.arange(n_envs)
         states = self._states
         states.qpos[0], states.qvel[0], states.goals[0] = first_state(task, generator(0, 0))
@@ -153,8 +182,9 @@ class Simulation:
         rewards, terminated = task.reward_and_terminated(before, action, states)
         self._step += 1
         self._episode_returns += rewards
-        if self._measures is not None:
-            self._measures.add(task.measure(before, action, states))
+        if self._measured:
+            self._measures[:] = task.measure(before, action, states)
+            self._measure_sums += self._measures
         self._steps_to_limit -= 1
         done = terminated if self._steps_to_limit else terminated | (self._lengths() >= task.max_episode_steps)
         if task.goal_period is not None:
@@ -208,13 +238,16 @@ class Simulation:
 
     def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
         length = self._step - int(self._begun[env])
+        sums = self._measure_sums[env]
+        by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
+        measures = self.task.measures if self._measured else ()
         return Episode(
             env=env,
             terminal_observation=terminal_observation,
             total_reward=float(self._episode_returns[env]),
             length=length,
             truncated=not terminated,
-            measures={} if self._measures is None else self._measures.result(env, length),
+            measures={measure.name: float(by[measure.over_episode][i]) for i, measure in enumerate(measures)},
         )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
@@ -234,8 +267,7 @@ class Simulation:
         self._begun[envs] = self._step
         self._steps_to_limit = self.task.max_episode_steps - int(self._lengths().max())
         self._episode_returns[envs] = 0.0
-        if self._measures is not None:
-            self._measures.clear(envs)
+        self._measure_sums[envs] = 0.0
         fields = {name: field[envs] for name, field in self._fields.items()}
         return self.task.observe(States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields))
 

@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +45,14 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     if spec.env is None and spec.entry_point is None:
         batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
         batch.seed(seed)
-        return _task_scene(batch, paths.root / str(spec.xml))
+        simulation = batch.simulation  # type: ignore[attr-defined]
+
+        def pose() -> offscreen.Pose:
+            state = state_of(simulation.model, simulation.data(0))
+            return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
+
+        xml = paths.root / str(spec.xml)
+        return Scene(batch, simulation.control_period_s, pose, lambda: offscreen.add_scenery(xml))
     reason = ""
     venv: VecEnv | None = None
     if spec.entry_point is None or _takes_render_mode(spec.entry_point):
@@ -99,16 +105,6 @@ def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:
     state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
     mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
     return state
-
-
-def _task_scene(venv: Any, xml: Path) -> Scene:
-    simulation = venv.simulation
-
-    def pose() -> offscreen.Pose:
-        state = state_of(simulation.model, simulation.data(0))
-        return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
-
-    return Scene(venv, simulation.control_period_s, pose, lambda: offscreen.add_scenery(xml))
 
 
 def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:

@@ -10,15 +10,13 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import mujoco
+
+from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots.bundle import Bundle
 from orchestrator.worker.robots.env_check import UnfitError
-
-if TYPE_CHECKING:
-    import mujoco
-
-    from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.robots.model_checks import ModelFindings
 
 
 class MujocoAbortedError(UnfitError):
@@ -31,8 +29,6 @@ _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 def compile_staged(staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None) -> mujoco.MjModel:
     """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings to ``findings``."""
-    from orchestrator.worker.envs.model_loading import load_model
-
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output):
@@ -59,8 +55,6 @@ def too_large(memory_mib: int | None) -> str:
 @contextlib.contextmanager
 def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
     """Limit the memory, and turn MuJoCo's fatal errors into :class:`MujocoAbortedError`."""
-    import mujoco
-
     try:
         with _memory_limit(memory_mib):
             yield

@@ -16,18 +16,21 @@ import fnmatch
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
-from orchestrator.worker.robots.model_fields import differing_fields
 from orchestrator.worker.robots.spec_attributes import AttributeEditError, attribute_names, set_attribute
 
 SINGLE = ("option", "compiler")
+RELATIVE_TOLERANCE = 1e-9
+_NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
+"""Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot write "none"."""
 _PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
 _KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
 LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
@@ -117,6 +120,32 @@ def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> 
 
 def _is_pattern(key: str) -> bool:
     return any(character in key for character in "*?[")
+
+
+def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> list[str]:
+    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than rounding."""
+    return [name for name, one, other in _fields(first, second, "") if not _equal(one, other)]
+
+
+def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    for name in dir(first):
+        if prefix.count(".") > 2 or _NOT_THE_ROBOT.match(name):
+            continue
+        one = getattr(first, name)
+        if isinstance(one, np.ndarray | int | float | bytes):
+            yield prefix + name, one, getattr(second, name)
+        elif type(one).__module__.startswith("mujoco") and not callable(one):
+            yield from _fields(one, getattr(second, name), f"{prefix}{name}.")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, bytes):
+        return bool(one == other)
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape:
+        return False
+    scale = float(np.abs(one).max(initial=0.0)) if one.dtype.kind == "f" else 0.0
+    return bool(np.allclose(one, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
 
 
 def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:

@@ -2,8 +2,8 @@
 
 ``python -m orchestrator.worker.robots.preflight_child`` reads one :class:`ExaminationRequest` per line from stdin and
 writes one :class:`ExaminationAnswer` per line to stdout, until the end of its input or an answer with
-``process_exits``. Anything wrong with a robot or environment is an answer's ``problem``, never a traceback. Heavy
-modules are imported only when a request needs them.
+``process_exits``. Anything wrong with a robot or environment is an answer's ``problem``, never a traceback. Gymnasium
+and torch are imported only when a request needs them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
+
+import mujoco
+import numpy as np
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.worker.envs.divergence import PhysicsDiverged
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.robots import model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
+from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.robots.model_edits import EditError, edited
+from orchestrator.worker.robots.model_summary import summarize
+from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import exit_record, lifeline
-
-if TYPE_CHECKING:
-    import mujoco
-
-    from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.tasks import AUTO, choose, find_task, make_task, presets
+from orchestrator.worker.tasks.actions import scaled
+from orchestrator.worker.tasks.base import Task, find_keyframe
 
 PRESET = "gymnasium:"
 PARTS = ("include", "model")
@@ -64,13 +72,9 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
     if request.search_path and not is_environment and request.search_path not in sys.path:
         sys.path.insert(0, request.search_path)  # for the user's own task
         if request.task is not None:
-            from orchestrator.worker.tasks import find_task
-
             with contextlib.suppress(ValueError):  # reported later; imported before the memory limit
                 find_task(request.task)
     if xml is None and request.task is not None and request.task.startswith(PRESET):
-        from orchestrator.worker.tasks import presets
-
         try:
             xml = presets.default_xml(request.task)
         except ValueError as error:
@@ -100,8 +104,6 @@ def _examine_robot(
 ) -> ExaminationAnswer:
     bundle = collect(xml)
     if request.model_edits:
-        from orchestrator.worker.robots.model_edits import EditError, edited
-
         try:
             with guarded(xml, request.memory_mib):
                 bundle = edited(bundle, request.model_edits)
@@ -109,13 +111,7 @@ def _examine_robot(
             raise UnfitError(f"{xml}: {error}") from None
     staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
     staged = bundle.write(Path(staging))
-
-    import mujoco
-
-    from orchestrator.worker.robots import examine, model_checks
-    from orchestrator.worker.robots.model_summary import summarize
-
-    findings = model_checks.ModelFindings()
+    findings = ModelFindings()
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
     with guarded(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
@@ -123,7 +119,7 @@ def _examine_robot(
         if findings.problems:
             answer = _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
         elif is_environment:  # it may use the robot in its own way: every problem is only a warning
-            summary = examine.examine(model, findings, simulate_s=request.simulate_s)
+            summary = examine(model, findings, simulate_s=request.simulate_s)
             findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
             answer = _with_findings(answer, findings, summary)
         else:
@@ -141,13 +137,6 @@ def _examine_robot(
 def _examine_task(
     model: mujoco.MjModel, answer: ExaminationAnswer, findings: ModelFindings, request: ExaminationRequest, robot: str
 ) -> ExaminationAnswer:
-    import numpy as np
-
-    from orchestrator.worker.envs.divergence import PhysicsDiverged
-    from orchestrator.worker.envs.simulation import Simulation
-    from orchestrator.worker.robots.examine import examine
-    from orchestrator.worker.tasks import AUTO, choose, make_task
-
     simulation: Simulation | None = None
     if model.nu == 0:
         findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
@@ -174,16 +163,39 @@ def _examine_task(
     return _with_findings(answer, findings, summary)
 
 
-def _with_findings(
-    answer: ExaminationAnswer, findings: ModelFindings, summary: Mapping[str, object]
-) -> ExaminationAnswer:
-    return dataclasses.replace(
-        answer,
-        problem="; ".join(findings.problems) or None,
-        warnings=tuple(findings.warnings),
-        notes=tuple(findings.notes),
-        figures=summary,
-    )
+def examine(
+    model: mujoco.MjModel, findings: ModelFindings, *, simulate_s: float, task: Task | None = None
+) -> dict[str, Any]:
+    """Add to ``findings``; return the model summary with ``steps_per_s``, physics steps per second on one thread.
+
+    The model must have passed :func:`model_checks.numbers`.
+
+    :param simulate_s: limit of the stability test in CPU seconds.
+    :param task: gives the starting pose and the mapping from actions to controls; None for those of a task with
+        default options.
+    """
+    data = mujoco.MjData(model)
+    summary = {**summarize(model, data), "steps_per_s": None}
+    key = find_keyframe(model, None) if task is None else task.key
+    pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
+    findings.warnings += [*model_checks.actuators(model, key), *model_checks.masses(model)]
+    findings.warnings += [*model_checks.poses(model, key, pose), *model_checks.timestep(model)]
+    data.qpos[:] = pose
+    mujoco.mj_forward(model, data)
+    findings.warnings += model_checks.start_contacts(model, data)
+    if model.nv == 0:
+        return summary
+    actions, rest = None, np.zeros(model.nu)
+    if model.nu:
+        actions = scaled(model, key, None) if task is None else task.actions
+        rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
+    summary["steps_per_s"] = check_stability(model, data, pose, rest, actions, simulate_s, findings)
+    return summary
+
+
+def _with_findings(answer: ExaminationAnswer, findings: ModelFindings, summary: dict[str, Any]) -> ExaminationAnswer:
+    problem, warnings, notes = "; ".join(findings.problems) or None, tuple(findings.warnings), tuple(findings.notes)
+    return dataclasses.replace(answer, problem=problem, warnings=warnings, notes=notes, figures=summary)
 
 
 def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
@@ -200,10 +212,6 @@ def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
 
 def _examine_urdf(request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
     """Examine a URDF, which MuJoCo can compile but which describes no actuators."""
-    from orchestrator.worker.envs.model_loading import load_model
-    from orchestrator.worker.robots.examine import examine
-    from orchestrator.worker.robots.model_checks import ModelFindings
-
     findings = ModelFindings()
     with guarded(xml, request.memory_mib):
         try:
@@ -221,8 +229,6 @@ def main() -> NoReturn:
     # stdout is for answers only: output of MuJoCo's C code or a user's environment goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    import orchestrator.worker.envs.simulation  # noqa: F401 - before the first request, which most likely needs it
-
     for line in sys.stdin.buffer:
         answer = check(ExaminationRequest.from_line(line))
         answers.write(answer.to_line())

@@ -80,7 +80,9 @@ def check_stability(
     if problem:
         findings.problems.append(problem)
         return None
-    scale = _energy_scale(model)
+    # Energy in joules that lifts all moving bodies by the size of the model; passive motion never gains as much.
+    moving = float(model.body_mass[model.body_treeid >= 0].sum())
+    scale = moving * max(1.0, float(np.linalg.norm(model.opt.gravity))) * max(0.1, float(model.stat.extent))
     if passive.energy_growth > scale:
         findings.warnings.append(
             f"energy grows without bound: with the actuators disabled by {passive.energy_growth:.3g} J (lifting the "
@@ -167,10 +169,8 @@ def _remedy(
             model.opt.timestep = usual / divisor
             if _simulate(model, data, start, controls, hold_s, divisor * cpu_s).divergence is None:
                 return f"with timestep = {model.opt.timestep:g} it does not: shorten the timestep"
-        return (
-            f"even with timestep = {model.opt.timestep:g}: weaken the actuators, add damping or armature, check the "
-            "inertias"
-        )
+        remedy = "weaken the actuators, add damping or armature, check the inertias"
+        return f"even with timestep = {model.opt.timestep:g}: {remedy}"
     finally:
         model.opt.timestep = usual
 
@@ -187,20 +187,12 @@ def _passive(model: mujoco.MjModel) -> Iterator[None]:
         model.opt.enableflags, model.opt.disableflags = enabled, disabled
 
 
-def _energy_scale(model: mujoco.MjModel) -> float:
-    """Energy in joules that lifts all moving bodies by the size of the model; passive motion never gains as much."""
-    gravity = max(1.0, float(np.linalg.norm(model.opt.gravity)))
-    moving = float(model.body_mass[model.body_treeid >= 0].sum())
-    return moving * gravity * max(0.1, float(model.stat.extent))
-
-
 def add_solver_warnings(data: mujoco.MjData, findings: ModelFindings) -> bool:
     """Add MuJoCo's warnings about memory and inertia; return whether there were any."""
     counts = data.warning.number
     if any(counts[kind] for kind in _FULL):
-        findings.warnings.append(
-            'contacts or constraints do not fit into memory, so some are ignored; raise <size memory="…">'
-        )
+        text = 'contacts or constraints do not fit into memory, so some are ignored; raise <size memory="…">'
+        findings.warnings.append(text)
     if counts[_SINGULAR]:
         findings.warnings.append("the inertia matrix is close to singular; add armature to the lightest joints")
     return any(counts[kind] for kind in (*_FULL, _SINGULAR))

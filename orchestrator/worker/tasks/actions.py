@@ -144,10 +144,9 @@ def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats
 
 def _half_joint_range(model: mujoco.MjModel) -> Floats:
     """``(nactuator,)`` half the range of each actuator's joint; 1 where the joint has no range."""
+    joint = model.actuator_trnid[:, 0]
+    ranged = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
+    ranged[ranged] = model.jnt_limited[joint[ranged]]
     half = np.ones(model.nactuator)
-    for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)):
-        joint = model.actuator_trnid[actuator, 0]
-        if model.jnt_limited[joint]:
-            low, high = model.jnt_range[joint]
-            half[actuator] = (high - low) / 2
+    half[ranged] = np.diff(model.jnt_range[joint[ranged]])[:, 0] / 2
     return half

@@ -179,9 +179,8 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     """
     metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
     positions, velocities = np.full(model.nq, scale), np.full(model.nv, scale)
-    for joint in range(model.njnt):
+    for joint, (position, velocity) in enumerate(zip(model.jnt_qposadr, model.jnt_dofadr, strict=True)):
         width = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}.get(joint_type(model, joint), 0)
-        position, velocity = model.jnt_qposadr[joint], model.jnt_dofadr[joint]
         positions[position : position + width] = metres
         velocities[velocity : velocity + width] = metres
     return positions, velocities
@@ -205,7 +204,6 @@ def control_name(model: mujoco.MjModel, control: int) -> str:
 
 def joint_name(model: mujoco.MjModel, joint: int) -> str:
     """The joint's name in the MJCF, or its number and body where it has no name."""
+    body = model.jnt_bodyid[joint]
     name = model.joint(joint).name
-    if name:
-        return f"'{name}'"
-    return f"{joint} of body '{model.body(model.jnt_bodyid[joint]).name or model.jnt_bodyid[joint]}'"
+    return f"'{name}'" if name else f"{joint} of body '{model.body(body).name or body}'"

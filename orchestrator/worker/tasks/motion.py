@@ -94,8 +94,7 @@ class Proprioception:
         return self._latest[1]
 
     def _compute_motion(self, states: States) -> Motion:
-        rotations = self._rotations(states)
-        velocity, spin = self._world_velocity(states), self._spin(states)
+        rotations, (velocity, spin) = self._rotations(states), self._velocity_and_spin(states)
         ahead = (rotations[:, :2] * self._ahead).sum(axis=2)
         ahead /= np.maximum(np.sqrt(np.square(ahead).sum(axis=1, keepdims=True)), 1e-9)
         heading = velocity.copy()
@@ -134,24 +133,19 @@ class Proprioception:
         rotations[:, 2, 0] = -rotations[:, 0, 2]
         return rotations
 
-    def _world_velocity(self, states: States) -> Floats:
+    def _velocity_and_spin(self, states: States) -> tuple[Floats, Floats]:
+        """``(n, 3)`` each: linear velocity in world axes, angular velocity in the root's axes."""
         root = self._root
         if root.free_dof is not None:
-            return states.qvel[:, root.free_dof : root.free_dof + 3]
-        velocity = np.zeros((len(states.qvel), 3))
+            qvel = states.qvel[:, root.free_dof : root.free_dof + 6]
+            return qvel[:, :3], qvel[:, 3:]
+        velocity, spin = np.zeros((2, len(states.qvel), 3))
         for axis, coordinate in enumerate((root.x, root.y, root.z)):
             if coordinate is not None:
                 velocity[:, axis] = coordinate.sign * states.qvel[:, coordinate.dof]
-        return velocity
-
-    def _spin(self, states: States) -> Floats:
-        root = self._root
-        if root.free_dof is not None:
-            return states.qvel[:, root.free_dof + 3 : root.free_dof + 6]
-        spin = np.zeros((len(states.qvel), 3))
         if root.pitch is not None:
             spin[:, 1] = root.pitch.sign * states.qvel[:, root.pitch.dof]
-        return spin
+        return velocity, spin
 
 
 def brisk_speed(root: Root) -> float:
