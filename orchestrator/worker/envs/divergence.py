@@ -34,18 +34,15 @@ def quantities() -> dict[mujoco.mjtWarning, str]:
 
 def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> str:
     """``"velocity of joint 'knee'"``: what entry ``index`` of the warning's array stands for."""
-    import mujoco
     import numpy as np
 
     from orchestrator.worker.tasks.base import control_name, joint_name
 
     quantity = quantities()[warning]
-    if warning == mujoco.mjtWarning.mjWARN_BADCTRL:
+    if quantity == "control":
         return f"{quantity} of actuator {control_name(model, index)}"
-    if warning == mujoco.mjtWarning.mjWARN_BADQPOS:
-        joint = int(np.searchsorted(model.jnt_qposadr, index, side="right")) - 1
-    else:
-        joint = int(model.dof_jntid[index])
+    at_position = quantity == "position"
+    joint = int(np.searchsorted(model.jnt_qposadr, index, "right")) - 1 if at_position else int(model.dof_jntid[index])
     return f"{quantity} of joint {joint_name(model, joint)}"
 
 

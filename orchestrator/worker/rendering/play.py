@@ -89,7 +89,8 @@ def play(options: argparse.Namespace) -> None:
 
 def _has_display() -> bool:
     """Whether a window can be opened; prints the reason where not."""
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
+    if not name:
         print("no display here (DISPLAY and WAYLAND_DISPLAY are not set): writing video and film strip instead")
         return False
     import glfw
@@ -99,7 +100,6 @@ def _has_display() -> bool:
         if glfw.init():
             glfw.terminate()
             return True
-    name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     why = f" ({messages[-1].message})" if messages else ""
     print(f"display {name} cannot be used{why}: writing video and film strip instead")
     return False

@@ -35,12 +35,9 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
     try:
         if request.entry_point is not None:
             _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
+        path = None if xml is None else str(xml)
         env = user_env.make(
-            env=request.env,
-            entry_point=request.entry_point,
-            xml=None if xml is None else str(xml),
-            seed=0,
-            env_kwargs=request.env_kwargs,
+            env=request.env, entry_point=request.entry_point, xml=path, seed=0, env_kwargs=request.env_kwargs
         )
         if not isinstance(env, gymnasium.Env):
             raise UnfitError(f"returned a {type(env).__name__}, expected a gymnasium.Env")

@@ -191,10 +191,10 @@ class FileCollector:
             moved = self._rewrite(file, attribute, source.parent, source.name)
             return MappedPath(source, lexical(folders[0].target / moved))
         candidates = [folder.at(name) for folder in folders]
-        existing = next((mapped for mapped in candidates if _exists(mapped.source)), None)
-        if existing is None:
-            raise _missing(attribute.value, candidates, here)
-        return existing
+        for mapped in candidates:
+            if _exists(mapped.source):
+                return mapped
+        raise _missing(attribute.value, candidates, here)
 
     def _name(self, attribute: Attribute) -> str:
         name = attribute.value.replace("\\", "/")

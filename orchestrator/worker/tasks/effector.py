@@ -62,7 +62,16 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
     sites = [effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))]
     if site is not None:
-        return _named(model, sites, site)
+        names = [one.name for one in sites]
+        if site not in names:
+            existing = ", ".join(filter(None, names)) or "no site with a name"
+            raise ValueError(f'site = "{site}": the robot has {existing}')
+        if not sites[names.index(site)].joints:
+            raise ValueError(
+                f'site = "{site}" is not on a chain of hinges or slides on a fixed base that actuators move; '
+                f"this robot has {describe_joints(model)}"
+            )
+        return sites[names.index(site)]
     fit = [one for one in sites if one.joints and not TARGET_NAME.search(one.name.lower())]
     ends = [one for one in fit if END_NAME.search(one.name.lower())]
     if ends:
@@ -76,19 +85,6 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
     at_deepest = [one for one in fit if one.body == deepest.body and one.number not in routing]
     return at_deepest[-1] if at_deepest else deepest
-
-
-def _named(model: mujoco.MjModel, sites: list[Effector], name: str) -> Effector:
-    match = next((one for one in sites if one.name == name), None)
-    if match is None:
-        names = ", ".join(one.name for one in sites if one.name)
-        raise ValueError(f'site = "{name}": the robot has {names or "no site with a name"}')
-    if not match.joints:
-        raise ValueError(
-            f'site = "{name}" is not on a chain of hinges or slides on a fixed base that actuators move; '
-            f"this robot has {describe_joints(model)}"
-        )
-    return match
 
 
 def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:

@@ -20,8 +20,7 @@ from orchestrator.worker.tasks.presets.base import Preset
 def find(name: str) -> type[Preset]:
     """:raises ValueError: there is no preset of this name; the message lists them."""
     if name in PRESETS:
-        preset: type[Preset] = load_built_in(PRESETS[name])
-        return preset
+        return load_built_in(PRESETS[name])  # type: ignore[no-any-return]
     near = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     raise ValueError(f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(PRESETS)}')
