@@ -86,8 +86,8 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
         raise ValueError(f'task "{task}": {error}') from None
 
 
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", list: "a list"}
-_TYPE_NAMES[Range] = "a list of two numbers"
+_TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+_TYPE_NAMES |= {list: "a list", Range: "a list of two numbers"}
 
 
 def _is_a(value: object, accepted: Collection[Any]) -> bool:
