@@ -92,13 +92,14 @@ class Simulation:
         self._scratch_fields = [(name, getattr(self._scratch, name)) for name in self._contact_forces]
         self._fields = {name: self._bind(name) for name in task.fields}
         goals = np.zeros((n_envs, task.goal_size))
-        self._states = States(self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields)
+        self.states = States(self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields)
+        """Views of the current states; the next step changes them."""
         copies = {name: field.copy() for name, field in self._fields.items()}
         self._moving = self._batch.state[:, : 1 + model.nq + model.nv]  # time, qpos, qvel: one copy instead of two
         self._moved_from = self._moving.copy()
         before = self._moved_from[:, 1:]
         self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
-        assert np.shares_memory(self._moving[:, 1:2], self._states.qpos), "MuJoCo's states begin with the time"
+        assert np.shares_memory(self._moving[:, 1:2], self.states.qpos), "MuJoCo's states begin with the time"
         self._ctrl = self._batch.bind("ctrl")
         self._derived = any(not np.shares_memory(field, self._batch.state) for field in self._fields.values())
         current = self._derived and not task.fields_lag
@@ -117,11 +118,10 @@ class Simulation:
         self._measures = np.zeros_like(self._measure_sums)
         """The latest, ``(n_envs, len(task.measures))``."""
         self._all_envs = np.arange(n_envs)
-        states = self._states
-        states.qpos[0], states.qvel[0], states.goals[0] = first_state(task, generator(0, 0))
+        self.states.qpos[0], self.states.qvel[0], goals[0] = first_state(task, generator(0, 0))
         if self._derived:
             self._batch.forward([0])
-        observation = first_observation(task, states)
+        observation = first_observation(task, self.states)
         self.observation_size, self.observation_dtype = observation.shape[1], observation.dtype
 
     @classmethod
@@ -139,11 +139,6 @@ class Simulation:
     @property
     def control_period_s(self) -> float:
         return self.task.step_s
-
-    @property
-    def states(self) -> States:
-        """Views of the current states; the next step changes them."""
-        return self._states
 
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for rendering."""
@@ -168,7 +163,7 @@ class Simulation:
         :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them onto the controls.
         :raises PhysicsDiverged: a state is not finite.
         """
-        task, states, before = self.task, self._states, self._before
+        task, states, before = self.task, self.states, self._before
         action = task.actions.taken(np.asarray(actions))
         np.copyto(self._moved_from, self._moving)
         for name, field in states.fields.items():
@@ -231,7 +226,7 @@ class Simulation:
     def _push(self, where: NDArray[np.bool_]) -> None:
         envs = where.nonzero()[0]
         for env in envs:
-            self._states.qvel[env] += self.task.push(self.generators[env])
+            self.states.qvel[env] += self.task.push(self.generators[env])
         if len(envs) and self._stage != _STAGE_NONE:
             self._batch.forward(envs)
             self._compute_contact_forces(envs)
@@ -252,7 +247,7 @@ class Simulation:
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         """Returns the first observations, ``(len(envs), observation_size)``."""
-        states = self._states
+        states = self.states
         self._batch.reset(envs, keyframe=self.task.key, stage=_STAGE_NONE)
         for env in envs:
             states.qpos[env], states.qvel[env] = self.task.initial_state(self.generators[env])
@@ -276,7 +271,7 @@ class Simulation:
         return {
             "physics": self._batch.state.copy(),
             "fields": {name: field.copy() for name, field in self._fields.items()},
-            "goals": self._states.goals.copy(),
+            "goals": self.states.goals.copy(),
             "generators": [generator.bit_generator.state for generator in self.generators],
             "episode_lengths": self._lengths(),
             "episode_returns": self._episode_returns.copy(),
@@ -297,13 +292,13 @@ class Simulation:
         self._batch.state[:] = physics
         for name, field in self._fields.items():
             field[:] = state["fields"][name]
-        self._states.goals[:] = state["goals"]
+        self.states.goals[:] = state["goals"]
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._begun[:] = self._step - state["episode_lengths"]
         self._steps_to_limit = self.task.max_episode_steps - int(state["episode_lengths"].max())
         self._episode_returns[:] = state["episode_returns"]
-        return self.task.observe(self._states)
+        return self.task.observe(self.states)
 
     def _describe_divergence(self) -> str:
         counted = self._bad_counts.any(axis=1)
@@ -314,7 +309,7 @@ class Simulation:
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
         else:
-            what = divergence.describe_state(self.model, self._states.qpos[env], self._states.qvel[env])
+            what = divergence.describe_state(self.model, self.states.qpos[env], self.states.qvel[env])
         return (
             f"{self.robot}: environment {env} at simulation time {start:.3f}–{start + self.control_period_s:.3f} s of "
             f"its episode: physics diverged, {what} is not finite or out of bounds; a smaller timestep, weaker "

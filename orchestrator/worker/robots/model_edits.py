@@ -113,7 +113,7 @@ def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> 
         raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
     if differing:
         lost = ", ".join(differing[:5])
-        raise EditError(f"the edited robot cannot be written as MJCF: MuJoCo loses {lost}; edit a copy by hand")
+        raise EditError(f"the edited robot cannot be written: MuJoCo's MJCF writer loses {lost}; edit a copy by hand")
     users_main = bundle.origin / bundle.main
     return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
 

@@ -38,18 +38,13 @@ Controls = Callable[[np.random.Generator], Floats]
 class Trial:
     """Result of one simulation."""
 
-    steps: int
-    stepping_s: float
-    """CPU seconds in MuJoCo alone."""
+    steps_per_s: float
+    """Per CPU second in MuJoCo alone."""
     cpu_s: float
     divergence: str | None
     """Time and place at which physics diverged."""
     energy_growth: float
     """Largest gain of energy in joules after settling; 0 where energy is not computed."""
-
-    @property
-    def steps_per_s(self) -> float:
-        return self.steps / max(self.stepping_s, 1e-9)
 
 
 def check_stability(
@@ -142,7 +137,8 @@ def _simulate(
             at_start = max(at_start, float(data.energy.sum()))
         growth = max(growth, float(data.energy.sum()) - at_start)
     cpu_s = time.thread_time() - begun
-    return Trial(steps=steps, stepping_s=stepping_s, cpu_s=cpu_s, divergence=bad, energy_growth=growth)
+    steps_per_s = steps / max(stepping_s, 1e-9)
+    return Trial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=bad, energy_growth=growth)
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:

@@ -44,11 +44,6 @@ class Root:
     free_dof: int | None = None
 
     @property
-    def unseen(self) -> list[int]:
-        """Addresses in ``qpos`` of the horizontal position, which observations leave out."""
-        return [coordinate.address for coordinate in (self.x, self.y) if coordinate is not None]
-
-    @property
     def coordinates(self) -> list[Coordinate]:
         """The existing coordinates; for a free joint its three positions."""
         return [one for one in (self.x, self.y, self.z, self.pitch) if one is not None]
