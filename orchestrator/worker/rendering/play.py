@@ -36,18 +36,9 @@ MAX_S = 600.0
 def main(arguments: list[str]) -> NoReturn:
     lifeline.attach()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.play", allow_abbrev=False)
-    parser.add_argument("job_dir", type=Path)
-    parser.add_argument("--checkpoint")
-    parser.add_argument("--interactive", action="store_true")
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument("--episodes", type=int)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stochastic", action="store_true")
-    parser.add_argument("--output", type=Path)
     code, message = 0, ""
     try:
-        play(parser.parse_args(arguments))
+        play(_parser().parse_args(arguments))
     except (Unplayable, offscreen.CannotRender) as error:
         code, message = (2 if isinstance(error, Unplayable) else 1), str(error)
     except OSError as error:
@@ -60,6 +51,19 @@ def main(arguments: list[str]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)  # a normal exit would wait for the threads of the user's code and of the window
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.worker.rendering.play", allow_abbrev=False)
+    parser.add_argument("job_dir", type=Path)
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--interactive", action="store_true")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--episodes", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stochastic", action="store_true")
+    parser.add_argument("--output", type=Path)
+    return parser
 
 
 def play(options: argparse.Namespace) -> None:

@@ -114,9 +114,8 @@ def _with_saved_statistics(spec: WorkerSpec, paths: JobPaths, venv: VecEnv) -> V
     if not spec.normalize:
         return venv
     if not paths.vecnormalize.exists():
-        raise Unplayable(
-            f"{paths.vecnormalize} is missing: the policy cannot be played without its normalisation statistics"
-        )
+        text = "the policy cannot be played without its normalisation statistics"
+        raise Unplayable(f"{paths.vecnormalize} is missing: {text}")
     return VecNormalize.load(str(paths.vecnormalize), venv)
 
 

@@ -7,7 +7,6 @@ import io
 import os
 import re
 import resource
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
 def _memory_limit(memory_mib: int | None) -> Iterator[None]:
     """Limit the address space: allocations beyond it fail with :class:`MemoryError` or MuJoCo's own error."""
     usual, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if memory_mib is None or sys.platform != "linux":
+    if memory_mib is None:
         yield
         return
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -26,8 +26,6 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One start tag of an MJCF."""
-
     tag: str
     line: int
     attributes: tuple[Attribute, ...]

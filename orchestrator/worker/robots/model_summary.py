@@ -83,14 +83,13 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
         return "damper" if bias == mujoco.mjtBias.mjBIAS_NONE and gains[2] < 0 == gains[0] else "general"
     if bias == mujoco.mjtBias.mjBIAS_NONE:
         return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
-    if bias == mujoco.mjtBias.mjBIAS_AFFINE:
-        if gains[0] != 0 and np.isclose(biases[1], -gains[0]):
-            return "position"
-        if gains[0] != 0 and biases[1] == 0 and np.isclose(biases[2], -gains[0]):
-            return "velocity"
-        if dynamics == mujoco.mjtDyn.mjDYN_FILTER:
-            return "cylinder"
-    return "general"
+    if bias != mujoco.mjtBias.mjBIAS_AFFINE:
+        return "general"
+    if gains[0] != 0 and np.isclose(biases[1], -gains[0]):
+        return "position"
+    if gains[0] != 0 and biases[1] == 0 and np.isclose(biases[2], -gains[0]):
+        return "velocity"
+    return "cylinder" if dynamics == mujoco.mjtDyn.mjDYN_FILTER else "general"
 
 
 def _sensor_name(model: mujoco.MjModel, number: int) -> str:

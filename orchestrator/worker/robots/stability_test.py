@@ -36,8 +36,6 @@ Controls = Callable[[np.random.Generator], Floats]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Result of one simulation."""
-
     steps_per_s: float
     """Per CPU second in MuJoCo alone."""
     cpu_s: float

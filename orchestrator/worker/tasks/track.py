@@ -86,9 +86,8 @@ class Track(Task):
         self._low, self._high = np.array([-options.backward_speed]), np.array([forward])
         self._turn = max(options.turn_rate, LEAST_TURN)
         if self.root.quaternion is not None:
-            sideways = options.sideways_speed
-            if sideways is None:
-                sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
+            usual = forward / 2 if swings_sideways(model, self.pose) else 0.0
+            sideways = usual if options.sideways_speed is None else options.sideways_speed
             aside = np.array([sideways, options.turn_rate])
             self._low, self._high = np.append(self._low, -aside), np.append(self._high, aside)
         self.goal_size = len(self._low)

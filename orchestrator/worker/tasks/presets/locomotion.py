@@ -230,7 +230,7 @@ def _find_body(model: mujoco.MjModel, body: int | str) -> int:
     if isinstance(body, str):
         if body in names:
             return names.index(body)
-        raise misfit(f'main_body = "{body}", a body of this name', f"{', '.join(filter(None, names))}")
+        raise misfit(f'main_body = "{body}", a body of this name', ", ".join(filter(None, names)))
     if not 0 <= body < model.nbody:
         raise misfit(f"main_body = {body}, a body of this number", f"bodies 0 to {model.nbody - 1}")
     return body
