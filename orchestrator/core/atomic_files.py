@@ -22,6 +22,12 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
             file.write(data.encode() if isinstance(data, str) else data)
 
 
+def remove_partial_files(directory: Path, name: str = "") -> None:
+    """Remove what a process left that was killed while it wrote ``name``, or any file, into ``directory``."""
+    for partial in directory.glob(f".{name}*.tmp"):
+        partial.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """As :func:`write_whole`, for content written in parts; it appears when the block ends without an exception."""

@@ -90,7 +90,7 @@ def test_update_returns_discounts_and_counts() -> None:
     for reward in (1.0, 2.0):
         sb3_internals.update_returns(normalization, np.array([reward]))
     assert normalization.returns == [2.5]
-    assert normalization.ret_rms.count == pytest.approx(2)
+    assert normalization.ret_rms.count == pytest.approx(2, abs=0.01)
 
 
 def test_dummy_vec_env_reads_and_writes_its_observations_by_public_names() -> None:

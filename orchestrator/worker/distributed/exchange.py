@@ -80,18 +80,14 @@ class MessageSigner:
         call = next(self._calls)
         content = pickle.dumps(value)
         messages = all_gather(self._signature(call, self._rank, content) + content)
-        contents = [self._verified(call, rank, message) for rank, message in enumerate(messages)]
-        return [pickle.loads(content) for content in contents]
-
-    def _verified(self, call: int, rank: int, message: bytes) -> bytes:
-        content = message[self.BYTES :]
-        if not hmac.compare_digest(message[: self.BYTES], self._signature(call, rank, content)):
-            raise RankLostError(
-                f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
-                " attempt: another program writes to the ports of the ranks, or they were started with different"
-                f" values of {RANKS_SECRET_VARIABLE}. The message was not loaded"
-            )
-        return content
+        for rank, message in enumerate(messages):
+            if not hmac.compare_digest(message[: self.BYTES], self._signature(call, rank, message[self.BYTES :])):
+                raise RankLostError(
+                    f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
+                    " attempt: another program writes to the ports of the ranks, or they were started with different"
+                    f" values of {RANKS_SECRET_VARIABLE}. The message was not loaded"
+                )
+        return [pickle.loads(message[self.BYTES :]) for message in messages]
 
     def _signature(self, call: int, rank: int, content: bytes) -> bytes:
         return hmac.digest(self._secret, f"{call}/{rank}/".encode() + content, hashlib.sha256)
@@ -140,12 +136,10 @@ class NetworkExchange:
 
     def _on_device(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.from_numpy(array)
-        if self._device is None:
-            collective(tensor)
-            return
-        on_device = tensor.to(self._device)
+        on_device = tensor if self._device is None else tensor.to(self._device)
         collective(on_device)
-        tensor.copy_(on_device)
+        if on_device is not tensor:
+            tensor.copy_(on_device)
 
 
 def lower_gloo_priority() -> None:

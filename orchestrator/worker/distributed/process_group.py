@@ -14,7 +14,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -32,7 +31,7 @@ COLLECTIVE_TIMEOUT_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
 """Environment variable that overrides :data:`COLLECTIVE_TIMEOUT_S`; the same for all ranks."""
 
 
-class Group:
+class Group(Ranks):
     """Ranks in processes of their own, which meet at a store of ``torch.distributed``.
 
     :param backend: ``gloo`` or ``nccl``; arrays that nccl adds up travel over ``device``.
@@ -64,9 +63,10 @@ class Group:
         gather = exchange.store_all_gather(store, rank, size, signer)
         shared = shared_memory_allreduce.connect(rank, size, gather, self._timeout_s) if sharing else None
         self.shares_memory = shared is not None and backend == "gloo"
+        self._small: Exchange
+        self._large: Exchange
         if shared is not None and backend == "gloo":  # gloo's threads would wake up a hundred times a second
-            self._small: Exchange = shared
-            self._large: Exchange = shared
+            self._small = self._large = shared
             return
         import torch.distributed as dist
 
@@ -76,8 +76,7 @@ class Group:
         self._small = shared or NetworkExchange(dist.new_group(backend="gloo", timeout=timeout), size, signer)
         self._device = device if backend == "nccl" else None
         group = dist.new_group(backend=backend, timeout=timeout)
-        self._network = NetworkExchange(group, size, signer, self._device)
-        self._large = self._network
+        self._large = self._network = NetworkExchange(group, size, signer, self._device)
         exchange.lower_gloo_priority()
 
     def all_reduce(self, array: NDArray[Any]) -> None:
@@ -99,9 +98,6 @@ class Group:
     def all_gather_object(self, value: Any) -> list[Any]:
         with self._timed():
             return self._small.all_gather_object(value)
-
-    def any(self, flag: bool) -> bool:
-        return bool(self.all_gather_array(np.array([flag])).any())
 
     def close(self) -> None:
         if self._network is not None:
@@ -150,7 +146,6 @@ class Group:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the time of a collective. :raises RankLostError: the others do not answer."""
         started = perf_counter()
         with self._translated():
             yield
@@ -158,7 +153,6 @@ class Group:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate errors of torch. :raises RankLostError: the others do not answer."""
         try:
             yield
         except RuntimeError as error:
@@ -193,9 +187,8 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
         store, rank = exchange.rendezvous_store(size, rendezvous)
         return Group(backend, store, rank, size, device, secret, sharing=sharing)
     except RuntimeError as error:
-        raise RankLostError(
-            f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
-        ) from error
+        problem = f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
+        raise RankLostError(problem) from error
     except ValueError as error:
         raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
 

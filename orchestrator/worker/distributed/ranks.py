@@ -8,46 +8,38 @@ same numbers at other positions may have other last bits.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.worker.distributed.exchange import Exchange
 
 
 class RanksError(OrchestratorError):
     """The ranks were started wrongly, or differ where they must be equal: it would happen again."""
 
 
-class Ranks(Exchange, Protocol):
-    """All ranks, as one of them sees them.
+class Ranks:
+    """All ranks, as one of them sees them: an :class:`orchestrator.worker.distributed.exchange.Exchange`.
+
+    This class is the only rank of an attempt, where every collective returns what it was given.
 
     :raises RankLostError: (every collective) the ranks have lost each other.
     """
 
-    rank: int
-    size: int
-    seconds: float
+    rank, size = 0, 1
+    seconds = 0.0
     """Spent in collectives so far, waiting for others included."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any rank."""
-
-    def close(self) -> None:
-        """No collective follows."""
-
-
-class Alone:
-    """The only rank of an attempt: every collective returns what it was given."""
-
-    rank, size, seconds = 0, 1, 0.0
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         """Leave ``array``, which is the sum already."""
 
-    reduce = broadcast = all_reduce
+    def reduce(self, array: NDArray[Any]) -> None:
+        """As :meth:`all_reduce`."""
+
+    def broadcast(self, array: NDArray[Any]) -> None:
+        """As :meth:`all_reduce`."""
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         return array[None]
@@ -56,13 +48,14 @@ class Alone:
         return [value]
 
     def any(self, flag: bool) -> bool:
-        return flag
+        """Whether ``flag`` is true on any rank."""
+        return bool(self.all_gather_array(np.array([flag])).any())
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No collective follows."""
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 def own_share(count: int, ranks: Ranks) -> range:
@@ -90,7 +83,6 @@ def moments_over_ranks(
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:
     """:raises RanksError: ``digest`` differs between ranks."""
     digests: Sequence[str] = ranks.all_gather_object(digest)
-    different = [number for number, other in enumerate(digests) if other != digests[0]]
+    different = ", ".join(str(number) for number, other in enumerate(digests) if other != digests[0])
     if different:
-        named = ", ".join(map(str, different))
-        raise RanksError(f"{what} of rank {named} differ from those of rank 0: the ranks are no longer in sync")
+        raise RanksError(f"{what} of rank {different} differ from those of rank 0: the ranks are no longer in sync")

@@ -83,16 +83,20 @@ class SharedMemoryAllreduce:
             os.close(pidfd)
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        for part in self._parts(array):
-            slots = self._write(part)
-            self._add_up(slots, part)
-            self._done()
+        self._reduce(array, here=True)
 
     def reduce(self, array: NDArray[Any]) -> None:
+        self._reduce(array, here=self._rank == 0)
+
+    def _reduce(self, array: NDArray[Any], *, here: bool) -> None:
         for part in self._parts(array):
             slots = self._write(part)
-            if self._rank == 0:
-                self._add_up(slots, part)
+            if here:
+                for rank in self._others:
+                    self._wait(self._written[rank], self._round, rank)
+                np.add(slots[0], slots[1], out=part)
+                for slot in slots[2:]:
+                    np.add(part, slot, out=part)
             self._done()
 
     def broadcast(self, array: NDArray[Any]) -> None:
@@ -122,7 +126,6 @@ class SharedMemoryAllreduce:
         return [pickle.loads(content) for content in all_gather_bytes(self.all_gather_array, pickle.dumps(value))]
 
     def _parts(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """Views of ``array`` as one row, in parts that fit into a slot."""
         flat = array.reshape(-1)
         assert np.shares_memory(flat, array) or not array.size, "arrays must be contiguous"
         step = self._slot_bytes // array.itemsize
@@ -143,13 +146,6 @@ class SharedMemoryAllreduce:
         slots[self._rank][:] = part
         self._counters[self._written[self._rank]] = self._round
         return slots
-
-    def _add_up(self, slots: Sequence[NDArray[Any]], part: NDArray[Any]) -> None:
-        for rank in self._others:
-            self._wait(self._written[rank], self._round, rank)
-        np.add(slots[0], slots[1], out=part)
-        for slot in slots[2:]:
-            np.add(part, slot, out=part)
 
     def _done(self) -> None:
         self._counters[self._read[self._rank]] = self._round
@@ -213,16 +209,16 @@ def connect(
         except OSError:  # not allowed here: then no rank shares
             host = None
     cpus = os.sched_getaffinity(0) if host is not None else set()
-    hosts, pids, affinities, files, nonces = zip(
-        *all_gather_object((host, os.getpid(), cpus, file, nonce)), strict=True
-    )
+    everyone = all_gather_object((host, os.getpid(), cpus, file, nonce))
+    hosts, pids, affinities, files, nonces = zip(*everyone, strict=True)
     shared: SharedMemoryAllreduce | None = None
     if host is not None and all(other == host for other in hosts):
         opened = _opened(pids, file=files[0], expected=nonces[0], slot_bytes=slot_bytes)
         if opened is not None:
             spin_s = SPIN_S if size <= len(set[int]().union(*affinities)) else 0.0
+            memory, ends = opened
             shared = SharedMemoryAllreduce(
-                rank, size, *opened, timeout_s=timeout_s, spin_s=spin_s, slot_bytes=slot_bytes
+                rank, size, memory, ends, timeout_s=timeout_s, spin_s=spin_s, slot_bytes=slot_bytes
             )
     everywhere = all(all_gather_object(shared is not None))
     if file >= 0:
@@ -247,11 +243,8 @@ def _opened(pids: Sequence[int], file: int, expected: bytes, slot_bytes: int) ->
     """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None where not allowed."""
     pidfds: list[int] = []
     try:
-        descriptor = os.open(f"/proc/{pids[0]}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            memory = mmap.mmap(descriptor, size_bytes(len(pids), slot_bytes))
-        finally:
-            os.close(descriptor)
+        with open(f"/proc/{pids[0]}/fd/{file}", "r+b", buffering=0) as shared:  # noqa: PTH123
+            memory = mmap.mmap(shared.fileno(), size_bytes(len(pids), slot_bytes))
         if memory[: len(expected)] != expected:  # another process with that pid
             return None
         for pid in pids:

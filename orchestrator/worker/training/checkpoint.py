@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.paths import REPLAY
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.progress import say
@@ -32,6 +32,7 @@ KEPT = 2
 """Checkpoints of a job."""
 TRANSFER_S = 60.0
 """How long a file may be on its way from another node: a few seconds, or until a stalled network works again."""
+DAMAGED_REPLAY = "its replay buffer is damaged"
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 
 
@@ -53,12 +54,10 @@ class CheckpointStore:
         fingerprint: str,
         replay: Replay | None = None,
         n_envs: int = 1,
-        *,
         before_writing: Callable[[], object] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory
-        self._fingerprint = fingerprint
+        self._directory, self._fingerprint = directory, fingerprint
         self._replay, self._n_envs = replay, n_envs
         self._before_writing, self._now = before_writing, now
         self._written_at: dict[Path, float] = {}
@@ -93,21 +92,15 @@ class CheckpointStore:
         self._before_writing()
         write_whole(self._path(env_steps), content.getvalue())
         self._written_at[self._path(env_steps)] = self._now()
-        self._drop_before(self._first_kept(separate=ranks.size > 1 and self._replay is not None))
-
-    def _first_kept(self, *, separate: bool) -> int:
-        """Index of the oldest checkpoint that is kept.
-
-        :param separate: replay rows of other ranks may reach the run directory so much later or earlier than a
-            checkpoint that none of the recently written ones can be resumed from there.
-        """
         paths = self._paths()
         first = max(0, len(paths) - KEPT)
-        if separate:
+        if ranks.size > 1 and self._replay is not None:
+            # Replay rows of other ranks may reach the run directory so much later or earlier than a checkpoint that
+            # none of the recently written ones can be resumed from there.
             settled = self._now() - TRANSFER_S
             whole = sum(self._written_at.get(path, -math.inf) <= settled for path in paths)
             first = min(first, max(0, whole - 1))
-        return first
+        self._drop_before(first)
 
     def drop_replay(self) -> None:
         """Remove what only further training needs, of all ranks in this directory: the policy is saved."""
@@ -117,7 +110,6 @@ class CheckpointStore:
                 shutil.rmtree(directory)
 
     def _drop_before(self, first: int) -> None:
-        """Remove the checkpoints before index ``first``, and the replay rows that the others do not need."""
         for path in self._paths()[:first]:
             path.unlink(missing_ok=True)
             self._written_at.pop(path, None)
@@ -129,7 +121,6 @@ class CheckpointStore:
         return int(paths[0].stem.rpartition("-")[2]) if paths else None
 
     def _forget_before(self, env_steps: int | None) -> None:
-        """Remove the replay rows that are not needed to resume from ``env_steps`` or later."""
         if self._replay is not None and env_steps is not None:
             self._replay.forget_before(env_steps // self._n_envs)
 
@@ -158,11 +149,10 @@ class CheckpointStore:
             if not problems:
                 return state
             if ranks.rank == 0 and chosen is not None:
-                self._remove(self._path(chosen), problems[0])
+                self._remove(self._path(chosen), f"{DAMAGED_REPLAY}: {problems[0]}")
 
     def _newest_whole(self, ranks: int) -> dict[str, Any] | None:
-        for stray in self._directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
-            stray.unlink(missing_ok=True)
+        remove_partial_files(self._directory)
         for path in reversed(self._paths()):
             content = path.read_bytes()  # an error of the disk is no damage: the file stays
             try:
@@ -170,8 +160,7 @@ class CheckpointStore:
             except MemoryError:
                 raise
             except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-                say(f"checkpoint {path.name} is damaged and removed: {type(error).__name__}: {error}")
-                path.unlink()
+                self._remove(path, f"it is damaged: {type(error).__name__}: {error}")
                 continue
             if state["fingerprint"] != self._fingerprint:
                 before = len(state["ranks"]) if "ranks" in state else 1
@@ -183,7 +172,7 @@ class CheckpointStore:
             try:
                 return self._with_replay(state)
             except DamagedError as error:
-                self._remove(path, str(error))
+                self._remove(path, f"{DAMAGED_REPLAY}: {error}")
         self._clear_replay()
         return None
 
@@ -194,7 +183,7 @@ class CheckpointStore:
         return state
 
     def _remove(self, path: Path, problem: str) -> None:
-        say(f"checkpoint {path.name} is removed because its replay buffer is damaged: {problem}")
+        say(f"checkpoint {path.name} is removed because {problem}")
         path.unlink()
 
     def _clear_replay(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +34,7 @@ _ENVIRONMENTS, _ACTIONS = 1, 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class Episode(NamedTuple):
     total_reward: float
     """Sum of the task's unnormalised rewards; finite."""
     length: int
@@ -43,48 +43,27 @@ class Episode:
     """The environment's own measures by name; None where one was not finite."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """Deterministic or stochastic episodes, in the order in which they ended; at least one."""
 
     episodes: Sequence[Episode]
 
-    @property
-    def returns(self) -> list[float]:
-        return [episode.total_reward for episode in self.episodes]
-
-    @property
-    def lengths(self) -> list[int]:
-        return [episode.length for episode in self.episodes]
-
-    @property
-    def measures(self) -> dict[str, list[float | None]]:
-        """Every measure's values, one for each episode; None where an episode did not report it."""
-        names = dict.fromkeys(name for episode in self.episodes for name in episode.measures)
-        return {name: [episode.measures.get(name) for episode in self.episodes] for name in names}
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Population standard deviation (divided by the number of episodes)."""
-        return float(np.std(self.returns))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As described in ``docs/evaluation.md``."""
-        returns, lengths = self.returns, self.lengths
+    @functools.cached_property
+    def summary(self) -> dict[str, Any]:
+        """As described in ``docs/evaluation.md``. A measure is None in an episode that did not report it."""
+        returns, lengths, reported = zip(*self.episodes, strict=True)
+        names = dict.fromkeys(name for measures in reported for name in measures)
         return {
-            "mean": self.mean,
-            "std": self.std,
+            "mean": float(np.mean(returns)),
+            "std": float(np.std(returns)),
             "iqm": interquartile_mean(returns),
             "min": min(returns),
             "max": max(returns),
             "length_mean": float(np.mean(lengths)),
-            "returns": returns,
-            "lengths": lengths,
-            "measures": {name: _summary(values) for name, values in self.measures.items()},
+            "returns": list(returns),
+            "lengths": list(lengths),
+            "measures": {name: _summary([measures.get(name) for measures in reported]) for name in names},
         }
 
 
@@ -100,8 +79,8 @@ class Evaluation:
 
     def to_json(self) -> str:
         content = {
-            "deterministic": self.deterministic.to_dict(),
-            "stochastic": self.stochastic.to_dict(),
+            "deterministic": self.deterministic.summary,
+            "stochastic": self.stochastic.summary,
             "episodes": len(self.deterministic.episodes),
             "seed": self.seed,
             "n_envs": self.n_envs,
@@ -110,13 +89,13 @@ class Evaluation:
 
     def __str__(self) -> str:
         """One line for people; the measures are means of the deterministic episodes."""
-        deterministic, stochastic = self.deterministic, self.stochastic
-        means = {name: _summary(values)["mean"] for name, values in deterministic.measures.items()}
+        deterministic, stochastic = self.deterministic.summary, self.stochastic.summary
+        means = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
         measures = ", ".join(f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None)
         return (
-            f"{count(len(deterministic.episodes), 'episode')}: "
-            f"return {deterministic.mean:,.1f} ± {deterministic.std:,.1f} deterministic, "
-            f"{stochastic.mean:,.1f} ± {stochastic.std:,.1f} stochastic{'; ' if measures else ''}{measures}"
+            f"{count(len(self.deterministic.episodes), 'episode')}: "
+            f"return {deterministic['mean']:,.1f} ± {deterministic['std']:,.1f} deterministic, "
+            f"{stochastic['mean']:,.1f} ± {stochastic['std']:,.1f} stochastic{'; ' if measures else ''}{measures}"
         )
 
 
@@ -133,7 +112,7 @@ def interquartile_mean(values: Sequence[float]) -> float:
 def _summary(values: Sequence[float | None]) -> dict[str, Any]:
     numbers = [value for value in values if value is not None]
     mean, std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (None, None)
-    return {"mean": mean, "std": std, "values": list(values)}
+    return {"mean": mean, "std": std, "values": values}
 
 
 def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> Evaluation:
@@ -227,7 +206,7 @@ def _run(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(Episode(total_reward=total_reward, length=length, measures=_measures(info)))
+            episodes.append(Episode(total_reward, length, _measures(info)))
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes

@@ -24,59 +24,55 @@ LOOK_BACK = 1000
 """Rows of a replay buffer that are searched for the reason of an error."""
 
 
-def check_rollout(model: Model, iteration: int, steps: int) -> None:
+class NonFinite(Exception):
+    """A check failed; the message names what is not finite. :func:`explaining_divergence` says when."""
+
+
+def check_rollout(model: Model, steps: int) -> None:
     """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt from.
 
-    :raises Diverged: names what is not finite, and the step and environment where it begins.
+    :raises NonFinite: names the step and environment where it begins.
     """
-    _raise_if(_rollout_problem(model, steps), model, iteration)
+    _raise_if(_rollout_problem(model, steps))
 
 
-def check_losses(model: Model, iteration: int) -> None:
-    """Check the losses of an update. :raises Diverged: names the one that is not finite."""
-    _raise_if(_loss_problem(model), model, iteration)
+def check_losses(model: Model) -> None:
+    """Check the losses of an update. :raises NonFinite:"""
+    for name in LOSSES:
+        value = model.logger.name_to_value.get(name)
+        if value is not None and not np.isfinite(value):
+            raise NonFinite(f"{name} is not finite: {value}")
 
 
-def check_parameters(model: Model, iteration: int) -> None:
-    """Check every parameter; a non-finite gradient shows there. :raises Diverged: names what is not finite."""
-    _raise_if(_parameter_problem(model), model, iteration)
+def check_parameters(model: Model) -> None:
+    """Check every parameter; a non-finite gradient shows there. :raises NonFinite:"""
+    _raise_if(_parameter_problem(model))
 
 
 @contextmanager
 def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
-    """Turn errors that torch, numpy or the physics raise about non-finite numbers into :class:`Diverged`.
+    """Turn failed checks, and errors of torch, numpy or the physics about non-finite numbers, into :class:`Diverged`.
 
     torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``. Physics that
     diverges because the policy's actions are not finite is the policy's fault.
     """
     try:
         yield
-    except NonFiniteGradient as error:
-        raise _diverged(model, iteration, str(error)) from error
-    except (ValueError, RuntimeError, FloatingPointError, AssertionError) as error:
-        problem = (
-            _parameter_problem(model)
-            or _observation_problem(model)
-            or _rollout_problem(model, LOOK_BACK)
-            or _exploration_problem(model)
-        )
+    except (ValueError, RuntimeError, FloatingPointError, AssertionError, OrchestratorError, NonFinite) as error:
+        problem: str | None = str(error)
+        if not isinstance(error, NonFinite | NonFiniteGradient):
+            problem = _parameter_problem(model)
+            if problem is None and not isinstance(error, OrchestratorError):
+                problem = _observation_problem(model) or _rollout_problem(model, LOOK_BACK)
+                problem = problem or _exploration_problem(model)
         if problem is None:
             raise
-        raise _diverged(model, iteration, problem) from error
-    except OrchestratorError as error:
-        problem = _parameter_problem(model)
-        if problem is None:
-            raise
-        raise _diverged(model, iteration, problem) from error
+        raise Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}") from error
 
 
-def _raise_if(problem: str | None, model: Model, iteration: int) -> None:
+def _raise_if(problem: str | None) -> None:
     if problem is not None:
-        raise _diverged(model, iteration, problem)
-
-
-def _diverged(model: Model, iteration: int, problem: str) -> Diverged:
-    return Diverged(f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}")
+        raise NonFinite(problem)
 
 
 def _rollout_problem(model: Model, steps: int) -> str | None:
@@ -116,19 +112,10 @@ def _environment(row: np.ndarray) -> str:
     return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
 
 
-def _loss_problem(model: Model) -> str | None:
-    for name in LOSSES:
-        value = model.logger.name_to_value.get(name)
-        if value is not None and not np.isfinite(value):
-            return f"{name} is not finite: {value}"
-    return None
-
-
 def _parameter_problem(model: Model) -> str | None:
-    with torch.no_grad():
-        for name, parameter in model.policy.named_parameters():
-            if not torch.isfinite(parameter).all():
-                return f"parameter {name} of the policy is not finite"
+    for name, parameter in model.policy.named_parameters():
+        if not torch.isfinite(parameter.detach()).all():
+            return f"parameter {name} of the policy is not finite"
     return None
 
 

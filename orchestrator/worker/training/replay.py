@@ -11,18 +11,17 @@ A row is one step of all environments. Rows are counted from the start of the tr
 
 from __future__ import annotations
 
-import functools
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.atomic_files import remove_partial_files, write_whole
 
 MOST_BYTES = 64 * 2**20
 """Size of a file, so that reading one needs little memory beside the buffer's own."""
@@ -48,8 +47,7 @@ class Replay:
         self._directory, self._buffer = directory, buffer
         self._saved = 0
         directory.mkdir(parents=True, exist_ok=True)
-        for stray in directory.glob(".*.tmp"):  # an earlier attempt was killed while writing
-            stray.unlink(missing_ok=True)
+        remove_partial_files(directory)
 
     @property
     def bytes_a_row(self) -> int:
@@ -68,7 +66,8 @@ class Replay:
             at = first % size
             end = min(rows, first + most, first + size - at)
             parts = [array[at : at + end - first] for array in _arrays(self._buffer)]
-            write_whole(self._path(first, end), functools.partial(_write, parts))
+            path = self._directory / f"rows-{first:012d}-{end:012d}.npz"
+            write_whole(path, lambda file, parts=parts: np.savez(file, *parts))  # type: ignore[misc]
             first = self._saved = end
 
     def restore(self, rows: int) -> None:
@@ -114,16 +113,11 @@ class Replay:
 
     def clear(self) -> None:
         """Remove all files."""
-        for file in self._files():
-            file.path.unlink()
-        self._saved = 0
+        self.restore(0)
 
     def _files(self) -> list[_File]:
         matches = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
         return [_File(path, int(match[1]), int(match[2])) for path, match in matches if match is not None]
-
-    def _path(self, first: int, end: int) -> Path:
-        return self._directory / f"rows-{first:012d}-{end:012d}.npz"
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
@@ -134,10 +128,6 @@ def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
         for kind in ("observations", "next_observations", "rewards")
         for name, array in _named(buffer, kind)
     ]
-
-
-def _write(parts: Sequence[NDArray[Any]], file: BinaryIO) -> None:
-    np.savez(file, *parts)
 
 
 def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:

@@ -54,11 +54,8 @@ class SharedStatistics:
         self._common = [one.copy() for one in self._statistics()]
 
     def _statistics(self) -> list[RunningMeanStd]:
-        observations = getattr(self._normalization, "obs_rms", None)
-        if isinstance(observations, dict):
-            parts = list(observations.values())
-        else:
-            parts = [] if observations is None else [observations]
+        observations: Any = getattr(self._normalization, "obs_rms", {})
+        parts = observations.values() if isinstance(observations, dict) else [observations]
         return [*parts, self._normalization.ret_rms]
 
     def own_part(self) -> list[Moments]:
@@ -142,9 +139,6 @@ class RankSynchronizer:
     def __init__(self, model: Model, ranks: Ranks, *, parameter_server: bool) -> None:
         self._model, self._ranks, self._parameter_server = model, ranks, parameter_server
         self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
-        self._episodes: SharedEpisodes | None = None
-        self._statistics: list[SharedStatistics] = []
-        self._losses: list[SharedLosses] = []
         if ranks.size == 1:
             return
         for tensor in model.policy.state_dict().values():
@@ -152,11 +146,10 @@ class RankSynchronizer:
             ranks.broadcast(values)
             tensor.copy_(torch.from_numpy(values))
         normalization = model.get_vec_normalize_env()
+        self._statistics = [] if normalization is None else [SharedStatistics(normalization)]
         self._episodes = SharedEpisodes(model)
-        if normalization is not None:
-            self._statistics = [SharedStatistics(normalization)]
-        if isinstance(model, OffPolicy):  # PPO's updates log means over all ranks themselves
-            self._losses = [SharedLosses(model)]
+        # PPO's updates log means over all ranks themselves.
+        self._losses = [SharedLosses(model)] if isinstance(model, OffPolicy) else []
 
     def start(self) -> None:
         """Merge the statistics of the reset. :raises RanksError: the ranks differ."""
@@ -165,15 +158,15 @@ class RankSynchronizer:
             self._compare()
 
     def begin_iteration(self) -> None:
-        if self._episodes is not None:
+        if self._ranks.size > 1:
             self._episodes.begin()
 
     def end_iteration(self, iteration: int) -> None:
         """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks are out of sync."""
-        if self._episodes is not None:
+        if self._ranks.size > 1:
             merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
-        if self._ranks.size > 1 and iteration % self._compare_every == 0:
-            self._compare()
+            if iteration % self._compare_every == 0:
+                self._compare()
 
     def _compare(self) -> None:
         digest = weights.sha256(self._model, optimizers=not self._parameter_server)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
@@ -23,6 +23,10 @@ from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
 
+TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
+"""Of :class:`Usage`: a row has their growth."""
+DIGITS = 7
+"""Of a second, after the point."""
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
 """Environment variable: with 1 no timings are written or measured, except by the fast learner itself; used to measure
 the cost of measuring."""
@@ -73,7 +77,10 @@ class PhaseTimers:
             for acting in ("forward", "get_distribution", "predict_values"):
                 self._time_method(model.policy, acting, "policy_s")
             self._time_method(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
-        self._time_backward()
+        # Every minibatch has a new loss tensor: only the class can be instrumented.
+        plain = torch.Tensor.backward
+        torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
+        self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
         for optimizer in algorithms.optimizers(model).values():
             self._time_optimizer(optimizer)
 
@@ -103,12 +110,6 @@ class PhaseTimers:
         setattr(owner, method, self._timed(getattr(owner, method), phase))
         self._undo.append(lambda: delattr(owner, method))
 
-    def _time_backward(self) -> None:
-        # Every minibatch has a new loss tensor: only the class can be instrumented.
-        plain = torch.Tensor.backward
-        torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
-        self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
-
     def _time_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         seconds = self._seconds
 
@@ -130,12 +131,11 @@ class Timings:
     """
 
     def __init__(self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> None:
-        self._ranks, self._collectives_s = ranks, 0.0
+        self._ranks = ranks
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = PhaseTimers(model, env)
         self._reader = UsageReader()
-        self._begun = self._mark = self._rollout_s = self._train_s = 0.0
-        self._usage = self._reader.read()
+        self.begin()
 
     @property
     def rows(self) -> int:
@@ -144,20 +144,14 @@ class Timings:
     def begin(self) -> None:
         self._phases.take()
         self._usage = self._reader.read()
-        self._rollout_s = self._train_s = 0.0
+        self._loop_s = {"rollout_s": 0.0, "train_s": 0.0}
         self._collectives_s = self._ranks.seconds
         self._begun = self._mark = perf_counter()
 
-    def rollout_done(self) -> None:
-        """Count the time since the last mark as rollout."""
+    def phase_done(self, phase: Literal["rollout_s", "train_s"]) -> None:
+        """Count the time since the end of the phase before."""
         now = perf_counter()
-        self._rollout_s += now - self._mark
-        self._mark = now
-
-    def train_done(self) -> None:
-        """Count the time since the last mark as update."""
-        now = perf_counter()
-        self._train_s += now - self._mark
+        self._loop_s[phase] += now - self._mark
         self._mark = now
 
     def end(self, iteration: int, env_steps: int) -> None:
@@ -168,20 +162,14 @@ class Timings:
             {
                 "iteration": iteration,
                 "env_steps": env_steps,
-                "wall_s": _seconds(now - self._begun),
-                "rollout_s": _seconds(self._rollout_s),
-                "train_s": _seconds(self._train_s),
-                **{name: _seconds(value) for name, value in self._phases.take().items()},
-                "cpu_s": _seconds(usage.cpu_s - before.cpu_s),
-                "run_delay_s": _seconds(_difference(usage.run_delay_s, before.run_delay_s)),
-                "voluntary_switches": usage.voluntary_switches - before.voluntary_switches,
-                "involuntary_switches": usage.involuntary_switches - before.involuntary_switches,
-                "throttled_s": _seconds(_difference(usage.throttled_s, before.throttled_s)),
+                "wall_s": round(now - self._begun, DIGITS),
+                **{name: round(value, DIGITS) for name, value in (self._loop_s | self._phases.take()).items()},
+                **{name: _growth(getattr(before, name), getattr(usage, name)) for name in TOTALS},
                 "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
                 "n_threads": usage.n_threads,
                 "n_cpus": usage.n_cpus,
-                "clock_s": _seconds(clock_s),
-                "allreduce_s": _seconds(self._ranks.seconds - self._collectives_s),
+                "clock_s": round(clock_s, DIGITS),
+                "allreduce_s": round(self._ranks.seconds - self._collectives_s, DIGITS),
             }
         )
 
@@ -195,13 +183,10 @@ class DisabledTimings:
 
     rows = 0
 
-    def begin(self) -> None:
-        """Nothing is measured."""
+    def begin(self, *_: object) -> None:
+        """Nothing is measured and nothing written."""
 
-    rollout_done = train_done = stop = begin
-
-    def end(self, iteration: int, env_steps: int) -> None:
-        """Nothing is written."""
+    phase_done = end = stop = begin
 
 
 def start(path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int) -> Timings | DisabledTimings:
@@ -211,9 +196,5 @@ def start(path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int
     return Timings(path, model, env, ranks, keep=keep)
 
 
-def _difference(now: float | None, before: float | None) -> float | None:
-    return None if now is None or before is None else now - before
-
-
-def _seconds(value: float | None) -> float | None:
-    return None if value is None else round(value, 7)
+def _growth(before: float | None, now: float | None) -> float | None:
+    return None if now is None or before is None else round(now - before, DIGITS)

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.utils import safe_mean
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join
@@ -62,8 +62,9 @@ def run(
     """
     ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous)
     before_writing()
-    if ranks.rank == 0:
-        _remove_partial_files(paths)
+    if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
+        for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
+            remove_partial_files(path.parent, path.name)
     env_indices = own_share(spec.n_envs, ranks)
     venv = env_factory.make(spec, paths.root, n_envs=len(env_indices), seed=spec.seed, first_env=env_indices.start)
     try:
@@ -104,13 +105,8 @@ class Training:
         self._spec, self._paths, self._model, self._facts, self._reporter = spec, paths, model, facts, reporter
         self._ranks, self._before_writing = ranks, before_writing
         before_writing()
-        self._store = CheckpointStore(
-            paths.checkpoints,
-            spec.fingerprint(),
-            _replay(paths, model, spec, ranks),
-            spec.n_envs,
-            before_writing=before_writing,
-        )
+        replay = _replay(paths, model, spec, ranks)
+        self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing)
         state = self._store.newest(ranks)
         loop = LoopState()
         if state is not None:
@@ -129,11 +125,12 @@ class Training:
         self._next_line = self._iteration_began
 
         self._progress: CsvTable | None = None
+        outputs: list[KVWriter] = []
         if ranks.rank == 0:
             columns = learners.logged_columns(model)
             self._progress = CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
-        tables = [] if self._progress is None else [LoggerTable(self._progress)]
-        model.set_logger(Logger(folder=None, output_formats=list(tables)))
+            outputs = [LoggerTable(self._progress)]
+        model.set_logger(Logger(folder=None, output_formats=outputs))
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
         self._callback = sb3_internals.setup_learn(model, steps_left, reset_num_timesteps=state is None)
@@ -141,7 +138,7 @@ class Training:
         self._env = TimedVecEnv(model.env, self._after_step)
         # A long update must report progress too, or the supervisor would take it for a stall.
         if isinstance(model, FastPPO):
-            model.each_minibatch = self._report
+            model.each_minibatch = self._report  # type: ignore[method-assign]
         else:
             for optimizer in algorithms.optimizers(model).values():
                 optimizer.register_step_post_hook(lambda *_: self._report())
@@ -162,7 +159,8 @@ class Training:
             self._log()
             clock.end(self._iteration, model.num_timesteps)
             stopping = self._ranks.any(stop_requested())
-            if stopping or self._checkpoint_due(steps_before):
+            every = self._spec.checkpoint_every
+            if stopping or model.num_timesteps // every > steps_before // every:
                 self._save_checkpoint()
             if stopping:
                 raise Interrupted(f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands")
@@ -173,20 +171,20 @@ class Training:
 
     def _learn(self, end: int) -> None:
         """Rollouts, each with its update, up to ``end`` env_steps of the training; with PPO it is one rollout."""
-        model, clock, number = self._model, self._timings, self._iteration
+        model, clock = self._model, self._timings
         while model.num_timesteps < end:
             steps_before = model.num_timesteps
             algorithms.collect(model, self._env, self._callback)
             own_steps = model.num_timesteps - steps_before
             steps = own_steps * self._ranks.size
             model.num_timesteps = steps_before + steps
-            nan_guard.check_rollout(model, number, own_steps // model.n_envs)
-            clock.rollout_done()
+            nan_guard.check_rollout(model, own_steps // model.n_envs)
+            clock.phase_done("rollout_s")
             algorithms.update(model, steps, self._spec.total_timesteps)
-            nan_guard.check_losses(model, number)
-            clock.train_done()
-        nan_guard.check_parameters(model, number)
-        clock.train_done()
+            nan_guard.check_losses(model)
+            clock.phase_done("train_s")
+        nan_guard.check_parameters(model)
+        clock.phase_done("train_s")
 
     def _log(self) -> None:
         """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to one iteration."""
@@ -200,8 +198,7 @@ class Training:
         self._iteration_began = now
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean = self._mean_return()
-        if facts.ep_rew_mean_first is None:
-            facts.ep_rew_mean_first = facts.ep_rew_mean
+        facts.ep_rew_mean_first = facts.ep_rew_mean if facts.ep_rew_mean_first is None else facts.ep_rew_mean_first
         reporter.iteration, reporter.ep_rew_mean = self._iteration, facts.ep_rew_mean
         self._report()
         if now >= self._next_line or model.num_timesteps >= self._spec.total_timesteps:
@@ -222,11 +219,6 @@ class Training:
 
     def _report(self) -> None:
         self._reporter.report("training", self._model.num_timesteps)
-
-    def _checkpoint_due(self, steps_before: int) -> bool:
-        """Whether a multiple of ``checkpoint_every`` was reached since ``steps_before``."""
-        every = self._spec.checkpoint_every
-        return self._model.num_timesteps // every > steps_before // every
 
     def _save_checkpoint(self) -> None:
         begun = time.monotonic()
@@ -272,7 +264,7 @@ class Training:
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         self._before_writing()
         write_whole(self._paths.eval, result.to_json())
-        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.mean
+        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.summary["mean"]
         say(f"evaluated over {result}")
 
 
@@ -280,17 +272,9 @@ def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Re
     """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
     if not isinstance(model, OffPolicy):
         return None
-    buffer = model.replay_buffer
-    assert buffer is not None
-    replay = Replay(paths.replay(ranks.rank), buffer)
-    rows = min(buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
+    assert model.replay_buffer is not None
+    replay = Replay(paths.replay(ranks.rank), model.replay_buffer)
+    rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
     say(f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk")
     return replay
-
-
-def _remove_partial_files(paths: JobPaths) -> None:
-    """Remove files that an earlier attempt was writing when it was killed."""
-    for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
-        for stray in path.parent.glob(f".{path.name}.*.tmp"):
-            stray.unlink(missing_ok=True)

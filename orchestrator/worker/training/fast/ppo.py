@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,9 @@ from orchestrator.worker.training.fast.loss import Settings
 from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
 
+CONSTANTS = ("batch_size", "n_epochs", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "target_kl")
+"""Of :class:`Settings`: attributes of ``PPO`` that are no schedules."""
+
 
 class FastPPO(ExtendedPPO):
     """The same algorithm, hyperparameters, logs and files as ``stable_baselines3.PPO``.
@@ -34,16 +36,16 @@ class FastPPO(ExtendedPPO):
 
     seconds: dict[str, float]
     """Time spent so far in ``policy_s``, ``gae_s``, ``backward_s`` and ``optimizer_s``."""
-    each_minibatch: Callable[[], object]
-    """Called after each step of the optimiser."""
     unsaved = ("ranks", "mode", "network", "seconds", "each_minibatch")
+
+    def each_minibatch(self) -> None:
+        """Called after each step of the optimiser; to be replaced."""
 
     def setup_done(self) -> None:
         if type(self.rollout_buffer) is not RolloutBuffer:
             raise UnsuitableError(f"its buffer is a {type(self.rollout_buffer).__name__}")
         self.join(ALONE)
         self.seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
-        self.each_minibatch = _nothing
 
     def join(self, ranks: Ranks, mode: Mode = "allreduce") -> None:
         """Train together with other ranks: each has its part of the environments, and so of every minibatch.
@@ -76,17 +78,8 @@ class FastPPO(ExtendedPPO):
         :raises orchestrator.worker.training.fast.update.NonFiniteGradient: the policy is unchanged then.
         """
         clip_range, clip_range_vf = self.begin_update()
-        settings = Settings(
-            batch_size=self.batch_size,
-            n_epochs=self.n_epochs,
-            clip_range=clip_range,
-            clip_range_vf=clip_range_vf,
-            normalize_advantage=self.normalize_advantage,
-            ent_coef=self.ent_coef,
-            vf_coef=self.vf_coef,
-            max_grad_norm=self.max_grad_norm,
-            target_kl=self.target_kl,
-        )
+        constants = {name: getattr(self, name) for name in CONSTANTS}
+        settings = Settings(clip_range=clip_range, clip_range_vf=clip_range_vf, **constants)
         samples, rows = _samples(self.rollout_buffer, self.network)
         self.network.load(self.policy)
         self.network.load_moments(self.policy)
@@ -110,19 +103,9 @@ def _samples(buffer: RolloutBuffer, network: PolicyNetwork) -> tuple[Samples, ND
     observations = buffer.observations.reshape(size, -1)
     x = np.ones((size, observations.shape[1] + 1), network.dtype)
     x[:, :-1] = observations
-    samples = Samples(
-        x,
-        *(
-            np.ascontiguousarray(array, network.dtype)
-            for array in (
-                buffer.actions.reshape(size, -1),
-                buffer.log_probs.reshape(size),
-                buffer.advantages.reshape(size),
-                buffer.returns.reshape(size),
-                buffer.values.reshape(size),
-            )
-        ),
-    )
+    actions = np.ascontiguousarray(buffer.actions.reshape(size, -1), network.dtype)
+    columns = (buffer.log_probs, buffer.advantages, buffer.returns, buffer.values)
+    samples = Samples(x, actions, *(np.ascontiguousarray(array.reshape(size), network.dtype) for array in columns))
     rows = np.arange(size)
     if not buffer.generator_ready:  # Stable-Baselines3 counts one environment after the other
         rows = rows.reshape(buffer.buffer_size, buffer.n_envs).T.ravel()
@@ -162,7 +145,3 @@ def explained_variance(predicted: Array, true: Array, ranks: Ranks) -> float:
     squares = np.square(numbers - means[:, None]).sum(axis=1)
     _, squares = moments_over_ranks(ranks, numbers.shape[1], means, squares)
     return float("nan") if squares[0] == 0.0 else float(1.0 - squares[1] / squares[0])
-
-
-def _nothing() -> None:
-    """The default of ``each_minibatch``."""

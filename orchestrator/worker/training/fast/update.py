@@ -45,16 +45,8 @@ class Adam:
         first, second = ([moment] for moment in self._moments)
         vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
         (beta1, beta2), count = group["betas"], self._count
-        options = {
-            "lr": float(group["lr"]),
-            "beta1": beta1,
-            "beta2": beta2,
-            "eps": group["eps"],
-            "weight_decay": group["weight_decay"],
-            "amsgrad": False,
-            "maximize": False,
-        }
-
+        options = {"lr": float(group["lr"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
+        options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
         kernel = fused_adam()
 
         def step() -> None:
@@ -96,26 +88,18 @@ class Update:
         :raises NonFiniteGradient: the parameters of the flat vector are undefined then.
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
-        logs, ended = [], False
+        logs, ended, share = [], False, 1.0 / self._ranks.size
         for number in range(settings.n_epochs):
             epoch = Epoch(samples, order(), settings, self._ranks)
             for index, (begin, end) in enumerate(epoch.slices):
                 minibatch = self._minibatch(end - begin)
                 samples.x.take(epoch.order[begin:end], axis=0, out=minibatch.passes.x, mode="clip")
                 log_ratios = epoch.log_ratios[begin:end]
-                epoch.log_std_sums[index] = minibatch.ratios(
-                    epoch.actions[begin:end], epoch.log_probs[begin:end], log_ratios
-                )
+                actions, log_probs = epoch.actions[begin:end], epoch.log_probs[begin:end]
+                epoch.log_std_sums[index] = minibatch.ratios(actions, log_probs, log_ratios)
                 started = perf_counter()
-                minibatch.backward(
-                    settings,
-                    1.0 / self._ranks.size,
-                    log_ratios,
-                    epoch.weights[begin:end],
-                    epoch.returns[begin:end],
-                    epoch.old_values[begin:end],
-                    epoch.values[begin:end],
-                )
+                values = epoch.returns[begin:end], epoch.old_values[begin:end], epoch.values[begin:end]
+                minibatch.backward(settings, share, log_ratios, epoch.weights[begin:end], *values)
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
@@ -147,12 +131,10 @@ class Update:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
         serving = self._mode == "parameter-server"
         (ranks.reduce if serving else ranks.all_reduce)(self._gradients_and_kl)
-        ended = False
-        if not serving or ranks.rank == 0:
-            ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
-            if not ended:
-                self._clip(settings.max_grad_norm, place)
-                step()
+        ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
+        if not ended and (not serving or ranks.rank == 0):
+            self._clip(settings.max_grad_norm, place)
+            step()
         if serving:
             self._parameters_and_end[-1] = ended
             ranks.broadcast(self._parameters_and_end)
@@ -165,8 +147,7 @@ class Update:
         if not math.isfinite(norm):
             for name, gradient in self._layout.named(self.gradients).items():
                 if not np.isfinite(gradient).all():
-                    epoch, minibatch, of = place
-                    where = f"epoch {epoch}, minibatch {minibatch} of {of}"
+                    where = "epoch {}, minibatch {} of {}".format(*place)
                     raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
         factor = max_grad_norm / (norm + 1e-6)
         if factor < 1.0:
