@@ -26,23 +26,6 @@ from orchestrator.worker.runtime.exit_record import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 
 
-class StopRequest:
-    """True once SIGTERM has come (or Ctrl-C, when started by hand): stop at the next iteration boundary."""
-
-    def __init__(self) -> None:
-        self._received = False
-
-    def __call__(self) -> bool:
-        return self._received
-
-    def listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    def _receive(self, *_: object) -> None:
-        self._received = True
-
-
 def main(arguments: list[str]) -> NoReturn:
     channel = lifeline.attach()
     # SIGTERM ends the process at once until there is something to save.
@@ -85,9 +68,11 @@ def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: life
 
     if spec.search_path is not None:  # only now, so that torch does not find a user's random.py
         sys.path.insert(0, os.environ.pop(SEARCH_PATH_VARIABLE, spec.search_path))
-    stop_requested = StopRequest()
-    stop_requested.listen()
-    train.run(spec, paths, facts, reporter, stop_requested, paths.attempt(number).rendezvous, end_if_superseded)
+    received: list[int] = []  # signals to stop at the next iteration boundary; Ctrl-C when started by hand
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda kind, _: received.append(kind))
+    rendezvous = paths.attempt(number).rendezvous
+    train.run(spec, paths, facts, reporter, lambda: bool(received), rendezvous, end_if_superseded)
 
 
 def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:

@@ -21,8 +21,7 @@ class CsvTable:
     """
 
     def __init__(self, path: Path, *, keep: int = 0, columns: Sequence[str] = ()) -> None:
-        self._path = path
-        self._columns = list(columns)
+        self._path, self._columns = path, list(columns)
         self.rows = 0
         """Rows in the file, without the header."""
         rows: list[list[str]] = []
@@ -50,8 +49,7 @@ class CsvTable:
         self.rows += 1
 
     def _write_whole(self, rows: list[list[str]]) -> None:
-        text = "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows)
-        write_whole(self._path, text)
+        write_whole(self._path, "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows))
         self.rows = len(rows)
 
 
@@ -67,12 +65,7 @@ class LoggerTable(KVWriter):
     def __init__(self, table: CsvTable) -> None:
         self.table = table
 
-    def write(
-        self,
-        key_values: dict[str, Any],
-        key_excluded: dict[str, tuple[str, ...]],
-        step: int = 0,
-    ) -> None:
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         self.table.append(filter_excluded_keys(key_values, key_excluded, "csv"))
 
     def close(self) -> None:

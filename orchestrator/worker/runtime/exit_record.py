@@ -55,10 +55,8 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-_TRACEBACK_LINES:])
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {error}", trace
-    if isinstance(error, RankLostError):
-        return ExitCode.RANK_LOST, str(error), trace
-    if isinstance(error, Diverged):
-        return ExitCode.DIVERGED, str(error), trace
+    if isinstance(error, RankLostError | Diverged):
+        return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, str(error), trace
     return ExitCode.ERROR, describe(error), trace
 
 
@@ -87,6 +85,5 @@ def _place(error: BaseException) -> str:
     if not frames:
         return "no traceback"
     libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
-    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
-    frame = (own or frames)[-1]
+    frame = ([frame for frame in frames if not frame.filename.startswith(libraries)] or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"

@@ -7,6 +7,7 @@ standard library is imported here, because this runs before anything heavy.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -27,8 +28,7 @@ class Channel:
     """The worker's end of the socket."""
 
     def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._unsent = b""
+        self._end, self._unsent = end, b""
 
     def send(self, line: bytes) -> bool:
         """Send a whole line without blocking; False when it was dropped because the supervisor does not keep up.
@@ -47,19 +47,14 @@ class Channel:
     def _write(self, data: bytes) -> int:
         try:
             return self._end.send(data, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
-        except BlockingIOError:
-            return 0
-        except OSError:  # the supervisor is gone: the watchdog is about to end this process
+        except OSError:  # it would block, or the supervisor is gone and the watchdog is about to end this process
             return 0
 
     def watch(self) -> None:
         """Wait for the end-of-file in a daemon thread, then end the process group."""
-        while True:
-            try:
-                if not self._end.recv(4096):
-                    break
-            except OSError:
-                break
+        with contextlib.suppress(OSError):
+            while self._end.recv(4096):
+                pass
         end_orphaned()
 
 
@@ -68,24 +63,19 @@ def attach() -> Channel | None:
 
     Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
     """
-    _die_with_parent()
-    number = os.environ.pop(CHANNEL_VARIABLE, None)
-    if number is None:
-        return None
-    descriptor = int(number)
-    os.set_inheritable(descriptor, False)
-    channel = Channel(socket.socket(fileno=descriptor))
-    threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
-    return channel
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends (if it has ended, the channel tells)."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # the kernel kills it with the thread that started it; had it ended, the channel tells
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             reason = os.strerror(ctypes.get_errno())
             print(f"worker: the parent-death signal could not be set: {reason}", file=sys.stderr)
+    number = os.environ.pop(CHANNEL_VARIABLE, None)
+    if number is None:
+        return None
+    end = socket.socket(fileno=int(number))
+    end.set_inheritable(False)
+    channel = Channel(end)
+    threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
+    return channel
 
 
 def end_orphaned() -> None:

@@ -53,7 +53,9 @@ class ProgressReporter:
         self._before_sending()
         elapsed_s = now - self._sent_at
         cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
-        measured = elapsed_s > INTERVAL_S / 2
+        measured, delay_share = elapsed_s > INTERVAL_S / 2, None
+        if measured and delay_s is not None and self._sent_delay_s is not None:
+            delay_share = (delay_s - self._sent_delay_s) / elapsed_s
         sent = self._channel.send(
             Progress(
                 phase=phase,
@@ -62,11 +64,7 @@ class ProgressReporter:
                 ep_rew_mean=self.ep_rew_mean,
                 env_steps_per_s=self.env_steps_per_s,
                 cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if measured else None,
-                run_delay_share=(
-                    (delay_s - self._sent_delay_s) / elapsed_s
-                    if measured and delay_s is not None and self._sent_delay_s is not None
-                    else None
-                ),
+                run_delay_share=delay_share,
                 learner=self.learner,
             ).to_line()
         )

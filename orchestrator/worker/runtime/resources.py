@@ -26,12 +26,9 @@ class RunDelay:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         try:
             for thread in os.listdir(_TASKS):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
-                    descriptor = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
-                    try:
-                        self._seen_ns[thread] = int(os.read(descriptor, 128).split()[1])
-                    finally:
-                        os.close(descriptor)
+                ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)  # between listing and reading
+                with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
+                    self._seen_ns[thread] = int(file.read(128).split()[1])
         except (OSError, IndexError, ValueError):
             return None
         return sum(self._seen_ns.values()) / 1e9 if self._seen_ns else None
@@ -61,27 +58,21 @@ class UsageReader:
 
     def read(self) -> Usage:
         usage = resource.getrusage(resource.RUSAGE_SELF)
+        rss_mib, n_threads = _memory_and_threads()
         return Usage(
             cpu_s=time.process_time(),
             run_delay_s=self._run_delay.total_s(),
             voluntary_switches=usage.ru_nvcsw,
             involuntary_switches=usage.ru_nivcsw,
             throttled_s=self._throttle.read(),
-            rss_mib=_rss_mib(),
-            n_threads=_n_threads(),
+            rss_mib=rss_mib,
+            n_threads=n_threads,
             n_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         )
 
 
-def _rss_mib() -> float | None:
+def _memory_and_threads() -> tuple[float | None, int | None]:
     try:
-        return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB
+        return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB, len(os.listdir(_TASKS))
     except (OSError, IndexError, ValueError):
-        return None
-
-
-def _n_threads() -> int | None:
-    try:
-        return len(os.listdir(_TASKS))
-    except OSError:
-        return None
+        return None, None

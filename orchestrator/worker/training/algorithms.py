@@ -31,15 +31,8 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
         model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
         return
     assert model.replay_buffer is not None
-    model.collect_rollouts(
-        env,
-        callback,
-        train_freq=_train_freq(model),
-        replay_buffer=model.replay_buffer,
-        action_noise=model.action_noise,
-        learning_starts=model.learning_starts,
-        log_interval=None,
-    )
+    frequency, starts = _train_freq(model), model.learning_starts
+    model.collect_rollouts(env, callback, frequency, model.replay_buffer, model.action_noise, starts, log_interval=None)
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
@@ -99,8 +92,6 @@ def add_action_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.
     if model.action_noise is None:
         return actions
     each = getattr(model.action_noise, "base_noise", model.action_noise)
-    noise = np.stack([each() for _ in actions])
-    noisy: NDArray[np.floating] = model.policy.unscale_action(
-        np.clip(model.policy.scale_action(actions) + noise, -1.0, 1.0)
-    )
+    scaled = model.policy.scale_action(actions) + np.stack([each() for _ in actions])
+    noisy: NDArray[np.floating] = model.policy.unscale_action(np.clip(scaled, -1.0, 1.0))
     return noisy

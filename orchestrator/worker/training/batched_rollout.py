@@ -8,7 +8,6 @@ afterwards, because the policy does not change during a rollout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
 from orchestrator.worker.runtime.sb3_internals import LAST_EPISODE_STARTS, LAST_OBS, update_info_buffer
+from orchestrator.worker.training.fast.rollout import truncated
 
 
 def collect(
@@ -61,7 +61,10 @@ def collect(
             return False
         count_episodes(infos, new_dones)
         if np.count_nonzero(new_dones):
-            _bootstrap_truncated(model, rewards, new_dones, infos)
+            for index, observation in truncated(infos, new_dones):
+                with torch.no_grad():
+                    value = policy.predict_values(policy.obs_to_tensor(observation)[0])
+                rewards[index] += model.gamma * value.item()
         _put(buffer.observations, step, observations)
         buffer.actions[step] = actions.reshape(buffer.actions.shape[1:])
         buffer.rewards[step], buffer.episode_starts[step] = rewards, dones
@@ -85,18 +88,6 @@ def _put(rows: Any, step: int, observations: Any) -> None:
         rows[step] = observations.reshape(rows.shape[1:])
 
 
-def _bootstrap_truncated(
-    model: PPO, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]
-) -> None:
-    """Add to the rewards of truncated episodes the discounted value of their last observation."""
-    for env in map(int, dones.nonzero()[0]):
-        observation = infos[env].get("terminal_observation")
-        if observation is not None and infos[env].get("TimeLimit.truncated", False):
-            with torch.no_grad():
-                value = model.policy.predict_values(model.policy.obs_to_tensor(observation)[0])
-            rewards[env] += model.gamma * value.item()
-
-
 def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     """Fill the buffer's values and log-probabilities."""
     policy, count = model.policy, buffer.pos * buffer.n_envs
@@ -105,7 +96,7 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
         with torch.no_grad():
-            observations = _rows(buffer, buffer.observations, count, part)
+            observations = rows(buffer, buffer.observations, part)
             taken = buffer.to_torch(actions[part])
             if isinstance(model.action_space, spaces.Discrete):
                 taken = taken.long().flatten()
@@ -113,8 +104,8 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
             log_probs[part] = policy.get_distribution(observations).log_prob(taken).cpu().numpy()
 
 
-def _rows(buffer: RolloutBuffer, arrays: Any, count: int, part: slice) -> Any:
+def rows(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
     """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each key."""
     if isinstance(arrays, dict):
-        return {key: _rows(buffer, array, count, part) for key, array in arrays.items()}
-    return buffer.to_torch(arrays.reshape(count, *arrays.shape[2:])[part])
+        return {key: rows(buffer, array, part) for key, array in arrays.items()}
+    return buffer.to_torch(arrays.reshape(-1, *arrays.shape[2:])[part])

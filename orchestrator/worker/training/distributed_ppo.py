@@ -28,7 +28,6 @@ from orchestrator.worker.distributed.ranks import moments_over_ranks
 from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 from orchestrator.worker.training import batched_rollout
 from orchestrator.worker.training.fast.epochs import Losses
-from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.ppo import explained_variance, record_update
 from orchestrator.worker.training.gradient_exchange import FlatGradients, step_on_server
 
@@ -79,11 +78,8 @@ class DistributedPPO(ExtendedPPO):
 
     def _example(self) -> tuple[Any, torch.Tensor]:
         """Observations and actions of one step, all zero."""
-        buffer: Any = self.rollout_buffer
-        if isinstance(buffer.observations, dict):
-            observations: Any = {key: buffer.to_torch(part[0]) for key, part in buffer.observations.items()}
-        else:
-            observations = buffer.to_torch(buffer.observations[0])
+        buffer = self.rollout_buffer
+        observations = batched_rollout.rows(buffer, buffer.observations, slice(0, buffer.n_envs))
         return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
 
     def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
@@ -112,7 +108,17 @@ class DistributedPPO(ExtendedPPO):
                 self._step(optimizer)
         means = np.array(logs) / ranks.size
         ranks.all_reduce(means)
-        losses = _losses(means, in_last_epoch, epochs, ended=ended)
+        policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(means, axis=0).tolist()
+        losses = Losses(
+            entropy_loss=entropy_loss,
+            policy_gradient_loss=policy_loss,
+            value_loss=value_loss,
+            approx_kl=float(np.mean(means[-in_last_epoch:, 3])),
+            clip_fraction=clip_fraction,
+            loss=float(means[-1, -1]),
+            epochs=epochs,
+            ended_at_kl=float(means[-1, 3]) if ended else None,
+        )
         buffer = self.rollout_buffer
         variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
         std = torch.exp(self.policy.log_std).mean().item() if hasattr(self.policy, "log_std") else None
@@ -156,9 +162,8 @@ class DistributedPPO(ExtendedPPO):
         exact = advantages.double()
         mean = exact.mean()
         squares = (exact - mean).square().sum()
-        means, distances = moments_over_ranks(
-            ranks, count, np.array([mean.item(), divergence]), np.array([squares.item(), 0.0])
-        )
+        own = np.array([[mean.item(), divergence], [squares.item(), 0.0]])
+        means, distances = moments_over_ranks(ranks, count, *own)
         if normalizes:
             deviation = math.sqrt(distances[0] / (count * ranks.size - 1))
             advantages = ((exact - means[0]) / (deviation + 1e-8)).to(advantages.dtype)
@@ -182,18 +187,3 @@ class DistributedPPO(ExtendedPPO):
             gradients.vector.div_(self._ranks.size)
             self._ranks.all_reduce(gradients.vector.numpy())
         step()
-
-
-def _losses(logs: Array, in_last_epoch: int, epochs: int, *, ended: bool) -> Losses:
-    """:param logs: ``(minibatches, 6)``: what :meth:`DistributedPPO._loss` logs, and the loss itself."""
-    policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(logs, axis=0).tolist()
-    return Losses(
-        entropy_loss=entropy_loss,
-        policy_gradient_loss=policy_loss,
-        value_loss=value_loss,
-        approx_kl=float(np.mean(logs[-in_last_epoch:, 3])),
-        clip_fraction=clip_fraction,
-        loss=float(logs[-1, -1]),
-        epochs=epochs,
-        ended_at_kl=float(logs[-1, 3]) if ended else None,
-    )

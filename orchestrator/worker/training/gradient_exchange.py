@@ -29,10 +29,7 @@ def average_gradients(optimizer: torch.optim.Optimizer, ranks: Ranks, mode: Mode
 
 
 def step_on_server(
-    parameters: Sequence[nn.Parameter],
-    ranks: Ranks,
-    step: Callable[[], object],
-    vector: torch.Tensor | None = None,
+    parameters: Sequence[nn.Parameter], ranks: Ranks, step: Callable[[], object], vector: torch.Tensor | None = None
 ) -> None:
     """Rank 0 takes ``step`` with the mean of all gradients, and sends the parameters to the others.
 
@@ -50,7 +47,7 @@ def step_on_server(
     values = parameters_to_vector(parameters).detach().cpu().numpy()
     ranks.broadcast(values)
     with torch.no_grad():
-        for parameter, value in zip(parameters, _split(parameters, values), strict=True):
+        for parameter, value in zip(parameters, _split(parameters, torch.from_numpy(values)), strict=True):
             parameter.copy_(value)
 
 
@@ -64,14 +61,14 @@ def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Ar
 
 
 def _write(parameters: Sequence[nn.Parameter], gradients: Array) -> None:
-    for parameter, gradient in zip(parameters, _split(parameters, gradients), strict=True):
+    for parameter, gradient in zip(parameters, _split(parameters, torch.from_numpy(gradients)), strict=True):
         parameter.grad = gradient.to(parameter.device)
 
 
-def _split(parameters: Sequence[nn.Parameter], flat: Array) -> list[torch.Tensor]:
-    """The part of one vector that belongs to each parameter, in the parameter's shape."""
-    parts = torch.split(torch.from_numpy(flat), [parameter.numel() for parameter in parameters])
-    return [part.reshape(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+def _split(parameters: Sequence[nn.Parameter], flat: torch.Tensor) -> list[torch.Tensor]:
+    """Views of the part of one vector that belongs to each parameter, in the parameter's shape."""
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
 
 
 class FlatGradients:
@@ -81,10 +78,8 @@ class FlatGradients:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        first = parameters[0]
-        self.vector = torch.zeros(sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device)
-        parts = torch.split(self.vector, [one.numel() for one in parameters])
-        self._views = [(one, part.view_as(one)) for one, part in zip(parameters, parts, strict=True)]
+        self.vector = torch.zeros_like(parameters_to_vector(parameters).detach())
+        self._views = list(zip(parameters, _split(parameters, self.vector), strict=True))
 
     def clear(self) -> None:
         """Set to zero, for ``backward`` to add to."""

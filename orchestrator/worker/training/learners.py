@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import os
 import random
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,13 +66,17 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
             "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
         )
 
+    policy_kwargs = dict(spec.policy_kwargs)
+    if "activation_fn" in policy_kwargs:
+        policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])
+
     def make(kind: type[Model]) -> Model:
         return kind(
             spec.policy,
             venv,
             seed=spec.seed,
             device=device(spec),
-            policy_kwargs=_policy_kwargs(spec.policy_kwargs) or None,
+            policy_kwargs=policy_kwargs or None,
             **{name: _argument(name, value, venv) for name, value in _hyperparameters(spec, ranks).items()},
         )
 
@@ -108,11 +111,9 @@ def _join_ranks(model: Model, ranks: Group, spec: WorkerSpec) -> None:
         for optimizer in algorithms.optimizers(model).values():
             average_gradients(optimizer, ranks, spec.mode)
     own = np.random.SeedSequence(spec.seed).spawn(ranks.size)[ranks.rank]
-    words = [int(word) for word in own.generate_state(4)]
-    random.seed(words[0])
-    np.random.seed(words[1])
-    torch.manual_seed(words[2])
-    model.action_space.seed(words[3])
+    words = map(int, own.generate_state(4))
+    for seed in (random.seed, np.random.seed, torch.manual_seed, model.action_space.seed):
+        seed(next(words))
 
 
 def _stock(spec: WorkerSpec) -> type[Model]:
@@ -137,16 +138,14 @@ def logged_columns(model: Model) -> list[str]:
     Giving them beforehand saves rewriting the table when they appear. (Success rates, which some environments report,
     still add a column.)
     """
-    count, has_std = "iterations", hasattr(model.policy, "log_std")
+    count, has_std, others = "iterations", hasattr(model.policy, "log_std"), ["learning_rate", "n_updates"]
     if isinstance(model, PPO):
         losses = ["loss", "policy_gradient_loss", "value_loss", "entropy_loss", "explained_variance", "approx_kl"]
-        others = ["clip_fraction", "clip_range", "learning_rate", "n_updates"]
+        losses += ["clip_fraction", "clip_range"]
     elif isinstance(model, A2C):
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
-        others = ["learning_rate", "n_updates"]
     else:
         losses = ["actor_loss", "critic_loss"]
-        others = ["learning_rate", "n_updates"]
         count, has_std = "episodes", model.use_sde
     if isinstance(model, SAC):
         losses += ["ent_coef"] if model.ent_coef_optimizer is None else ["ent_coef", "ent_coef_loss"]
@@ -154,11 +153,8 @@ def logged_columns(model: Model) -> list[str]:
         others.append("std")
     if isinstance(model, PPO) and model.clip_range_vf is not None:
         others.append("clip_range_vf")
-    return [
-        *(f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")),
-        *(f"rollout/{name}" for name in ("ep_rew_mean", "ep_len_mean")),
-        *(f"train/{name}" for name in losses + others),
-    ]
+    time = [f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")]
+    return [*time, "rollout/ep_rew_mean", "rollout/ep_len_mean", *(f"train/{name}" for name in losses + others)]
 
 
 def _argument(name: str, value: Any, venv: VecEnv) -> Any:
@@ -169,10 +165,3 @@ def _argument(name: str, value: Any, venv: VecEnv) -> Any:
         zeros = np.zeros(venv.action_space.shape or ())
         return NormalActionNoise(zeros, zeros + value)
     return tuple(value) if name == "train_freq" and isinstance(value, list) else value
-
-
-def _policy_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """``kwargs`` with the activation's class in place of its name."""
-    if "activation_fn" not in kwargs:
-        return dict(kwargs)
-    return {**kwargs, "activation_fn": algorithms.activation(kwargs["activation_fn"])}

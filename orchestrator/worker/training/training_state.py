@@ -11,23 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker.envs import env_state
+from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.runtime.sb3_internals import (
-    EPISODE_NUM,
-    LAST_EPISODE_STARTS,
-    LAST_OBS,
-    LAST_ORIGINAL_OBS,
-    N_UPDATES,
-    PROGRESS_REMAINING,
-)
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
-_COUNTERS = ("num_timesteps", N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING, "ep_info_buffer", "ep_success_buffer")
+_COUNTERS = ("num_timesteps", sb3.N_UPDATES, sb3.EPISODE_NUM, sb3.PROGRESS_REMAINING)
+_BUFFERS = ("ep_info_buffer", "ep_success_buffer")
 OF_EACH_RANK = (
     *("last_obs", "last_original_obs", "last_episode_starts", "normalization", "spaces", "envs", "unsaveable"),
     "generators",
@@ -56,19 +50,26 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     assert model.env is not None
     normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
     attributes = vars(model)
+    venv: Any = model.env.unwrapped
+    envs, unsaveable = None, ""
     try:
-        envs, unsaveable = _save_envs(model.env.unwrapped), ""
+        if isinstance(venv, DummyVecEnv):
+            envs = env_state.save(venv.envs)
+        elif hasattr(venv, "get_state"):
+            envs = venv.get_state()
+        else:
+            unsaveable = f"{type(venv).__name__} has no get_state"
     except env_state.Unsaveable as error:
-        envs, unsaveable = None, str(error)
+        unsaveable = str(error)
     return {
         "place": dataclasses.asdict(loop),
         "policy": model.policy.state_dict(),
         "optimizers": {name: one.state_dict() for name, one in algorithms.optimizers(model).items()},
         "temperature": None if temperature is None else temperature.detach(),
-        "counters": {name: attributes[name] for name in _COUNTERS},
-        "last_obs": _each_array(attributes[LAST_OBS], _in_memory_order),
-        "last_original_obs": _each_array(attributes[LAST_ORIGINAL_OBS], _in_memory_order),
-        "last_episode_starts": attributes[LAST_EPISODE_STARTS],
+        "counters": {name: attributes[name] for name in _COUNTERS + _BUFFERS},
+        "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),
+        "last_original_obs": _each_array(attributes[sb3.LAST_ORIGINAL_OBS], _in_memory_order),
+        "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
         "normalization": normalization
         and {name: getattr(normalization, name) for name in _NORMALIZATION if hasattr(normalization, name)},
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
@@ -107,9 +108,9 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         _restore_envs(model.env.unwrapped, state["envs"])
-        attributes[LAST_OBS] = _each_array(state["last_obs"], _in_original_order)
-        attributes[LAST_ORIGINAL_OBS] = _each_array(state["last_original_obs"], _in_original_order)
-        attributes[LAST_EPISODE_STARTS] = state["last_episode_starts"]
+        attributes[sb3.LAST_OBS] = _each_array(state["last_obs"], _in_original_order)
+        attributes[sb3.LAST_ORIGINAL_OBS] = _each_array(state["last_original_obs"], _in_original_order)
+        attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
     restore_generators(state["generators"])
     loop = state["place"]
     return loop if isinstance(loop, LoopState) else LoopState(**loop)
@@ -117,11 +118,9 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
     """``function`` of an observation array, or of each entry of a ``Dict`` one; None where there is none."""
-    if observations is None:
-        return None
     if isinstance(observations, dict):
         return {key: function(part) for key, part in observations.items()}
-    return function(observations)
+    return None if observations is None else function(observations)
 
 
 def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -137,15 +136,6 @@ def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _in_original_order(saved: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     array, axes = saved
     return array.transpose(np.argsort(axes))
-
-
-def _save_envs(venv: VecEnv) -> Any:
-    """:raises env_state.Unsaveable: their state cannot be saved."""
-    if isinstance(venv, DummyVecEnv):
-        return env_state.save(venv.envs)
-    if hasattr(venv, "get_state"):
-        return venv.get_state()
-    raise env_state.Unsaveable(f"{type(venv).__name__} has no get_state")
 
 
 def _restore_envs(venv: Any, state: Any) -> None:

@@ -95,15 +95,13 @@ class Epoch:
 
     def _sums(self, values: Array) -> NDArray[np.float64]:
         """``(minibatches,)`` sums over this rank's rows."""
-        sums: NDArray[np.float64] = np.add.reduceat(values, self._begins, dtype=np.float64)
-        return sums
+        return np.add.reduceat(values, self._begins, dtype=np.float64)
 
     def log(self, settings: Settings) -> Log:
         ratios = np.exp(self.log_ratios)
         clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
-        surrogate = np.maximum(self.weights * ratios, self.weights * clipped)
         of_each_row = (
-            surrogate,
+            np.maximum(self.weights * ratios, self.weights * clipped),
             np.square(self.values - self.returns),
             np.abs(ratios - 1.0) > settings.clip_range,
             ratios - 1.0 - self.log_ratios,
@@ -124,14 +122,13 @@ def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks, 
     log_std = np.concatenate([log.log_stds for log in logs])
     policy, (value, clipped, kl) = sums[0], sums[1:] / sizes
     entropy_losses = -(log_std + actions * (0.5 + LOG_SQRT_2PI))
-    last = policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]
     return Losses(
         entropy_loss=float(entropy_losses.mean()),
         policy_gradient_loss=float(policy.mean()),
         value_loss=float(value.mean()),
         approx_kl=float(kl[-len(logs[-1].sizes) :].mean()),
         clip_fraction=float(clipped.mean()),
-        loss=float(last),
+        loss=float(policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]),
         epochs=len(logs),
         ended_at_kl=float(kl[-1]) if ended else None,
     )

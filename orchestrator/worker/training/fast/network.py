@@ -119,10 +119,8 @@ class Layout:
             views[f"{name}.weight"] = (matrix[1:] if bias == 0 else matrix[:-1]).T
             views[f"{name}.bias"] = matrix[bias]
 
-        for net, own, block, bias in (
-            ("policy_net", first[:, :split], self.actor, 0),
-            ("value_net", first[:, split:], self.critic, -1),
-        ):
+        nets = ("policy_net", first[:, :split], self.actor, 0), ("value_net", first[:, split:], self.critic, -1)
+        for net, own, block, bias in nets:
             if own.shape[1]:
                 add(f"mlp_extractor.{net}.0", own, -1)
             for number, later in enumerate(block, start=1):
@@ -186,9 +184,14 @@ class Passes:
             self._products[0].append(self._product(self.x, None, layout.first, *ends, bias=-1))
         actor = [(stage.actor, stage.actor_and_one) for stage in self._stages[: len(shape.actor)]]
         critic = [(stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]]
-        self._to_mean = self._tower(actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, bias=0)
-        self._to_value = self._tower(critic, [*layout.critic, layout.value], self.value, self.value_gradient, bias=-1)
-        self._actor_alone = self._actor_path(actor)
+        self._to_mean = self._tower(actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, 0)
+        self._to_value = self._tower(critic, [*layout.critic, layout.value], self.value, self.value_gradient, -1)
+        self._actor_alone: list[tuple[Array, Array, Array, Array]] = []
+        """For every stage: inputs, matrix, and the actor's part before and after the activation."""
+        for number, (stage, (part, _)) in enumerate(zip(self._stages, actor, strict=False)):
+            product = self._products[number][0]  # the actor's comes before the critic's
+            matrix = product.matrix if number else product.matrix[:, : part.stop - part.start]
+            self._actor_alone.append((product.inputs, matrix, stage.before[:, part], stage.after[:, part]))
 
     def _tower(
         self,
@@ -212,19 +215,9 @@ class Passes:
     def _product(
         self, inputs: Array, inputs_gradient: Array | None, block: Block, outputs: Array, gradient: Array, *, bias: int
     ) -> _Product:
-        matrix = block.of(self._parameters)
+        matrix, matrix_gradient = block.of(self._parameters), block.of(self._gradients)
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
-        block_gradient = block.of(self._gradients)
-        return _Product(inputs, matrix, outputs, inputs.T, weight_t, block_gradient, gradient, inputs_gradient)
-
-    def _actor_path(self, parts: Sequence[tuple[slice, slice]]) -> list[tuple[Array, Array, Array, Array]]:
-        """For every stage: inputs, matrix, and the actor's part before and after the activation."""
-        path = []
-        for number, (stage, (part, _)) in enumerate(zip(self._stages, parts, strict=False)):
-            product = self._products[number][0]  # the actor's comes before the critic's
-            matrix = product.matrix if number else product.matrix[:, : part.stop - part.start]
-            path.append((product.inputs, matrix, stage.before[:, part], stage.after[:, part]))
-        return path
+        return _Product(inputs, matrix, outputs, inputs.T, weight_t, matrix_gradient, gradient, inputs_gradient)
 
     def act(self) -> Array:
         """Forward pass of the actor alone: ``x`` → ``mean``."""

@@ -40,8 +40,7 @@ class PolicyNetwork:
     def __init__(
         self, policy: ActorCriticPolicy, ranks: Ranks = ALONE, mode: Mode = "allreduce", dtype: type = np.float32
     ) -> None:
-        self.shape = shape_of(policy)
-        self.dtype = np.dtype(dtype)
+        self.shape, self.dtype = shape_of(policy), np.dtype(dtype)
         self._layout = Layout(self.shape)
         self._passes: dict[int, Passes] = {}
         self.update = Update(self._layout, ranks, mode, self.dtype)
@@ -62,8 +61,7 @@ class PolicyNetwork:
         """``(steps, n_envs, observation)`` → means ``(steps, n_envs, actions)``, values ``(steps, n_envs)``."""
         steps, n_envs, width = observations.shape
         rows = observations.reshape(-1, width)
-        means = np.empty((len(rows), self.shape.actions), self.dtype)
-        values = np.empty(len(rows), self.dtype)
+        means, values = np.empty((len(rows), self.shape.actions), self.dtype), np.empty(len(rows), self.dtype)
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
@@ -131,14 +129,14 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
         if not supported:
             raise UnsuitableError(problem)
     layers = policy.mlp_extractor
+    actor, critic = (
+        tuple(layer.out_features for layer in net if isinstance(layer, nn.Linear))
+        for net in (layers.policy_net, layers.value_net)
+    )
     return Shape(
         observation=policy.features_dim,
-        actor=_widths(layers.policy_net),
-        critic=_widths(layers.value_net),
+        actor=actor,
+        critic=critic,
         actions=policy.action_net.out_features,  # type: ignore[arg-type]
         activation=ACTIVATION_NAMES[activation],
     )
-
-
-def _widths(net: nn.Sequential) -> tuple[int, ...]:
-    return tuple(layer.out_features for layer in net if isinstance(layer, nn.Linear))

@@ -35,19 +35,17 @@ def unfit(spec: WorkerSpec, observation_space: spaces.Space[Any], action_space: 
 def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> str | None:
     """Why the fast learner cannot use these spaces, before or after Stable-Baselines3's wrappers; None when it can."""
     if not isinstance(observation_space, spaces.Box):
-        return f"its observation space is a {_kind(observation_space)}, and the fast learner takes a Box of numbers"
+        kind = type(observation_space).__name__
+        return f"its observation space is a {kind}, and the fast learner takes a Box of numbers"
     if _is_image(observation_space):
         return "its observations are images, and the fast learner takes numbers that are none"
     if not isinstance(action_space, spaces.Box):
-        return f"its action space is a {_kind(action_space)}, and the fast learner takes a one-dimensional Box"
+        kind = type(action_space).__name__
+        return f"its action space is a {kind}, and the fast learner takes a one-dimensional Box"
     if len(action_space.shape) != 1 or action_space.dtype not in ACTION_TYPES:
         box = f"a Box of {action_space.dtype} with the shape {action_space.shape}"
         return f"its action space is {box}, and the fast learner takes a one-dimensional Box of float32 or float64"
     return None
-
-
-def _kind(space: spaces.Space[Any]) -> str:
-    return type(space).__name__
 
 
 def _is_image(space: spaces.Box) -> bool:

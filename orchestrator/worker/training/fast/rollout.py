@@ -36,7 +36,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
     network.load(model.policy)
     observations = np.empty((n_rollout_steps + 1, n_envs, network.shape.observation), network.dtype)
     all_actions = _noise(network, n_rollout_steps, n_envs)
-    truncated: list[tuple[int, int, Array]] = []
+    cut_off: list[tuple[int, int, Array]] = []
     low, high = model.action_space.low, model.action_space.high  # type: ignore[attr-defined]
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
@@ -64,7 +64,8 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
                 count_episodes(infos, dones)
                 break
         if np.count_nonzero(dones):
-            truncated.extend((n_steps, *episode) for episode in _truncated(infos, dones))
+            # Copies: an environment may reuse the array before the rollout ends.
+            cut_off.extend((n_steps, env, np.array(observation)) for env, observation in truncated(infos, dones))
         rollout_buffer.rewards[n_steps] = rewards
         rollout_buffer.episode_starts[n_steps] = attributes[LAST_EPISODE_STARTS]
         last_obs = attributes[LAST_OBS] = new_obs
@@ -72,7 +73,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
 
     observations[-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
-    last_values = _complete(model, rollout_buffer, observations, all_actions, truncated, dones)
+    last_values = _complete(model, rollout_buffer, observations, all_actions, cut_off, dones)
     n_steps, values = n_rollout_steps, torch.from_numpy(last_values)  # as Stable-Baselines3 leaves them
     if not watched:
         callback.n_calls += n_rollout_steps
@@ -86,8 +87,7 @@ def collect(model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: Ro
 def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
     """``(steps, n_envs, actions)`` distances of the actions from the actor's means."""
     noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
-    noise *= np.exp(network.log_std)
-    return noise
+    return np.multiply(noise, np.exp(network.log_std), out=noise)
 
 
 def _act(network: PolicyNetwork, observations: Array, actions: Array) -> None:
@@ -116,12 +116,12 @@ def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
     return log_probs
 
 
-def _truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Array]]:
+def truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Any]]:
     """Indices of environments whose episode was truncated by a time limit, with its last observation."""
     for index in map(int, dones.nonzero()[0]):
         observation = infos[index].get("terminal_observation")
         if observation is not None and infos[index].get("TimeLimit.truncated", False):
-            yield index, np.array(observation)  # a copy: the environment may reuse it before the rollout ends
+            yield index, observation
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the NaN guard names what is not finite
@@ -130,14 +130,14 @@ def _complete(
     buffer: RolloutBuffer,
     observations: Array,
     actions: Array,
-    truncated: Sequence[tuple[int, int, Array]],
+    cut_off: Sequence[tuple[int, int, Array]],
     dones: Array,
 ) -> Array:
     """Fill in values, log-probabilities and advantages of the rollout.
 
     :param observations: ``(steps + 1, n_envs, observation)``
     :param actions: ``(steps, n_envs, actions)``
-    :param truncated: step, environment and last observation of each truncated episode: the critic's discounted value of
+    :param cut_off: step, environment and last observation of each truncated episode: the critic's discounted value of
         that observation is added to the reward of that step.
     :param dones: ``(n_envs,)`` whether the last step ended an episode.
     :return: ``(n_envs,)`` values of the observations after the last step.
@@ -145,9 +145,9 @@ def _complete(
     started = perf_counter()
     network = model.network
     means, values = network.evaluate(observations)
-    if truncated:
-        steps, envs, last_observations = zip(*truncated, strict=True)
-        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(truncated), 1, -1))
+    if cut_off:
+        steps, envs, last_observations = zip(*cut_off, strict=True)
+        _, bootstraps = network.evaluate(np.stack(last_observations).reshape(len(cut_off), 1, -1))
         buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
     buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
     buffer.observations[...] = observations[:-1].reshape(buffer.observations.shape)
