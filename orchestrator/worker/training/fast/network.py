@@ -194,13 +194,7 @@ class Passes:
             self._actor_alone.append((product.inputs, matrix, stage.before[:, part], stage.after[:, part]))
 
     def _tower(
-        self,
-        parts: Sequence[tuple[slice, slice]],
-        blocks: Sequence[Block],
-        result: Array,
-        gradient: Array,
-        *,
-        bias: int,
+        self, parts: Sequence[tuple[slice, slice]], blocks: Sequence[Block], result: Array, gradient: Array, bias: int
     ) -> _Product:
         """Append the products of one network behind the first stage to the stages', and return its last one."""
         inputs, inputs_gradient, bias_row = self.x, None, -1
