@@ -253,7 +253,7 @@ def test_an_environment_that_draws_from_global_generators_is_evaluated_reproduci
     first = evaluate(spec, tmp_path, model)
     disturb(model)
     assert evaluate(spec, tmp_path, model).to_json() == first.to_json()
-    assert first.deterministic.returns == first.stochastic.returns, "its rewards do not depend on actions"
+    assert first.deterministic.summary["returns"] == first.stochastic.summary["returns"], "its rewards do not depend on actions"
 
 
 def test_a_return_that_is_not_finite_ends_the_job_as_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +268,9 @@ def test_an_episode_that_does_not_end_is_cut_off(tmp_path: Path, monkeypatch: py
     model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
     result = evaluate(spec, tmp_path, model)
     for outcome in (result.deterministic, result.stochastic):
-        assert outcome.lengths == [20, 20]
-        assert max(outcome.returns) < 0
-        assert outcome.measures == {}
+        assert outcome.summary["lengths"] == [20, 20]
+        assert max(outcome.summary["returns"]) < 0
+        assert outcome.summary["measures"] == {}
 
 
 def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> None:
