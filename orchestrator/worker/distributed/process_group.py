@@ -5,6 +5,7 @@ A rank that waits longer than :func:`timeout_s` for the others raises and ends; 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -196,13 +197,10 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
 def timeout_s() -> float:
     """How long a rank waits for the others in a collective. :raises RanksError: the variable holds no such number."""
     text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(COLLECTIVE_TIMEOUT_S))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise RanksError(f"{COLLECTIVE_TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, such as 60")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise RanksError(f"{COLLECTIVE_TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, such as 60")
 
 
 def _one_line(error: Exception) -> str:

@@ -35,11 +35,7 @@ class Ranks:
     def all_reduce(self, array: NDArray[Any]) -> None:
         """Leave ``array``, which is the sum already."""
 
-    def reduce(self, array: NDArray[Any]) -> None:
-        """As :meth:`all_reduce`."""
-
-    def broadcast(self, array: NDArray[Any]) -> None:
-        """As :meth:`all_reduce`."""
+    reduce = broadcast = all_reduce
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         return array[None]

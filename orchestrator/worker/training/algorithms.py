@@ -31,8 +31,9 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
         model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
         return
     assert model.replay_buffer is not None
-    frequency, starts = _train_freq(model), model.learning_starts
-    model.collect_rollouts(env, callback, frequency, model.replay_buffer, model.action_noise, starts, log_interval=None)
+    assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
+    when, starts = model.train_freq, model.learning_starts
+    model.collect_rollouts(env, callback, when, model.replay_buffer, model.action_noise, starts, log_interval=None)
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
@@ -58,13 +59,8 @@ def steps_a_rollout(model: Model) -> int | None:
     """Steps of each environment in a rollout; None where it is whole episodes."""
     if not isinstance(model, OffPolicy):
         return model.n_steps
-    train_freq = _train_freq(model)
-    return train_freq.frequency if train_freq.unit == TrainFrequencyUnit.STEP else None
-
-
-def _train_freq(model: OffPolicy) -> TrainFreq:
     assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
-    return model.train_freq
+    return model.train_freq.frequency if model.train_freq.unit == TrainFrequencyUnit.STEP else None
 
 
 def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:

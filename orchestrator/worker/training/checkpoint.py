@@ -116,7 +116,6 @@ class CheckpointStore:
         self._forget_before(self._oldest())
 
     def _oldest(self) -> int | None:
-        """env_steps of the oldest checkpoint."""
         paths = self._paths()
         return int(paths[0].stem.rpartition("-")[2]) if paths else None
 

@@ -127,10 +127,8 @@ class DistributedPPO(ExtendedPPO):
     def _loss(
         self, samples: Any, clip_range: float, clip_range_vf: float | None
     ) -> tuple[torch.Tensor, list[float], float]:
-        """The loss of this rank's part of a minibatch, what is logged of it, and the divergence over all ranks.
-
-        Logged are policy, value and entropy loss, this rank's divergence, and the clipped share. Without ``target_kl``
-        the divergence returned is this rank's own.
+        """The loss of this rank's part of a minibatch, what is logged of it (policy, value and entropy loss, this
+        rank's divergence, clipped share), and the divergence over all ranks: without ``target_kl`` this rank's own.
         """
         values, log_prob, entropy = self._evaluate(samples.observations, self._as_actions(samples.actions))
         log_ratio = log_prob - samples.old_log_prob
@@ -151,20 +149,16 @@ class DistributedPPO(ExtendedPPO):
         return loss, logged, divergence
 
     def _over_ranks(self, advantages: torch.Tensor, divergence: float) -> tuple[torch.Tensor, float]:
-        """Advantages normalised by mean and unbiased deviation over all ranks, and the mean divergence.
-
-        One exchange for both; what the hyperparameters do not need stays this rank's own.
-        """
+        """Advantages normalised over all ranks and the mean divergence; what no hyperparameter needs stays as it is."""
         count, ranks = len(advantages), self._ranks
-        normalizes = self.normalize_advantage  # several ranks have several samples
-        if not normalizes and self.target_kl is None:
+        if not self.normalize_advantage and self.target_kl is None:
             return advantages, divergence
         exact = advantages.double()
         mean = exact.mean()
         squares = (exact - mean).square().sum()
         own = np.array([[mean.item(), divergence], [squares.item(), 0.0]])
         means, distances = moments_over_ranks(ranks, count, *own)
-        if normalizes:
+        if self.normalize_advantage:  # several ranks have several samples
             deviation = math.sqrt(distances[0] / (count * ranks.size - 1))
             advantages = ((exact - means[0]) / (deviation + 1e-8)).to(advantages.dtype)
         return advantages, float(means[1])

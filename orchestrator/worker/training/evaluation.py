@@ -148,14 +148,10 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the process's random generators, and restore their states afterwards.
-
-    torch's draws the actions; a user's environment may draw from the others.
-    """
+    """Seed torch's generator, which draws the actions, and those that environments may use; restore them afterwards."""
     before = generators(device)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    for generator in (random.seed, np.random.seed, torch.manual_seed):
+        generator(seed)
     try:
         yield
     finally:

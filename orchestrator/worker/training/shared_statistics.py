@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +25,11 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
 """Mean, variance (population, not unbiased) and count."""
 
 
-class Mergeable(Protocol):
-    """Something of which each rank has a part, and that must become equal on all ranks."""
-
-    def own_part(self) -> Any:
-        """The part of this rank, which is sent to the others."""
-
-    def merge(self, parts: Sequence[Any]) -> None:
-        """:param parts: of every rank, in order of rank."""
-
-
-def merge_over_ranks(ranks: Ranks, mergeables: Sequence[Mergeable]) -> None:
+def merge_over_ranks(ranks: Ranks, mergeables: Sequence[SharedStatistics | SharedEpisodes | SharedLosses]) -> None:
     """Merge all of them in one exchange. :raises RankLostError: the ranks have lost each other."""
-    everyone = ranks.all_gather_object([one.own_part() for one in mergeables])
-    for number, one in enumerate(mergeables):
-        one.merge([parts[number] for parts in everyone])
+    everyone: Sequence[Any] = ranks.all_gather_object([one.own_part() for one in mergeables])
+    for one, parts in zip(mergeables, zip(*everyone, strict=True), strict=True):
+        one.merge(parts)
 
 
 class SharedStatistics:

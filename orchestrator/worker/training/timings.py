@@ -6,6 +6,7 @@ The clock is :func:`time.perf_counter` (monotonic), read twice a phase and step:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +34,7 @@ the cost of measuring."""
 
 
 class TimedVecEnv(VecEnvWrapper):
-    """Measures the time of an environment's steps in ``collect_rollouts``.
-
-    The model keeps the environment itself, so that nothing of this wrapper is saved.
-    """
+    """Measures an environment's steps in ``collect_rollouts``; the model keeps the environment itself."""
 
     def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
         super().__init__(venv)
@@ -66,7 +64,9 @@ class PhaseTimers:
 
     def __init__(self, model: Model, env: TimedVecEnv) -> None:
         self._env = env
-        self._undo: list[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
+        self.remove = self._undo.close
+        """Removes all measuring from model and torch."""
         if isinstance(model, FastPPO):  # it measures itself
             self._seconds = model.seconds
             return
@@ -80,7 +80,7 @@ class PhaseTimers:
         # Every minibatch has a new loss tensor: only the class can be instrumented.
         plain = torch.Tensor.backward
         torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
-        self._undo.append(lambda: setattr(torch.Tensor, "backward", plain))
+        self._undo.callback(setattr, torch.Tensor, "backward", plain)
         for optimizer in algorithms.optimizers(model).values():
             self._time_optimizer(optimizer)
 
@@ -89,11 +89,6 @@ class PhaseTimers:
         self._env.seconds = 0.0
         self._seconds.update(dict.fromkeys(self._seconds, 0.0))
         return taken
-
-    def remove(self) -> None:
-        """Remove all measuring from model and torch."""
-        while self._undo:
-            self._undo.pop()()
 
     def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         seconds = self._seconds
@@ -108,7 +103,7 @@ class PhaseTimers:
 
     def _time_method(self, owner: Any, method: str, phase: str) -> None:
         setattr(owner, method, self._timed(getattr(owner, method), phase))
-        self._undo.append(lambda: delattr(owner, method))
+        self._undo.callback(delattr, owner, method)
 
     def _time_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         seconds = self._seconds
@@ -119,8 +114,8 @@ class PhaseTimers:
         def after(*_: Any) -> None:
             seconds["optimizer_s"] += perf_counter()
 
-        self._undo.append(optimizer.register_step_pre_hook(before).remove)
-        self._undo.append(optimizer.register_step_post_hook(after).remove)
+        self._undo.callback(optimizer.register_step_pre_hook(before).remove)
+        self._undo.callback(optimizer.register_step_post_hook(after).remove)
 
 
 class Timings:
@@ -134,6 +129,7 @@ class Timings:
         self._ranks = ranks
         self._table = CsvTable(path, keep=keep, columns=COLUMNS)
         self._phases = PhaseTimers(model, env)
+        self.stop = self._phases.remove
         self._reader = UsageReader()
         self.begin()
 
@@ -172,10 +168,6 @@ class Timings:
                 "allreduce_s": round(self._ranks.seconds - self._collectives_s, DIGITS),
             }
         )
-
-    def stop(self) -> None:
-        """Remove all measuring from model and torch."""
-        self._phases.remove()
 
 
 class DisabledTimings:

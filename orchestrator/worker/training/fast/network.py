@@ -71,7 +71,6 @@ class Shape:
     critic: tuple[int, ...]
     actions: int
     activation: ActivationName
-    """A key of :data:`ACTIVATIONS`."""
 
 
 class Block(NamedTuple):

@@ -37,7 +37,9 @@ def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
     if not isinstance(observation_space, spaces.Box):
         kind = type(observation_space).__name__
         return f"its observation space is a {kind}, and the fast learner takes a Box of numbers"
-    if _is_image(observation_space):
+    whole_range = np.all(observation_space.low == 0) and np.all(observation_space.high == HIGHEST_PIXEL)
+    # stable_baselines3.common.preprocessing.is_image_space; the policy divides such observations by 255.
+    if len(observation_space.shape) == 3 and observation_space.dtype == np.uint8 and whole_range:
         return "its observations are images, and the fast learner takes numbers that are none"
     if not isinstance(action_space, spaces.Box):
         kind = type(action_space).__name__
@@ -46,9 +48,3 @@ def unfit_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
         box = f"a Box of {action_space.dtype} with the shape {action_space.shape}"
         return f"its action space is {box}, and the fast learner takes a one-dimensional Box of float32 or float64"
     return None
-
-
-def _is_image(space: spaces.Box) -> bool:
-    """``stable_baselines3.common.preprocessing.is_image_space``; the policy divides such observations by 255."""
-    whole_range = bool(np.all(space.low == 0) and np.all(space.high == HIGHEST_PIXEL))
-    return len(space.shape) == 3 and space.dtype == np.uint8 and whole_range

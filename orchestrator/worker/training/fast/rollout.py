@@ -135,11 +135,9 @@ def _complete(
 ) -> Array:
     """Fill in values, log-probabilities and advantages of the rollout.
 
-    :param observations: ``(steps + 1, n_envs, observation)``
-    :param actions: ``(steps, n_envs, actions)``
+    :param observations: ``(steps + 1, n_envs, observation)``, the one after the last step included
     :param cut_off: step, environment and last observation of each truncated episode: the critic's discounted value of
         that observation is added to the reward of that step.
-    :param dones: ``(n_envs,)`` whether the last step ended an episode.
     :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
@@ -162,10 +160,7 @@ def _complete(
 
 
 def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
-    """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for all steps at once.
-
-    :param last_values: ``(n_envs,)`` values of the observations after the last step.
-    """
+    """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for all steps at once."""
     next_non_terminal = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
     next_values = np.concatenate([buffer.values[1:], last_values[None]])
     advantages = buffer.rewards + buffer.gamma * next_values * next_non_terminal - buffer.values

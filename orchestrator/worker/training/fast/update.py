@@ -41,7 +41,7 @@ class Adam:
         self._count = torch.from_numpy(self.step)[0]
 
     def stepper(self, parameters: Array, gradients: Array, group: Mapping[str, Any]) -> Callable[[], None]:
-        """Return a function that takes one step with the options of torch's parameter ``group``."""
+        """A function that takes one step with the options of torch's parameter ``group``."""
         first, second = ([moment] for moment in self._moments)
         vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
         (beta1, beta2), count = group["betas"], self._count
@@ -121,11 +121,7 @@ class Update:
         return self._minibatches[rows]
 
     def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: MinibatchNumber) -> bool:
-        """Add up the ranks' gradients and take the step, on every rank or on rank 0 for all.
-
-        :return: whether the update ends here instead, because the divergence exceeds what ``target_kl`` allows.
-        :raises NonFiniteGradient: no step is taken then.
-        """
+        """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the update here instead."""
         ranks, limit = self._ranks, settings.target_kl
         if limit is not None:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
