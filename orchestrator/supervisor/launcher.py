@@ -20,8 +20,14 @@ class Launched:
     """The attempt has a slot and runs, or waits for its node where :attr:`ActiveAttempt.is_placed` is False."""
 
     attempt: ActiveAttempt
-    failure: AttemptOutcome | None = None
-    """Why it could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The attempt has a slot, but could not be started."""
+
+    attempt: ActiveAttempt
+    outcome: AttemptOutcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +40,9 @@ class Launcher:
     slots: Slots
     now: Callable[[], float]
 
-    def launch(self, job: Job, next_number: int, available_memory_mib: Callable[[], int]) -> Launched | Shortage:
+    def launch(
+        self, job: Job, next_number: int, available_memory_mib: Callable[[], int]
+    ) -> Launched | LaunchFailed | Shortage:
         """A shortage: there is no room now, and nothing was done. ``next_number`` is that of the ledger."""
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
@@ -49,7 +57,7 @@ class Launcher:
             failure = AttemptOutcome(cause=cause, message=f"could not be launched: {error}")
         now, is_placed = self.now(), not slot.rank_slots
         attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
-        return Launched(attempt, failure)
+        return Launched(attempt) if failure is None else LaunchFailed(attempt, failure)
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
         paths = self.paths.job(job.job_id)

@@ -36,7 +36,7 @@ from orchestrator.supervisor import events, job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
-from orchestrator.supervisor.launcher import Launched, Launcher
+from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
@@ -250,11 +250,12 @@ class Supervisor:
         for job_id in offers:
             job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
             match self._launcher.launch(job, self._jobs.next_number(job_id), available_memory_mib):
-                case Launched(attempt=attempt, failure=failure):
+                case LaunchFailed(attempt=attempt, outcome=outcome):
                     self._started_attempt(attempt, queue_s)
-                    if failure is not None:
-                        self._end(attempt, failure)
-                    elif attempt.is_placed:
+                    self._end(attempt, outcome)
+                case Launched(attempt=attempt):
+                    self._started_attempt(attempt, queue_s)
+                    if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
                 case shortage if self._may_fit_later(job):
                     offers.refuse(shortage)
