@@ -95,10 +95,10 @@ def plan(
         stops.check()
         warnings = backend.ready()
         stops.check()
+        jobs = [_examined(job, verdicts[job.job_id]) for job in experiment.jobs]  # also those that the backend refuses
         problems = _refuse_unfit(experiment.jobs, verdicts, backend)
         if problems and options.refuse_invalid:
             raise SpecError(experiment.source, problems)
-        jobs = [_examined(job, verdicts[job.job_id]) for job in experiment.jobs]
         undo.pop_all()
     return Plan(
         machine=machine,

@@ -22,9 +22,10 @@ from command_helpers import bow_to_permissions
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import preflight
-from orchestrator.experiment.preflight import examine, requests_of
+from orchestrator.experiment import preflight, run_plan
+from orchestrator.experiment.preflight import JobVerdict, examine, requests_of
 from orchestrator.jobfile import from_mapping
+from orchestrator.supervisor.termination import StopRequests
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.preflight_child import check
 
@@ -550,3 +551,16 @@ def test_a_full_disk_is_known_by_its_number_whatever_the_text(error: int, tmp_pa
         patch.setattr(preflight, "ask", lambda *_, **__: [answer])
         with pytest.raises(DiskFullError, match="no space left"):
             examine([job], staging=tmp_path, at_once=1)
+
+
+def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(tmp_path: Path) -> None:
+    xml = tmp_path / "a.xml"
+    xml.touch()
+    jobs = [{"xml": str(xml), "resources": {"cores": 100_000}}]
+    experiment = from_mapping({"name": "big", "jobs": jobs}, source="big", base=tmp_path)
+    verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
+    options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts, refuse_invalid=False)
+    plan = run_plan.plan(experiment, options, tmp_path / "staging", stops=StopRequests())
+    plan.backend.close()
+    assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
+    assert plan.jobs[0].spec.task == "forward"

@@ -213,6 +213,20 @@ def test_unstable_physics_is_noticed_in_a_simulation_made_anew_at_reset() -> Non
         collections.deque((env.step(None) for _ in range(1000)), maxlen=0)
 
 
+def test_unstable_physics_is_noticed_where_the_model_is_of_another_binding() -> None:
+    env = NewDataAtEveryReset()
+    real = env.model
+
+    def step(action: Any) -> Any:
+        mujoco.mj_step(real, env.data)
+        return env.data.qpos.copy(), 0.0, False, False, {}
+
+    env.model, env.step = object(), step  # type: ignore[assignment,method-assign]
+    checked = DivergenceCheck(env, "slider")
+    with pytest.raises(Diverged, match="of degree of freedom 0 is not finite"):
+        collections.deque((checked.step(None) for _ in range(3000)), maxlen=0)
+
+
 def test_the_divergence_check_has_its_first_name_in_checkpoints_which_older_ones_hold() -> None:
     env = DivergenceCheck(NewDataAtEveryReset(), "slider")
     assert pickle.loads(env_state.save([env]))[0] == {"kind": "orchestrator.worker.envs.PhysicsWatch", "attributes": {}}

@@ -339,3 +339,11 @@ def test_gymnasium_is_not_imported_for_its_robot() -> None:
         "assert presets.default_xml('gymnasium:Ant-v5').is_file(); assert 'gymnasium' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
+
+
+def test_every_preset_is_importable_by_the_name_of_its_class() -> None:
+    for name in PRESETS:
+        kind = presets.find(name)
+        assert getattr(presets, kind.__name__) is kind
+    with pytest.raises(AttributeError, match="Pusher"):
+        _ = presets.Pusher

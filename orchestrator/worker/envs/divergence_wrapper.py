@@ -44,7 +44,10 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         positions, velocities, accelerations = self._counters
         if positions.number or velocities.number or accelerations.number:
             warning = next(kind for kind in self._warnings if data.warning[kind].number)
-            what = describe(self._simulation.model, warning, data.warning[warning].lastinfo)
+            model, index = self._simulation.model, data.warning[warning].lastinfo
+            what = f"{quantities()[warning]} of degree of freedom {index}"
+            if type(model).__module__.startswith("mujoco."):  # another binding's names are asked for in other ways
+                what = describe(model, warning, index)
             raise Diverged(
                 f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
                 f"{what} is not finite or too large"

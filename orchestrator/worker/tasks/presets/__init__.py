@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.task_names import PRESETS
 from orchestrator.worker.tasks.base import load_built_in
@@ -36,3 +37,11 @@ def default_xml(name: str) -> Path:
     if package is None or not package.submodule_search_locations:
         raise ValueError(f'task "{name}": gymnasium, which brings its robot {asset}, is not installed')
     return Path(package.submodule_search_locations[0]) / "envs" / "mujoco" / "assets" / asset
+
+
+def __getattr__(name: str) -> Any:
+    """A preset by the name of its class, for a user's task that derives from it."""
+    for path in PRESETS.values():
+        if path.endswith(f":{name}"):
+            return load_built_in(path)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
