@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
@@ -29,7 +31,9 @@ __all__ = ["finished", "finished_once", "ray_cluster", "ray_nodes", "small_disk"
 
 FULL = ("ray", "ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line."""
-GROUPS = {"ray": "ray", "bench": "cpus"}
+TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
+"""Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
+TOGETHER = ("ray", "bench")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
 
 
@@ -40,18 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of the full tier, and keep the tests of a file on one worker of pytest-xdist."""
-    tier = item.path.relative_to(TESTS).parts[0]
-    if tier in FULL or item.get_closest_marker("slow"):
-        item.add_marker("full")
+    """Mark the tests of the full tier."""
+    tier = _tier(item)
     if tier == "ray":
         item.add_marker("ray")
-    if not item.get_closest_marker("xdist_group"):
-        item.add_marker(pytest.mark.xdist_group(GROUPS.get(tier, item.path.stem)))
+    if tier in FULL or item.get_closest_marker("slow") or item.get_closest_marker("ray"):
+        item.add_marker("full")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the full tier unless asked for; the cluster comes last because it stays in the process."""
+    """Leave out the full tier unless it is asked for, or a file or folder of it is named."""
     if not config.getoption("--full"):
         named = {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
         left_out = {
@@ -59,7 +61,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
+    items.sort(key=lambda item: TIERS.index(_tier(item)) if _tier(item) in TIERS else 0)
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
+
+
+class FileScheduling(LoadScopeScheduling):
+    """The tests of a file run on one worker, which sets up their fixtures once; so do those of some folders."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = Path(nodeid.partition("::")[0])
+        return path.parts[1] if path.parts[1] in TOGETHER else str(path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")

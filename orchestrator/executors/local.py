@@ -87,11 +87,13 @@ class LocalExecutor:
     _reaper: OrphanReaper | None = field(default=None, init=False)
     _next_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
-    """As of the last sample, plus those that explain an exit since."""
+    """As of the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
+    _last_oom_kills: int | None = field(default=None, init=False)
+    """As of the last sample."""
 
     def submit(self, launch: Launch) -> Handle:
         if not self._groups:
-            self._oom_kills = cgroup.oom_kills()
+            self._oom_kills = self._last_oom_kills = cgroup.oom_kills()
         if self._reaper is None or not self._reaper.is_alive():
             if self._reaper is not None:
                 self._reaper.close()
@@ -201,7 +203,7 @@ class LocalExecutor:
         if now < self._next_sample or not self._groups:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
-        self._oom_kills = cgroup.oom_kills()
+        self._oom_kills, self._last_oom_kills = self._last_oom_kills, cgroup.oom_kills()
         return [
             Sampled(group.handle, sum(process.resident_mib(worker.pid) for worker in group.running))
             for group in self._groups.values()

@@ -354,6 +354,7 @@ def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path
     wait_until(lambda: not carriers(token), "the end of every process", patience_s=2)
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_path: Path) -> None:
     hopper = {"xml": HOPPER, "total_timesteps": 8192, "checkpoint_every": 512}
     # A worker reports no progress while it imports its libraries, which takes a few seconds on a loaded machine.

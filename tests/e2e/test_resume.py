@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -36,9 +37,9 @@ ROBOT = """
 TASK = {"task": "forward", "xml": "robot/robot.xml", "normalize": True}
 JOBS: dict[str, dict[str, Any]] = {
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
-    "sac": {"algo": "sac", **TASK, "total_timesteps": 4096},
 }
 MORE_JOBS: dict[str, dict[str, Any]] = {
+    "sac": {"algo": "sac", **TASK, "total_timesteps": 4096},
     "built-in task": {**TASK, "total_timesteps": 3072},
     "discrete": {"env": "CartPole-v1", "total_timesteps": 3072},
     "hopper, stock learner": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048, "learner": "sb3"},
@@ -192,7 +193,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
         (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
         record, log = helpers.run(paths, 1)
         assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
-        assert "checkpoint-000000000512.pt is damaged" in log
+        assert re.search(r"checkpoint-000000000512\.pt .*damaged", log)
         assert what_was_learnt(paths) == what_was_learnt(undisturbed)
         assert sorted(path.name for path in paths.checkpoints.iterdir()) == [
             "checkpoint-000000000256.pt",

@@ -36,6 +36,7 @@ def weights(run_dir: Path) -> dict[str, Any]:
     return {f"{job}.{name}": torch.clone(tensor) for job, of in models.items() for name, tensor in of.items()}
 
 
+@pytest.mark.slow
 def test_training_and_play_go_on_when_the_originals_are_gone(tmp_path: Path) -> None:
     steps = 8192
     undisturbed = give("run", experiment(tmp_path / "a", steps), "--run-dir", tmp_path / "whole", cwd=tmp_path)

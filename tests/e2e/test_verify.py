@@ -109,6 +109,7 @@ def test_all_jobs_of_a_run_directory_pass(finished: Experiment) -> None:
     assert_passes(finished, jobs={"hopper-s0", "balancer-s0"})
 
 
+@pytest.mark.slow
 def test_a_job_that_depends_on_its_neighbours_fails(tmp_path: Path) -> None:
     nosy = verified(tmp_path, guilty("nosy", "look around"))["nosy-s0"]
     assert nosy["verdict"] == "FAIL"

@@ -236,7 +236,7 @@ def test_an_attempt_that_fails_leaves_other_attempts_alone(tmp_path: Path) -> No
         until_heard(executor, other)
         (tmp_path / "one/go").touch()
         until_exit(executor, one)
-        assert [worker.has_ended() for worker in executor._groups[other].running] == [False, False]
+        assert [process.has_ended(worker.pid) for worker in executor._groups[other].running] == [False, False]
 
 
 def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(

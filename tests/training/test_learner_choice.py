@@ -21,6 +21,7 @@ from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile.hyperparameters import POLICY_KEYS
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.worker.training import learners
+from orchestrator.worker.training.algorithms import activation
 from orchestrator.worker.training.fast import qualify
 from orchestrator.worker.training.fast.ppo import FastPPO
 
@@ -71,7 +72,7 @@ def test_a_policy_is_fit_exactly_where_the_fast_learner_takes_it(key: str, value
         "n_steps": 8,
         "batch_size": 8,
         "device": "cpu",
-        "policy_kwargs": learners._policy_kwargs(spec.policy_kwargs),
+        "policy_kwargs": {key: activation(value) if key == "activation_fn" else value},
     }
     space = PPO(**arguments)
     if qualify.unfit(spec, space.observation_space, space.action_space) is None:

@@ -27,6 +27,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.toml_models import PolicyKwargs
 from orchestrator.worker.runtime import lifeline
 from orchestrator.worker.training import learners
+from orchestrator.worker.training.algorithms import activation
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 OWN_ENV = """
@@ -142,10 +143,10 @@ def test_model_loads_where_this_package_is_not_installed(env: str, learner: str,
 
 def test_names_of_activations_become_classes_of_torch() -> None:
     names = get_args(get_args(PolicyKwargs.model_fields["activation_fn"].annotation)[0])
-    classes = {name: learners._policy_kwargs({"activation_fn": name, "net_arch": [8]}) for name in names}
-    assert classes["leaky_relu"] == {"activation_fn": torch.nn.LeakyReLU, "net_arch": [8]}
-    assert classes["silu"]["activation_fn"] is torch.nn.SiLU
-    assert all(issubclass(given["activation_fn"], torch.nn.Module) for given in classes.values())
+    classes = {name: activation(name) for name in names}
+    assert classes["leaky_relu"] is torch.nn.LeakyReLU
+    assert classes["silu"] is torch.nn.SiLU
+    assert all(issubclass(found, torch.nn.Module) for found in classes.values())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -202,6 +202,7 @@ def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     assert "knee & hip" in page.text
 
 
+@pytest.mark.slow
 def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
     strip = film_strip()
     jobs = [Trained(name=f"robot {number}", iterations=3, preview=lambda: strip) for number in range(300)]
