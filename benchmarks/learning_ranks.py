@@ -3,7 +3,7 @@
     python -m benchmarks.learning_ranks runs/learning-ranks [--ranks 1,2,4] [--seeds 5] [--output docs/figures]
 
 Trains the job of ``jobs/wide.toml`` with every number of ranks and every seed, one after another, into the folder;
-what is there already is kept, so that the command goes on where it was stopped, and a second call only reads. Ranks
+what is there already is kept, so that the same command resumes, and a second call only reads. Ranks
 are started by hand rather than by ``run``, which would not start more of them than there are cores.
 """
 

@@ -69,7 +69,7 @@ class ExperimentMetrics:
     """Metrics of the jobs, and limits of the machine when the supervisor was started."""
 
     jobs: Sequence[JobMetrics]
-    """Those that have finished an iteration."""
+    """The jobs that have finished an iteration."""
     usable_cpus: int | None
     """CPUs that the supervisor was allowed."""
     online_cpus: int | None

@@ -55,7 +55,7 @@ class LevelSamples:
     messages: Sequence[str]
     """Reasons why measurements were cut off, disturbed or failed, each once."""
     disturbed: bool
-    """Whether all are disturbed, and were used for want of others."""
+    """Whether all are disturbed, and were used because there are no others."""
 
     @property
     def at_most(self) -> bool:
@@ -92,7 +92,7 @@ class Benchmark:
     unreadable: int
     """Lines of ``cells.jsonl`` that cannot be read, other than a torn last one."""
     learners: Sequence[str] = ()
-    """Those that the processes have used."""
+    """The learners that the processes have used."""
     strong: Mapping[str, Any] | None = None
     tune: Mapping[str, Any] | None = None
 

@@ -51,7 +51,7 @@ class Estimate:
         return asdict(self)
 
     def scaled(self, factor: float) -> Estimate:
-        """In another unit; ``factor`` must be positive."""
+        """The same estimate in another unit; ``factor`` must be positive."""
         low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
         return Estimate(self.median * factor, low, high, self.n)
 

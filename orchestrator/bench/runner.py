@@ -39,7 +39,7 @@ NOTICE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Where measurements run, and who is told about them."""
+    """Where measurements run, and where they are reported."""
 
     scratch: Path
     machine: Machine

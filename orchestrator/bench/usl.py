@@ -54,7 +54,7 @@ class Fit:
     """Why the fit is unreliable."""
 
     def facts(self) -> dict[str, Any]:
-        """For ``report.json``."""
+        """The fit as an object of ``report.json``."""
         law = self.law()
         return {
             "sigma": self.sigma.facts(),

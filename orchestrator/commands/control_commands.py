@@ -25,7 +25,7 @@ app = typer.Typer()
 @app.command()
 def status(
     run_dir: RunDir,
-    watch: Annotated[bool, Option("--watch", help="Show it again every second, until all jobs have ended.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Refresh every second until all jobs have ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of every job of a run directory."""

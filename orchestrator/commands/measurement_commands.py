@@ -153,7 +153,7 @@ def report(
 @app.command()
 def compare(
     run_a: Annotated[Path, Argument(metavar="RUN_A", help="Run directory of an experiment or a benchmark.")],
-    run_b: Annotated[Path, Argument(metavar="RUN_B", help="Another one of the same kind.")],
+    run_b: Annotated[Path, Argument(metavar="RUN_B", help="Another run directory of the same kind.")],
     as_json: AsJson = False,
 ) -> None:
     """Compare two experiments or two benchmarks, such as of two machines or versions: ratios with intervals."""

@@ -78,10 +78,10 @@ class WorkerSpec:
     """``package.module:make_env``, called with ``xml=`` (an absolute path or None) and ``seed=``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    """Those of ``algo`` under Stable-Baselines3's names; schedules are strings (see :func:`parse_schedule`)."""
+    """Hyperparameters under Stable-Baselines3's names; schedules are strings (see :func:`parse_schedule`)."""
     policy: str = "MlpPolicy"
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """As the user wrote them, ``activation_fn`` by its name (``"relu"``)."""
+    """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name (``"relu"``)."""
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: int = 1
@@ -133,7 +133,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video")
 ABOUT_RANKS = ("ranks", "backend", "mode")
-"""In the fingerprint only of a job with several ranks."""
+"""Fields that are part of the fingerprint only where a job has several ranks."""
 
 _SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
 

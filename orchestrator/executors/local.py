@@ -87,9 +87,9 @@ class LocalExecutor:
     _reaper: OrphanReaper | None = field(default=None, init=False)
     _next_sample: float = field(default=0.0, init=False)
     _oom_kills: int | None = field(default=None, init=False)
-    """As of the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
+    """Value at the sample before the last, plus those that explain an exit: an exit may be reaped after a sample."""
     _last_oom_kills: int | None = field(default=None, init=False)
-    """As of the last sample."""
+    """Value at the last sample."""
 
     def submit(self, launch: Launch) -> Handle:
         if not self._groups:

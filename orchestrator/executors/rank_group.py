@@ -97,7 +97,7 @@ class RankGroup(Generic[Rank]):
     def settle(self) -> Exited | None:
         """The exit of the attempt when no rank runs any more. Kills the running ranks when another one has failed.
 
-        To be called after :meth:`note` of every rank known to be over, so that the cause is told from consequences.
+        To be called after :meth:`note` of every rank known to be over, so that the cause is not taken for a consequence.
         """
         if not self.running:
             return self._exited()

@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Why ``job`` can never run here; empty if it can."""
 
     def facts(self) -> dict[str, Any]:
-        """For ``provenance.json`` and ``--dry-run``."""
+        """A description for ``provenance.json`` and ``--dry-run``."""
 
     def available_memory_mib(self) -> int:
         """Memory for a further job, where :meth:`Slots.acquire` does not check it."""

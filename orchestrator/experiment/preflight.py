@@ -35,7 +35,7 @@ TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
 MEMORY_SHARE = 0.8
-"""Of the memory that is free, for all children together."""
+"""Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
 CHECK_EVERY_S = 0.1
 

@@ -39,7 +39,7 @@ class SummaryRow(TypedDict):
     cause: str | None
     message: str | None
     traceback: str | None
-    """Of a FAILED job; not in ``summary.csv``."""
+    """Why a FAILED job failed; not in ``summary.csv``."""
     xml: str | None
     task: str
     algo: str
@@ -67,7 +67,7 @@ class SummaryRow(TypedDict):
     node: str | None
     cpus: list[int] | None
     pid: int | None
-    """Of a RUNNING job."""
+    """Set only for a RUNNING job."""
     robot_hash: str | None
     weights_sha256: str | None
 

@@ -106,7 +106,7 @@ class Offers:
     _refused: list[tuple[_Entry, Shortage]] = field(default_factory=list)
 
     def refuse(self, shortage: Shortage) -> None:
-        """There is no room for the job offered last; it goes on waiting."""
+        """There is no room for the job offered last; it continues to wait."""
         self._shortage = shortage
 
     def __iter__(self) -> Iterator[str]:

@@ -26,7 +26,7 @@ class JobTable:
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
-    """As of the end of the last attempt."""
+    """env_steps at the end of the last attempt."""
 
     def load(self, rows: Iterable[JobRow]) -> None:
         now = self.now()

@@ -122,7 +122,7 @@ class Usage:
     started: float
     last_progress: float
     rss_mib: float
-    """Of all ranks together."""
+    """Summed over all ranks."""
 
 
 def exceeded_limit(usage: Usage, now: float) -> AttemptOutcome | None:

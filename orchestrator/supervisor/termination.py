@@ -101,7 +101,7 @@ class Termination:
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
         if self.disk_full is None:
-            advice = "every job stopped at its last whole checkpoint. Free some space and run the same command again"
+            advice = "every job stopped at its last complete checkpoint. Free some space and run the same command again"
             self.disk_full = DiskFullError(f"{error}; {advice}")
         if not self.stops_requested:
             self.request_stop("the disk is full")

@@ -15,7 +15,7 @@ PAGE = "python -m orchestrator report {} writes the page."
 class _Line(NamedTuple):
     way: str
     number: str
-    """Of processes, or of ranks."""
+    """Number of processes, or of ranks."""
     estimates: Mapping[str, Any]
 
     def median(self, name: str, form: str, *, bounded: bool = False) -> str:

@@ -44,7 +44,7 @@ def _columns(jobs: Sequence[Job]) -> list[Column[Job]]:
 
 
 def facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, Any]:
-    """The same as JSON types."""
+    """The plan as JSON types."""
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),

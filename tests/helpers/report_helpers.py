@@ -1,7 +1,7 @@
 """Run directories made by hand, of any size, without training, for `report` to read.
 
 By hand, to see what a report of 500 jobs × 500 iterations takes:
-``python tests/report_helpers.py DIR 500 500``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
+``python tests/helpers/report_helpers.py DIR 500 500``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every executor keeps to. A further one joins with a :class:`Stage` and its name in :func:`staged`.
+"""The conformance suite of executors. A further one joins with a :class:`Stage` and its name in :func:`staged`.
 
-The simulated one is told beforehand what becomes of a launch: it is left out where a test would only find that again.
+The fake executor knows the end of each launch beforehand: it is left out where a test would only find that again.
 """
 
 from __future__ import annotations

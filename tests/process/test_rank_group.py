@@ -1,4 +1,4 @@
-"""Ranks: processes of one attempt that start together, end together, and are told apart."""
+"""Ranks: processes of one attempt that start together, end together, and can be distinguished."""
 
 from __future__ import annotations
 

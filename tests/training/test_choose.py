@@ -1,4 +1,4 @@
-"""``task = "auto"``: what is picked for which structure, and what is said where nothing fits."""
+"""``task = "auto"``: what is picked for which structure, and what the error says where nothing fits."""
 
 from __future__ import annotations
 

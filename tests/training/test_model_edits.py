@@ -1,4 +1,4 @@
-"""Edits of a robot: what they change, what is bundled, and what is said of those that do not fit."""
+"""Edits of a robot: what they change, what is bundled, and what the errors say of those that do not fit."""
 
 from __future__ import annotations
 

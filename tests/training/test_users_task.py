@@ -1,4 +1,4 @@
-"""A task of the user's own: the documented one works, and whatever is wrong with one is said before launch."""
+"""A task of the user's own: the documented one works, and whatever is wrong with one is reported before launch."""
 
 from __future__ import annotations
 

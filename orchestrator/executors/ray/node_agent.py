@@ -38,7 +38,7 @@ ASK_EVERY_S = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     cores: int
-    """As ``doctor`` counts them."""
+    """Counted as ``doctor`` counts them."""
     cpu_model: str
     versions: Versions
     sees_run_dir: bool

@@ -32,7 +32,7 @@ from orchestrator.machine.process_identity import process_start
 
 POLL_S = 0.25
 PROGRESS_EVERY_S = 5.0
-"""How often the node agent is told the progress, for ``cluster status``."""
+"""How often progress is reported to the node agent, for ``cluster status``."""
 CPUS_TIMEOUT_S = 60.0
 """Longest wait for CPUs: the attempt that had them before may still be ending."""
 GLOO_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
@@ -59,9 +59,9 @@ class Assignment:
     driver_node: str
     """Id of the driver's node, from which files are sent."""
     ranks: Sequence[int] | None = None
-    """Those that run on the node, if others run elsewhere; None: all."""
+    """The ranks that run on this node; None: all of them."""
     worker_command: Sequence[str] | None = None
-    """None: the worker, with the node's own Python."""
+    """None: the command of the worker, with the node's own Python."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Changes to the environment of the workers; None removes a variable."""
     code: UserCode | None = None

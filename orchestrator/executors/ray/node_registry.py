@@ -29,7 +29,7 @@ LIST_EVERY_S = 2.0
 URGENT_S = 0.05
 """Polling interval for answers that somebody waits for."""
 CREATION_FAILED = "creation task"
-"""In Ray's message about an actor that could not be created on its node."""
+"""Part of Ray's message about an actor that could not be created on its node."""
 SUSPICION_S = 2.0
 """Delay before a suspected node is asked: the processes of a dying node would still answer."""
 RETRY_EVERY_S = 60.0
@@ -80,7 +80,7 @@ class _Entry:
     request: Any = None
     ask_at: float = 0.0
     is_reported: bool = False
-    """As a :class:`RayNode`."""
+    """Whether the node was reported as a :class:`RayNode`."""
     is_suspected: bool = False
     """Whether the next answer is to be reported."""
     has_failed: bool = False

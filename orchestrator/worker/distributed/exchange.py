@@ -28,7 +28,7 @@ from orchestrator.worker.runtime.exit_record import RankLostError
 RENDEZVOUS_TIMEOUT_S = 300.0
 """Time for the other ranks to start."""
 SHORTEST_SECRET = 32
-"""In characters."""
+"""Length of the shortest secret that is accepted, in characters."""
 GLOO_LOOP = "gloo_tcp_loop"
 """Name of gloo's network threads."""
 

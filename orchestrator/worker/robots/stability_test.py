@@ -171,7 +171,7 @@ def _remedy(
 
 @contextlib.contextmanager
 def _passive(model: mujoco.MjModel) -> Iterator[None]:
-    """With the actuators disabled, and the energy computed."""
+    """A simulation with the actuators disabled, in which the energy is computed."""
     enabled, disabled = model.opt.enableflags, model.opt.disableflags
     model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)

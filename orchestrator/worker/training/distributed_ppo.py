@@ -70,7 +70,7 @@ class DistributedPPO(ExtendedPPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """As in Stable-Baselines3, to rounding."""
+        """Equal to Stable-Baselines3's update up to rounding."""
         if self.use_sde:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         rows_at_once = self.batch_size // self._ranks.size

@@ -70,7 +70,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     deterministic: Outcome
-    """With the policy's most likely actions."""
+    """Episodes with the policy's most likely actions."""
     stochastic: Outcome
     """With actions drawn from the policy, as in training; the episodes start from the same states."""
     seed: int

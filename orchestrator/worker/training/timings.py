@@ -25,9 +25,9 @@ from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
 
 TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
-"""Of :class:`Usage`: a row has their growth."""
+"""Fields of :class:`Usage`; a row holds how much each has grown."""
 DIGITS = 7
-"""Of a second, after the point."""
+"""Digits of a second after the decimal point."""
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"
 """Environment variable: with 1 no timings are written or measured, except by the fast learner itself; used to measure
 the cost of measuring."""

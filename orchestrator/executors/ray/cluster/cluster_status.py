@@ -57,7 +57,7 @@ class ClusterNode:
     gpus: int
     gpus_used: float
     versions: Mapping[str, str | None] | None = None
-    """None: timed out."""
+    """None for a node that timed out reporting its versions."""
     jobs: tuple[RunningJob, ...] = ()
 
 

@@ -77,7 +77,7 @@ def processes_with(mark: str) -> tuple[NodeProcess, ...]:
 
 
 def _process_name(pid: int) -> str:
-    """Of its program; of a Python process, that of its script."""
+    """The name of the program, or of the script that a Python process runs."""
     name = (text_of(Path(f"/proc/{pid}/comm")) or "").strip()
     command = (text_of(Path(f"/proc/{pid}/cmdline")) or "").split("\0")
     scripts = [Path(word).stem for word in command[1:4] if word.endswith(".py")]

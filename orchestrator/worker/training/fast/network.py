@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from orchestrator.core.worker_spec import Activation as ActivationName
 
 Array = NDArray[Any]
-"""Of float32 or float64."""
+"""An array of float32 or float64."""
 
 
 class Activation(NamedTuple):

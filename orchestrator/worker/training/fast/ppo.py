@@ -19,7 +19,7 @@ from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
 
 CONSTANTS = ("batch_size", "n_epochs", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "target_kl")
-"""Of :class:`Settings`: attributes of ``PPO`` that are no schedules."""
+"""Fields of :class:`Settings` that are attributes of ``PPO`` and no schedules."""
 
 
 class FastPPO(ExtendedPPO):
@@ -67,7 +67,7 @@ class FastPPO(ExtendedPPO):
     def collect_rollouts(
         self, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """As in Stable-Baselines3, for as many steps as the buffer holds."""
+        """Collect as Stable-Baselines3 does, for as many steps as the buffer holds."""
         assert n_rollout_steps == rollout_buffer.buffer_size, "a rollout fills its buffer"
         self.policy.set_training_mode(False)
         return rollout.collect(self, env, callback, rollout_buffer)
