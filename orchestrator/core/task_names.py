@@ -14,7 +14,7 @@ TASKS: Mapping[str, str] = {
     "stand": "stand:Stand",
     "track": "track:Track",
 }
-"""Name in a job file → module and class below ``orchestrator.worker.tasks``, imported when the task is asked for."""
+"""Name in a job file → module and class below ``orchestrator.worker.tasks``."""
 
 PRESETS: Mapping[str, str] = {
     "gymnasium:Ant-v5": "presets.locomotion:Ant",
@@ -26,4 +26,4 @@ PRESETS: Mapping[str, str] = {
     "gymnasium:Swimmer-v5": "presets.locomotion:Swimmer",
     "gymnasium:Walker2d-v5": "presets.locomotion:Walker2d",
 }
-"""Gymnasium's own environments as tasks over the batched simulation; as above."""
+"""Name in a job file → module and class, for gymnasium's own environments as tasks over the batched simulation."""

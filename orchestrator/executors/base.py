@@ -26,7 +26,7 @@ class Launch:
     """The CPUs of rank 0, then those of rank 1, and so on. ``gpus`` is ordered in the same way."""
     gpus: tuple[str, ...]
     threads: int
-    """Per rank."""
+    """Number of threads of each rank."""
     ranks: int = 1
     """Processes of the attempt. Either all of them are started or none."""
     rank_slots: tuple[RankSlot, ...] = ()
@@ -91,7 +91,7 @@ class Exited:
     rank: int | None = None
     """The rank that made the attempt end, and that ``returncode`` belongs to. None with one rank, or on success."""
     lost: str | None = None
-    """Why there is no exit code: its machine is gone, or unfit to run it. Another machine may do."""
+    """Why there is no exit code: its machine is lost or cannot run it. The attempt may succeed on another machine."""
 
 
 Event: TypeAlias = Placed | Progressed | Sampled | Exited

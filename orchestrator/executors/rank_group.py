@@ -97,7 +97,7 @@ class RankGroup(Generic[Rank]):
     def settle(self) -> Exited | None:
         """The exit of the attempt when no rank runs any more. Kills the running ranks when another one has failed.
 
-        To be called after :meth:`note` of every rank known to be over, so that the cause is not taken for a consequence.
+        To be called after :meth:`note` of every rank that has ended, so that no consequence is taken for the cause.
         """
         if not self.running:
             return self._exited()

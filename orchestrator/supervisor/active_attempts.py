@@ -39,7 +39,7 @@ class ActiveAttempt:
     kill_at: float | None = None
     """When it is killed if it has not left by then."""
     is_placed: bool = True
-    """Whether it has come to run on its node. Until then no time limit applies."""
+    """Whether it runs on its node. Until then no time limit applies."""
     node: str | None = None
     check_at: float = math.inf
 

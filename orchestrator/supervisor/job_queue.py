@@ -138,7 +138,7 @@ class Offers:
 
     def _accepted(self, entry: _Entry) -> None:
         self._left -= 1
-        if self._queue._waits(entry):  # otherwise its launch failed at once, and it waits anew already
+        if self._queue._waits(entry):  # otherwise its launch failed at once, and it waits again already
             self._queue.remove(entry.job_id)
         for other, shortage in self._refused:
             other.overtaken += _takes(entry.demand, shortage)

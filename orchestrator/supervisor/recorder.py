@@ -20,7 +20,7 @@ PROGRESS_SHARE = 0.05
 SUMMARY_SHARE = 0.005
 """At most this share goes into ``summary.*``, which are written whole each time and grow with the number of jobs."""
 PAGE_ROWS = 1000
-"""Jobs added to ``summary.*`` in one turn: the loop goes on handling events while a hundred thousand are written."""
+"""Jobs added to ``summary.*`` in one turn: the loop continues to handle events while a hundred thousand are written."""
 
 
 @dataclass(slots=True, kw_only=True)

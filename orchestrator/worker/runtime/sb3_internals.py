@@ -64,7 +64,7 @@ def update_returns(normalization: VecNormalize, rewards: np.ndarray) -> None:
 
 
 class ExtendedDummyVecEnv(DummyVecEnv):
-    """``DummyVecEnv`` with public names in the place of the private ones that subclasses need."""
+    """``DummyVecEnv`` with public names instead of the private ones that subclasses need."""
 
     save_observation = DummyVecEnv._save_obs
     """``(index, observation)``: writes an environment's observation into ``buf_obs``."""
@@ -83,7 +83,7 @@ def fused_adam() -> Callable[..., None]:
 
 
 class ExtendedPPO(PPO):
-    """``stable_baselines3.PPO`` with public names in the place of the private ones that subclasses need."""
+    """``stable_baselines3.PPO`` with public names instead of the private ones that subclasses need."""
 
     unsaved: ClassVar[tuple[str, ...]] = ()
     """Attributes that are not written to ``model.zip``."""
