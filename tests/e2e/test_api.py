@@ -157,6 +157,7 @@ def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
     return {job.job_id: JobVerdict(problem=None) for job in jobs}
 
 
+@pytest.mark.slow
 def test_calls_in_a_running_event_loop_and_in_a_thread_work_and_leak_nothing() -> None:
     async def search() -> list[bool]:
         here = orchestrator.train([HOPPER], **SHORT)

@@ -403,6 +403,7 @@ def small_memory() -> Iterator[Path]:
     pytest.skip("no memory cgroup may be made here")
 
 
+@pytest.mark.slow
 def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path: Path) -> None:
     # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor needs some too.
     jobs = write_experiment(tmp_path, odd("eats", "eat", retry={"max_retries": 1}, resources={"memory": "700 MiB"}))

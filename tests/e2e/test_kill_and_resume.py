@@ -146,6 +146,7 @@ def test_supervisor_killed_twenty_times_loses_nothing_of_six_robots(tmp_path: Pa
     check_kills(tmp_path, ROBOTS, 32_768, kills=20, at_least=10, whole=(whole, took_s))
 
 
+@pytest.mark.slow
 def test_killed_during_start_up_the_same_command_begins_anew(tmp_path: Path) -> None:
     dice = random.Random(os.urandom(8))
     jobs = experiment(tmp_path, ("hopper",), 256)
@@ -203,6 +204,7 @@ def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Pat
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "no process survives", patience_s=GONE_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_trained_alone_and_beside_neighbours_is_the_same(trained_once: tuple[Path, float], tmp_path: Path) -> None:
     finish(experiment(tmp_path, ("walker",), STEPS), tmp_path)
     assert_same_bits(tmp_path, trained_once[0], ("walker",))

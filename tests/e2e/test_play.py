@@ -115,6 +115,7 @@ def test_play_writes_a_video_in_real_time_and_a_film_strip(shown: tuple[Path, st
 
 
 @pytest.mark.usefixtures("opengl")
+@pytest.mark.slow
 def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts_and_keeps_apart(
     finished: Experiment, shown: tuple[Path, str]
 ) -> None:
@@ -352,6 +353,7 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(
     assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
 
 
+@pytest.mark.slow
 def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(refilmed: Experiment) -> None:
     hopper, own = (job_dir(refilmed, job_id) for job_id in ("hopper-s0", "own-s0"))
     hopper.preview.unlink()

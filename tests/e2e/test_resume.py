@@ -150,6 +150,7 @@ def make_env(xml, seed):
         ),
     ],
 )
+@pytest.mark.slow
 def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     (tmp_path / "images.py").write_text(IMAGES)
     changes |= {"search_path": str(tmp_path), "normalize": True, "checkpoint_every": 128, "total_timesteps": 768}
@@ -255,6 +256,7 @@ def test_checkpoint_of_other_settings_is_refused(trained_once: tuple[JobPaths, E
     assert "was written under other settings of this job" in record.message
 
 
+@pytest.mark.slow
 def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         "from gymnasium.envs.classic_control import CartPoleEnv\n"

@@ -99,6 +99,7 @@ def test_weights_statistics_and_tables_are_those_of_stock_learn(trained: JobPath
     ],
     ids=["schedule, gSDE and more", "by episodes"],
 )
+@pytest.mark.slow
 def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
     tmp_path: Path, given: dict[str, Any], by_hand: dict[str, Any]
 ) -> None:

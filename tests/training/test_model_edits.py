@@ -178,6 +178,7 @@ def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:
     assert model_edits.SINGLE == SINGLE_KINDS
 
 
+@pytest.mark.slow
 def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path,

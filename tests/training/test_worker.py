@@ -273,6 +273,7 @@ def test_unstable_physics_ends_as_diverged_and_names_the_robot(tmp_path: Path, c
     assert "torn" in record.message
 
 
+@pytest.mark.slow
 def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_space(tmp_path: Path) -> None:
     undisturbed = helpers.job(tmp_path / "undisturbed", own(tmp_path, total_timesteps=512))
     fill = (
@@ -380,6 +381,7 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
         pytest.param("Pendulum-v1", 2500, id="fast"),
     ],
 )
+@pytest.mark.slow
 def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
     paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))

@@ -248,6 +248,7 @@ def test_same_run_gives_the_same_figures(tmp_path: Path) -> None:
     assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
 
 
+@pytest.mark.slow
 def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained()])
     first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
@@ -417,6 +418,7 @@ def test_timings_of_another_system_have_gaps_that_are_not_zero(tmp_path: Path) -
     assert found["run_delay_s"] is found["cpu_s"] is None
 
 
+@pytest.mark.slow
 def test_thumbnails_keep_within_their_budget(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(film_strip())
     found = thumbnails.thumbnails({str(number): tmp_path / "a.png" for number in range(200)})
