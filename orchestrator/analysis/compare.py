@@ -26,10 +26,10 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One figure of one subject in both run directories."""
+    """One figure of one case in both run directories."""
 
     what: str
-    """The subject: ``default × 2``, or a job's name."""
+    """The case: ``default × 2``, or a job's name."""
     figure: str
     """``throughput`` or ``efficiency``; of jobs ``env_steps/s``, ``return`` (in training) or ``evaluation``."""
     a: Estimate
@@ -60,16 +60,16 @@ class Comparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     kind: Kind
-    subjects: Mapping[str, Mapping[str, Sequence[float]]]
-    """Subject → figure → one value per repeat or seed."""
+    cases: Mapping[str, Mapping[str, Sequence[float]]]
+    """Case → figure → one value per repeat or seed."""
     bounds: Collection[str] = ()
-    """Subjects whose values are upper bounds."""
+    """Cases whose values are upper bounds."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
-    """Compare the subjects that both run directories have.
+    """Compare the cases that both run directories have.
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
@@ -79,12 +79,12 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         raise UsageError(
             f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}: give two benchmarks or two experiments"
         )
-    pairs = [pair for what in a.subjects if what in b.subjects for pair in _pairs(what, a, b)]
+    pairs = [pair for what in a.cases if what in b.cases for pair in _pairs(what, a, b)]
     if not pairs:
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
         raise UsageError(
-            f"{run_a} and {run_b} have nothing in common: the first has {names_of(list(a.subjects))}, the second has"
-            f" {names_of(list(b.subjects))}. {names} must agree"
+            f"{run_a} and {run_b} have nothing in common: the first has {names_of(list(a.cases))}, the second has"
+            f" {names_of(list(b.cases))}. {names} must agree"
         )
     return Comparison(
         kind=a.kind,
@@ -96,14 +96,14 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
-        only_a=[what for what in a.subjects if what not in b.subjects],
-        only_b=[what for what in b.subjects if what not in a.subjects],
+        only_a=[what for what in a.cases if what not in b.cases],
+        only_b=[what for what in b.cases if what not in a.cases],
     )
 
 
 def _benchmark(run_dir: Path) -> _Side:
     bench = samples.read(run_dir)
-    subjects: dict[str, dict[str, Sequence[float]]] = {}
+    cases: dict[str, dict[str, Sequence[float]]] = {}
     bounds = []
     for baseline, levels in bench.baselines.items():
         base = levels[min(levels)]
@@ -111,17 +111,17 @@ def _benchmark(run_dir: Path) -> _Side:
         alone = {sample.repeat: sample.throughput for sample in base.samples}
         for level, measured in levels.items():
             name = f"{baseline} × {level}"
-            subjects[name] = {"throughput": measured.throughputs}
+            cases[name] = {"throughput": measured.throughputs}
             bounds += [name] if measured.at_most else []
             if measured is not base and not base.at_most:
                 ideal = min(measured.processes, bench.capacity) / base.processes
                 counted = [sample for sample in measured.samples if sample.repeat in alone]
-                subjects[name]["efficiency"] = [one.throughput / alone[one.repeat] / ideal for one in counted]
+                cases[name]["efficiency"] = [one.throughput / alone[one.repeat] / ideal for one in counted]
     plan = bench.plan
     work = {DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())), **_prefixed("work", plan.get("work"))}
     learner = ", ".join(bench.learners) or plan.get("learner")
     facts = {**work, "learner": learner, **_prefixed("", plan.get("machine")), **_prefixed("", plan.get("versions"))}
-    return _Side(kind="benchmark", subjects=subjects, bounds=bounds, facts=facts)
+    return _Side(kind="benchmark", cases=cases, bounds=bounds, facts=facts)
 
 
 def _experiment(run_dir: Path) -> _Side:
@@ -132,7 +132,7 @@ def _experiment(run_dir: Path) -> _Side:
         groups.setdefault(row["job_id"].removesuffix(f"-s{row['seed']}"), []).append(row)
     metrics = job_metrics.gather(run_dir).jobs
     speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
-    subjects = {name: _values(rows, speeds) for name, rows in groups.items()}
+    cases = {name: _values(rows, speeds) for name, rows in groups.items()}
     session = run_reader.last_session(snapshot.paths.provenance)
     facts = {
         "learner": ", ".join(sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})),
@@ -140,7 +140,7 @@ def _experiment(run_dir: Path) -> _Side:
         **_prefixed("", session.get("versions")),
         **_prefixed("git", session.get("git")),
     }
-    return _Side(kind="experiment", subjects={name: values for name, values in subjects.items() if values}, facts=facts)
+    return _Side(kind="experiment", cases={name: values for name, values in cases.items() if values}, facts=facts)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
@@ -160,8 +160,8 @@ def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> d
 
 def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
     bound = f"{'a' if what in a.bounds else ''}{'b' if what in b.bounds else ''}"
-    for figure, a_values in a.subjects[what].items():
-        b_values = b.subjects[what].get(figure)
+    for figure, a_values in a.cases[what].items():
+        b_values = b.cases[what].get(figure)
         if not a_values or not b_values:
             continue
         quotient = ratio(b_values, a_values) if min(*a_values, *b_values) > 0 and bound != "ab" else None
@@ -187,6 +187,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def names_of(subjects: Sequence[str]) -> str:
+def names_of(cases: Sequence[str]) -> str:
     """The first five names, for a sentence."""
-    return listed(subjects, 5) if subjects else "nothing that is finished"
+    return listed(cases, 5) if cases else "nothing that is finished"

@@ -40,7 +40,7 @@ class JobMetrics:
     """Robot and hyperparameters; equal for jobs that differ in their seed alone. Empty when not known."""
     env_steps: float
     wall_s: float
-    """0 without any iteration."""
+    """0 where no iteration is finished."""
     cpu_s: float | None
     run_delay_s: float | None
     throttled_s: float | None
@@ -142,7 +142,7 @@ def _metrics(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
 
 
 def _total(rows: Sequence[Iteration], column: str) -> float | None:
-    """None without rows, or where one was not measured."""
+    """The sum of a column; None without rows, or where one value was not measured."""
     values = [getattr(row, column) for row in rows]
     return None if not values or None in values else math.fsum(values)
 

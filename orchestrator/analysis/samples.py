@@ -253,7 +253,7 @@ def _total(processes: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _sum(*values: float | None) -> float | None:
-    """None where one is not known."""
+    """The sum; None where one of the values is not known."""
     known = [value for value in values if value is not None]
     return math.fsum(known) if len(known) == len(values) else None
 

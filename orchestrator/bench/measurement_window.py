@@ -25,7 +25,7 @@ class TimeSeries:
     updates_an_iteration: int | None
     """Optimiser steps; None where an iteration may end early."""
     rows: Sequence[Iteration] = ()
-    """Iterations with a ``clock_s``."""
+    """The iterations that have a ``clock_s``."""
     begun_at: float = 0.0
     """``clock_s`` of its first environment step, or of its launch where that is unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)

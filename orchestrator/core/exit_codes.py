@@ -9,7 +9,7 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ExitCode(enum.IntEnum):
-    """As usual, a negative return code is the signal that killed the process."""
+    """Exit codes of a worker. A negative return code, as usual, is the signal that killed it."""
 
     SUCCEEDED = 0
     ERROR = 1

@@ -66,13 +66,13 @@ class ExitRecord:
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
-    """From exec to the end of imports."""
+    """Seconds from exec to the end of imports."""
     first_step_s: float | None = None
-    """From exec to the end of the first environment step."""
+    """Seconds from exec to the end of the first environment step."""
     checkpoint_s: float | None = None
     eval_s: float | None = None
     wall_s: float | None = None
-    """From exec to the writing of this record."""
+    """Seconds from exec to the writing of this record."""
     cpu_s: float | None = None
     weights_sha256: str | None = None
     """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""

@@ -88,7 +88,7 @@ class WorkerSpec:
     """Processes that train the policy together. ``n_envs``, ``batch_size`` and ``total_timesteps`` are totals over all
     ranks; ``threads`` is per rank."""
     backend: Backend = "auto"
-    """Without effect with one rank, as is ``mode``."""
+    """How ranks communicate. It has no effect with one rank, nor has ``mode``."""
     mode: Mode = "allreduce"
     search_path: str | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""

@@ -21,13 +21,13 @@ class Behaviour:
 
     after_s: float = 1.0
     returncode: int | None = 0
-    """None: its node is lost."""
+    """Exit code; None: the attempt is lost with its node."""
     oom_killed: bool = False
     rank: int = 0
     placed_after_s: float = 0.0
     progress_every_s: float | None = None
     progress: Progress | Callable[[float], Progress] = ALIVE
-    """What it reports, or a function of the seconds since the launch."""
+    """What the attempt reports, or a function of the seconds since the launch."""
     hangs_after_s: float = NEVER
     rss_mib: Sequence[tuple[float, float]] = ()
     """Memory samples: when, and how much."""

@@ -18,7 +18,7 @@ from orchestrator.machine.topology import Machine, available_memory_mib
 
 
 class Backend(Protocol):
-    """Made before the robots are examined, and made ready afterwards."""
+    """An executor with its slots. It is made before the robots are examined, and made ready afterwards."""
 
     @property
     def executor(self) -> Executor: ...

@@ -20,7 +20,7 @@ from orchestrator.ledger import JobRow, Ledger
 class RecordedExperiment:
     experiment: Experiment
     verdicts: Mapping[str, JobVerdict]
-    """By ``job_id``; no robot is examined again."""
+    """The earlier verdict of each ``job_id``; no robot is examined again."""
 
 
 def load(run_dir: Path) -> RecordedExperiment:

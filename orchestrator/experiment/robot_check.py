@@ -33,7 +33,7 @@ class RobotCheck:
     path: str
     verdict: CheckVerdict
     messages: Sequence[str] = ()
-    """The most severe first."""
+    """Problems, warnings and notes, the most severe first."""
     job: str | None = None
     """The first job that trains this robot on this task; None for a file that is checked alone."""
     where: str | None = None
@@ -44,7 +44,7 @@ class RobotCheck:
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
-        """One flat object; unknown figures are None."""
+        """The result as one flat object; unknown figures are None."""
         own = {name: getattr(self, name) for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")}
         figures = {name: self.figures.get(name) for name in FIGURES}
         unfit = [name for name, figure in figures.items() if isinstance(figure, float) and not math.isfinite(figure)]

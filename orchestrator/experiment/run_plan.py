@@ -52,7 +52,7 @@ class Plan:
     backend: Backend
     """To be closed by whoever called :func:`plan`."""
     jobs: Sequence[Job]
-    """In order of launch."""
+    """All jobs in order of launch."""
     verdicts: Mapping[str, JobVerdict]
     warnings: Sequence[str]
     choices: Sequence[str]

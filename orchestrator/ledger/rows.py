@@ -39,7 +39,7 @@ class SummaryRow(TypedDict):
     cause: str | None
     message: str | None
     traceback: str | None
-    """Why a FAILED job failed; not in ``summary.csv``."""
+    """The traceback of a FAILED job; not in ``summary.csv``."""
     xml: str | None
     task: str
     algo: str

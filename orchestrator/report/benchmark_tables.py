@@ -88,7 +88,7 @@ def failures(failed: Mapping[str, Mapping[str, Sequence[str]]], preposition: str
 
 
 def metrics(baselines: Baselines) -> Table | None:
-    """None where no level has any."""
+    """A table of the metrics; None where no level has any."""
     rows = [row for row in _rows(baselines) if row[2]["wall_s"]]
     first = "baseline × processes"
     columns: Columns[Row] = {

@@ -18,7 +18,7 @@ Tone: TypeAlias = Literal["", "good", "bad", "dim"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """One of the numbers at the top."""
+    """One of the numbers at the top of a page."""
 
     label: str
     value: str

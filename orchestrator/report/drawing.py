@@ -76,7 +76,7 @@ class Rendered:
 
     png: bytes
     svg: bytes
-    """A file of its own, on white."""
+    """The figure as a separate SVG file, on white."""
     inline: str
     """The same as an SVG element for a page that defines the colours as ``--ink`` and so on."""
 
@@ -240,7 +240,7 @@ MANY_BARS = 80
 class Bar:
     name: str
     begin_s: float
-    """From the begin of the chart."""
+    """Seconds from the beginning of the chart."""
     end_s: float
     colour: str
     cpus: Sequence[int]

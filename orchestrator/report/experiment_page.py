@@ -204,5 +204,5 @@ def _phase_ms(phase: str, robot: Facts) -> str:
 
 
 def _milliseconds(seconds: float | None, robot: Facts) -> str:
-    """Per 1,000 env_steps."""
+    """Milliseconds per 1,000 env_steps."""
     return number(None if seconds is None else seconds * 1e6 / robot["timed_env_steps"])

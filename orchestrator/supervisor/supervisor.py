@@ -50,7 +50,7 @@ class Supervisor:
 
     paths: RunPaths
     rows: Sequence[JobRow]
-    """In order of launch."""
+    """All jobs in order of launch."""
     ledger: Ledger
     executor: Executor
     slots: Slots

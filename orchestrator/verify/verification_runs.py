@@ -57,7 +57,7 @@ class KillingExecutor:
 
     inner: Executor
     kills: Mapping[str, Kill]
-    """By ``job_id``; the first attempt of each is killed."""
+    """Which jobs to kill and when, by ``job_id``; only the first attempt of each is killed."""
     killed: set[str] = field(default_factory=set, init=False)
     neighbours: dict[str, int] = field(default_factory=dict, init=False)
     """``job_id`` → largest number of other workers at the same time."""

@@ -62,7 +62,7 @@ class CpuHold:
 
 
 class NodeAgent:
-    """See the module. One call at a time."""
+    """The actor that the module describes. It handles one call at a time."""
 
     def __init__(
         self, session: str, node_id: str, cpus: int, driver_directory: DriverDirectory, transport: Transport, head: str

@@ -20,7 +20,7 @@ class RemoteAttempt:
     placement_group: Any = None
     """Ray's placement group, for ranks on several nodes."""
     _placed: dict[int, Placed] = field(default_factory=dict)
-    """By rank, as is ``_rss_mib``."""
+    """Rank → where it runs; ``_rss_mib`` has the same keys."""
     _rss_mib: dict[int, float] = field(default_factory=dict)
 
     @property

@@ -30,7 +30,7 @@ class Ranks:
 
     rank, size = 0, 1
     seconds = 0.0
-    """Spent in collectives so far, waiting for others included."""
+    """Seconds spent in collectives so far, including waiting for others."""
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         """Leave ``array``, which is the sum already."""

@@ -53,11 +53,11 @@ class Episode:
     """``(observation_size,)``"""
     total_reward: float
     length: int
-    """Control steps."""
+    """Length in control steps."""
     truncated: bool
-    """Ended by the step limit alone."""
+    """Whether the step limit alone ended it."""
     measures: Mapping[str, float]
-    """By name; empty unless the simulation is ``measuring``."""
+    """Measures of the task by name; empty unless the simulation is ``measuring``."""
 
 
 class StepResult(NamedTuple):

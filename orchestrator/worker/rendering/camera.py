@@ -44,7 +44,7 @@ class Moment:
 
     episode: int
     time_s: float
-    """Since the start of its episode."""
+    """Seconds since the start of its episode."""
     corners: Floats
     """``(n, 3)`` corners of the boxes around everything that must be visible, in world coordinates."""
     camera_positions: Floats

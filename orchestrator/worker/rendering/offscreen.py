@@ -152,7 +152,7 @@ class Frame:
 
     episode: int
     time_s: float
-    """Since the start of its episode."""
+    """Seconds since the start of its episode."""
     content: Pose | Picture
 
 

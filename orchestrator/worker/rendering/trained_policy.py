@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.worker.training.algorithms import Model
 
 LATEST = "latest"
-"""As ``--checkpoint``: the one with the most env_steps."""
+"""Value of ``--checkpoint`` for the checkpoint with the most env_steps."""
 _POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
 """The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]

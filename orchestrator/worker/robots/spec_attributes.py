@@ -73,7 +73,7 @@ ENUMS = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("cone", "integ
 
 
 class AttributeEditError(Exception):
-    """There is no such attribute, or the value does not fit it."""
+    """The element has no such attribute, or the value does not fit it."""
 
     def __init__(self, message: str, *, is_unknown: bool = False) -> None:
         super().__init__(message)

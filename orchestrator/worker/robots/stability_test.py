@@ -37,7 +37,7 @@ Controls = Callable[[np.random.Generator], Floats]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     steps_per_s: float
-    """Per CPU second in MuJoCo alone."""
+    """Physics steps per CPU second in MuJoCo alone."""
     cpu_s: float
     divergence: str | None
     """Time and place at which physics diverged."""

@@ -18,7 +18,7 @@ from orchestrator.machine.process_identity import process_start
 
 RAYLET_GRACE_S = 10.0
 GRACE_S = 2.0
-"""Time for the other processes, which have nothing to save."""
+"""Time for processes other than the raylet, which have nothing to save."""
 
 
 def down() -> list[str]:

@@ -25,7 +25,7 @@ from orchestrator.executors.ray.cluster.node_state import address_in
 from orchestrator.executors.ray.node_agent import NAME_PREFIX, NAMESPACE
 
 NODES_TIMEOUT_S = 10.0
-"""For all nodes together: each may have to start a process first."""
+"""Time limit for the answers of all nodes together: each may have to start a process first."""
 
 
 def metadata(cluster: str) -> dict[str, Any]:

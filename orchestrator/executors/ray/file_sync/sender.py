@@ -42,7 +42,7 @@ class _FileState:
     mtime_ns: int
     is_settled: bool
     end: bytes = b""
-    """For tables and logs: the last bytes sent."""
+    """The last bytes sent; of tables and logs only."""
 
     @classmethod
     def of(cls, file: BinaryIO) -> _FileState:

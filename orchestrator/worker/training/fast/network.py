@@ -140,7 +140,7 @@ class _Product(NamedTuple):
     matrix_gradient: Array
     outputs_gradient: Array
     inputs_gradient: Array | None
-    """None where the inputs are observations."""
+    """Gradient of the inputs; None where the inputs are observations."""
 
 
 class _Stage:
