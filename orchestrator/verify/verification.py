@@ -117,7 +117,7 @@ class _Verification:
             deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
             for number, group in enumerate(verification_runs.groups(self.cases, self._has_room)):
                 if number and time.monotonic() > deadline:
-                    why = f"the time of {PATIENCE_S:g} s was over; name jobs with --jobs to verify them in any case"
+                    why = f"the time limit of {PATIENCE_S:g} s was reached; --jobs NAME verifies it without a limit"
                     self.left_out |= {case.job.job_id: why for case in group}
                 else:
                     self._compare(group, f"{repeat}-{number}")
