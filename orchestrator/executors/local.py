@@ -203,7 +203,9 @@ class LocalExecutor:
         if now < self._next_sample or not self._groups:
             return []
         self._next_sample = now + SAMPLE_EVERY_S
-        self._oom_kills, self._last_oom_kills = self._last_oom_kills, cgroup.oom_kills()
+        if self._oom_kills is not None and self._last_oom_kills is not None:
+            self._oom_kills = max(self._oom_kills, self._last_oom_kills)
+        self._last_oom_kills = cgroup.oom_kills()
         return [
             Sampled(group.handle, sum(process.resident_mib(worker.pid) for worker in group.running))
             for group in self._groups.values()

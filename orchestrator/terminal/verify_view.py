@@ -11,7 +11,7 @@ from orchestrator.analysis.statistics import Estimate
 from orchestrator.core.text import number
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
-from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, JobVerdict
+from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob
 
 STYLE = {"PASS": "green", "FAIL": "bold red"}
 LEFT_OUT_SHOWN = 10
@@ -28,7 +28,7 @@ def _hash(sha256: str | None) -> str:
     return NONE if sha256 is None else sha256[:HASH_SHOWN]
 
 
-def _compared(job: JobVerdict, sha256: str | None) -> str:
+def _compared(job: CertifiedJob, sha256: str | None) -> str:
     return "same" if sha256 is not None and sha256 == job.alone_sha256 else _hash(sha256)
 
 
@@ -39,7 +39,7 @@ def _slowdown(slowdown: Estimate | None) -> str:
     return f"× {slowdown.median:.2f}{interval}"
 
 
-COLUMNS: Sequence[Column[JobVerdict]] = (
+COLUMNS: Sequence[Column[CertifiedJob]] = (
     Column("job", lambda job: job.job_id),
     Column("verdict", lambda job: job.verdict, style=lambda job: STYLE[job.verdict]),
     Column("alone", lambda job: _hash(job.alone_sha256), rank=3),

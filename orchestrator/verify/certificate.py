@@ -34,7 +34,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobVerdict:
+class CertifiedJob:
     """One entry of ``certificate.json``."""
 
     job_id: str
@@ -62,7 +62,7 @@ class Certificate:
     """``certificate.json``."""
 
     verdict: Literal["PASS", "FAIL"]
-    jobs: Sequence[JobVerdict]
+    jobs: Sequence[CertifiedJob]
     left_out: Mapping[str, str]
     iterations: int
     repeats: int
@@ -77,12 +77,12 @@ class Certificate:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def judge(job_id: str, evidence: Evidence) -> JobVerdict:
+def judge(job_id: str, evidence: Evidence) -> CertifiedJob:
     """PASS when every training of the job gave the same weights."""
     alone = evidence.alone[0]
     reasons = _reasons(evidence)
     neighbours = max((one.neighbours for one in evidence.together), default=0)
-    return JobVerdict(
+    return CertifiedJob(
         job_id=job_id,
         verdict="FAIL" if reasons else "PASS",
         reasons=reasons,

@@ -32,7 +32,7 @@ from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify import verification_runs
 from orchestrator.verify.cases import Case, LeftOut, case_job, neighbour_of, of_job_file, of_run_dir
-from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, Evidence, JobVerdict, judge, seems_disturbed
+from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, seems_disturbed
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 ITERATIONS = 6
@@ -189,7 +189,7 @@ class _Verification:
             tell=self._warn,
         )
 
-    def _judge(self, case: Case) -> JobVerdict:
+    def _judge(self, case: Case) -> CertifiedJob:
         job_id = case.job.job_id
         evidence = self.evidence[job_id]
         if seems_disturbed(evidence):
