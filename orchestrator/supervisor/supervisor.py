@@ -257,7 +257,8 @@ class Supervisor:
                     self._started_attempt(attempt, queue_s)
                     if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
-                case shortage if self._may_fit_later(job):
+                case shortage if self._active or self.slots.grows:
+                    self._report_waiting(job)
                     offers.refuse(shortage)
                 case _:
                     self._fail_unlaunched(job)
@@ -277,15 +278,12 @@ class Supervisor:
         self._jobs.launched(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
 
-    def _may_fit_later(self, job: Job) -> bool:
-        """False for a job that an idle machine has no room for, where no further one may join."""
-        if self._active:
-            return True
-        if self.slots.grows and not self._waits_for_node:
+    def _report_waiting(self, job: Job) -> None:
+        """Once, when nothing runs and a node that may still join is needed."""
+        if not self._active and not self._waits_for_node:
             self._waits_for_node = True
             text = f"{job.job_id} and jobs like it wait for a node with room: {_demand(job)}"
             self.reporter.event("waiting", f"{text}, {job.resources.all_memory_mib} MiB", job_id=job.job_id)
-        return self.slots.grows
 
     def _fail_unlaunched(self, job: Job) -> None:
         reason = f"asks for {_demand(job)}, which this machine can never give; see `doctor`"
