@@ -231,7 +231,8 @@ def test_no_rank_keeps_rows_at_home_that_no_checkpoint_there_needs(tmp_path: Pat
 SETTLED_S = 1.0
 AS_ON_A_FAST_NETWORK = f"""
 import sys
-from orchestrator.worker import __main__, checkpoint
+from orchestrator.worker import __main__
+from orchestrator.worker.training import checkpoint
 checkpoint.TRANSFER_S = {SETTLED_S}
 __main__.main(sys.argv[4:])
 """

@@ -30,7 +30,7 @@ def commands() -> list[tuple[str, str]]:
 
 def test_from_nothing_to_a_running_cluster_takes_five_commands() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    first = text[text.index("in five commands:") :].split("```")[1].splitlines()[1:]
+    first = text[text.index("five commands:") :].split("```")[1].splitlines()[1:]
     assert len(first) == 5
     assert " run " in first[-1]
 

@@ -21,7 +21,6 @@ from ray_helpers import LONG
 
 from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
-from orchestrator.machine import topology
 from orchestrator.machine.process_identity import process_start, same_process
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -101,7 +100,7 @@ def driver(site: Site) -> Iterator[subprocess.Popen[str]]:
 def ids(machine: Machine) -> list[str]:
     answer = [sys.executable, "-c", "import sys; from orchestrator.executors.ray.cluster import query; "]
     answer[-1] += f"print(*sorted(node['node_id'] for node in query.facts({HEAD!r})['nodes']))"
-    done = topology.run(answer)
+    done = machine.run(answer)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
