@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -194,7 +193,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
         (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
         record, log = helpers.run(paths, 1)
         assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
-        assert re.search(r"checkpoint-000000000512\.pt .*damaged", log)
+        assert "checkpoint-000000000512.pt is removed because it is damaged" in log
         assert what_was_learnt(paths) == what_was_learnt(undisturbed)
         assert sorted(path.name for path in paths.checkpoints.iterdir()) == [
             "checkpoint-000000000256.pt",

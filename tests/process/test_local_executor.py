@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from executor_helpers import (
 )
 
 from orchestrator.core.environment import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper, process
 from orchestrator.executors.base import Exited, Progressed, Sampled
@@ -216,9 +218,39 @@ def test_a_stopped_worker_is_killed(tmp_path: Path) -> None:
         until_heard(executor, handle)
         assert handle.pid is not None
         os.kill(handle.pid, signal.SIGSTOP)
+        await_stopped(handle.pid)  # before that, it would end by the SIGTERM
         executor.cancel(handle, kill=False)
         executor.cancel(handle, kill=True)
-        assert until_exit(executor, handle)[handle].returncode in (-signal.SIGKILL, -signal.SIGTERM)  # that was pending
+        assert until_exit(executor, handle)[handle].returncode == -signal.SIGKILL
+
+
+def await_stopped(pid: int) -> None:
+    until = time.monotonic() + 60.0
+    while (stat := process_stat(pid)) is None or stat.state != "T":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_an_out_of_memory_kill_explains_one_exit_whether_a_sample_comes_before_it_or_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = {"count": 0}
+    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    with local() as executor:
+        until_heard(executor, executor.submit(make_launch(tmp_path, "a", ASLEEP)))
+
+        def sample() -> None:
+            executor._next_sample = 0.0
+            executor._sample()
+
+        for before, after in ((sample, lambda: None), (lambda: None, sample)):
+            kills["count"] += 1
+            before()
+            assert executor._is_oom_kill()
+            after()
+            assert not executor._is_oom_kill()
+            sample()
+            assert not executor._is_oom_kill()
 
 
 def test_only_the_worker_itself_is_asked_to_leave_but_its_group_is_killed(tmp_path: Path) -> None:
