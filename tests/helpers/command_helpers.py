@@ -304,9 +304,12 @@ def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def token_of(pid: int) -> bytes:
-    """The environment variable that marks every process started by the supervisor of ``pid``."""
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    token = next(variable for variable in variables if variable.startswith(b"ORCHESTRATOR_TOKEN="))
+    """The environment variable that marks every process started by the supervisor of ``pid``.
+
+    The kernel shows an empty environment for an instant during ``exec``, in which the launch is already recorded.
+    """
+    environment = wait_until(Path(f"/proc/{pid}/environ").read_bytes, f"the environment of process {pid}")
+    token = next(variable for variable in environment.split(b"\0") if variable.startswith(b"ORCHESTRATOR_TOKEN="))
     return token.split(b"/")[0]
 
 
