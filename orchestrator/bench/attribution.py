@@ -41,7 +41,7 @@ CauseName = Literal["threads", "sharing", "throttling", "processor", "others", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class LossCause:
     name: CauseName
     ms: float
     """Milliseconds of its metric per 1,000 env_steps of one process; the sum of all threads, which may exceed the
@@ -131,7 +131,7 @@ def _phases(shares: Mapping[str, float]) -> str:
 
 def causes_of(
     now: Mapping[str, float], base: Mapping[str, float], processes: int, capacity: int, cores: int
-) -> list[Cause]:
+) -> list[LossCause]:
     """The causes that the metrics show, the most expensive first; empty where they show none.
 
     :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at the lowest level.
@@ -144,10 +144,10 @@ def causes_of(
     more = {name: now[name] - base[name] if name in known else 0.0 for name in ("cpu", "run_delay", "throttled")}
     runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
     many = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
-    causes: list[Cause] = []
+    causes: list[LossCause] = []
 
     def add(name: CauseName, ms: float, text: str) -> None:
-        causes.append(Cause(name=name, ms=ms, text=text))
+        causes.append(LossCause(name=name, ms=ms, text=text))
 
     if many and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
         text = f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"

@@ -23,7 +23,7 @@ MUCH = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class BaselineComparison:
     before: str
     after: str
     gain: Estimate
@@ -59,7 +59,7 @@ def isolated(bench: Benchmark) -> list[dict[str, Any]]:
     return entries
 
 
-def _claim(budget: Sequence[Comparison], pool: Sequence[Comparison]) -> str:
+def _claim(budget: Sequence[BaselineComparison], pool: Sequence[BaselineComparison]) -> str:
     strong = [one for one in budget if low(one.gain) > MUCH]
     differing = [one for one in pool if low(one.gain) > SAME or high(one.gain) < 1 / SAME]
     alike = all(low(one.gain) >= 1 / SAME and high(one.gain) <= SAME for one in pool)
@@ -76,17 +76,17 @@ def _claim(budget: Sequence[Comparison], pool: Sequence[Comparison]) -> str:
     return f"{claim} (measured once, so uncertain)" if any(one.gain.n < 2 for one in [*budget, *pool]) else claim
 
 
-def _entry(thing: str, level: int, text: str, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def _entry(thing: str, level: int, text: str, comparisons: Sequence[BaselineComparison]) -> dict[str, Any]:
     ratios = [one.facts() for one in comparisons]
     return {"kind": "isolation", "thing": thing, "level": level, "text": f"{text}.", "ratios": ratios}
 
 
-def _comparisons(bench: Benchmark, level: int, pairs: Mapping[str, str]) -> list[Comparison]:
+def _comparisons(bench: Benchmark, level: int, pairs: Mapping[str, str]) -> list[BaselineComparison]:
     at_level = {name: levels[level] for name, levels in bench.baselines.items() if level in levels}
     comparisons = []
     for before, after in pairs.items():
         if before in at_level and after in at_level:
             ratio, at_least = gain(at_level[after], at_level[before])
             if ratio is not None:
-                comparisons.append(Comparison(before=before, after=after, gain=ratio, at_least=at_least))
+                comparisons.append(BaselineComparison(before=before, after=after, gain=ratio, at_least=at_least))
     return comparisons

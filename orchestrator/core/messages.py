@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from orchestrator.core.decoding import decode
 
 
-class Line:
+class JsonLine:
     """A dataclass that is sent as one line of JSON."""
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress(Line):
+class Progress(JsonLine):
     """A line on the worker's channel, at most two a second."""
 
     phase: Literal["starting", "training", "evaluating"]
@@ -91,7 +91,7 @@ class ExitRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminationRequest(Line):
+class ExaminationRequest(JsonLine):
     """Can this robot, task or environment be trained?"""
 
     xml: str | None = None
@@ -121,7 +121,7 @@ class ExaminationRequest(Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminationAnswer(Line):
+class ExaminationAnswer(JsonLine):
     """The answer to one :class:`ExaminationRequest`."""
 
     problem: str | None = None

@@ -10,7 +10,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile import value_types
-from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Expected, Fraction, Schedule, Table, key
+from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Expected, Fraction, Schedule, TomlTable, key
 
 _LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
 _GAMMA = "Discount factor, 0 to 1."
@@ -64,7 +64,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST)]
 
 
-class OnPolicy(Table):
+class OnPolicy(TomlTable):
     """Keyword arguments that PPO and A2C share."""
 
     gamma: Fraction = key(0.99, _GAMMA)
@@ -105,7 +105,7 @@ class A2c(OnPolicy):
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
 
 
-class OffPolicy(Table):
+class OffPolicy(TomlTable):
     """Keyword arguments that SAC and TD3 share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
@@ -152,7 +152,7 @@ class Td3(OffPolicy):
     target_noise_clip: NotNegative = key(0.5, "Largest absolute value of target_policy_noise.")
 
 
-class PolicyKwargs(Table):
+class PolicyKwargs(TomlTable):
     """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has some of them."""
 
     net_arch: value_types.NetArch = key(
@@ -182,7 +182,7 @@ class PolicyKwargs(Table):
 _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_images"}
 _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln", "squash_output"}
 
-ALGORITHMS: dict[str, type[Table]] = {"ppo": Ppo, "sac": Sac, "td3": Td3, "a2c": A2c}
+ALGORITHMS: dict[str, type[TomlTable]] = {"ppo": Ppo, "sac": Sac, "td3": Td3, "a2c": A2c}
 """Algorithms and the models of their tables, which have the same names."""
 DEFAULTS = {name: table().model_dump() for name, table in ALGORITHMS.items()}
 POLICY_KEYS = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.jobfile.toml_models import Document
+from orchestrator.jobfile.toml_models import JobFile
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a job file, generated from :mod:`orchestrator.jobfile.toml_models`."""
-    schema = Document.model_json_schema()
+    schema = JobFile.model_json_schema()
     definitions = schema["$defs"]
     _remove_null(schema)
     matrix = _matrix(definitions)

@@ -10,12 +10,12 @@ from orchestrator.core.worker_spec import Algorithm, Backend, LearnerChoice, Mod
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
-from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, Table, key
+from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 
 
-class ResourcesTable(Table):
+class ResourcesTable(TomlTable):
     """Resources of a job; of each rank, where a job has several."""
 
     ranks: Count = key(1, "Processes that train one policy together and share n_envs and batch_size.", 4)
@@ -31,7 +31,7 @@ class ResourcesTable(Table):
     )
 
 
-class Distributed(Table):
+class Distributed(TomlTable):
     """How the ranks of a job exchange gradients; no effect on a job with one rank."""
 
     backend: Backend = key(
@@ -47,13 +47,13 @@ class Distributed(Table):
     )
 
 
-class Retry(Table):
+class Retry(TomlTable):
     """Retries of an attempt that was killed, ran out of memory or hung."""
 
     max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.")
 
 
-class Settings(Table):
+class Settings(TomlTable):
     """The keys of [defaults]; every job can override any of them, tables key by key."""
 
     algo: Algorithm = key("ppo", "Learning algorithm.")
@@ -118,7 +118,7 @@ class Entry(Settings):
     )
 
 
-class Document(Table):
+class JobFile(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
 
     name: Name = Field(description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobfile.toml_models import Document, Entry, Settings
+from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
 from orchestrator.jobfile.validation_errors import Problems, message_for, place
 
 Report = Callable[[Sequence[str], str], None]
@@ -54,7 +54,7 @@ def check(data: Mapping[str, Any], problems: Problems) -> Checked:
     """Validate a parsed job file: its problems are added to ``problems``, its valid keys are returned."""
     document = as_plain(data)
     try:
-        document_model = Document.model_validate(document)
+        document_model = JobFile.model_validate(document)
     except ValidationError as error:
         return _salvage(document, error, problems)
     written = document_model.model_dump(exclude_unset=True)

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.core.errors import Problem
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.toml_models import Distributed, Document, Entry, ResourcesTable, Retry, Settings
+from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, ResourcesTable, Retry, Settings
 from orchestrator.jobfile.value_types import ExpectedError
 
 Location = tuple[int | str, ...]
@@ -53,8 +53,8 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (Settings, "device"): "unknown key; resources.gpus = 1 trains on a GPU",
     (Settings, "xml"): "belongs in a [[jobs]] table",
     (Settings, "name"): "belongs in a [[jobs]] table",
-    (Document, "job"): "unknown key; did you mean [[jobs]]?",
-    (Document, "default"): "unknown key; did you mean [defaults]?",
+    (JobFile, "job"): "unknown key; did you mean [[jobs]]?",
+    (JobFile, "default"): "unknown key; did you mean [defaults]?",
 }
 
 
@@ -149,7 +149,7 @@ def _unknown_key(model: type[BaseModel], name: str) -> tuple[str, str | None]:
 def _belongs(model: type[BaseModel], name: str) -> str | None:
     """The message for a key that exists but is in the wrong table; None for an unknown key."""
     table = _table_with(name)
-    if name in Entry.model_fields and model is Document:
+    if name in Entry.model_fields and model is JobFile:
         where = "in [defaults] or in a [[jobs]] table" if name in Settings.model_fields else "in a [[jobs]] table"
     elif name in Entry.model_fields:
         where = "to the job itself, not to a table of it"
@@ -158,7 +158,7 @@ def _belongs(model: type[BaseModel], name: str) -> str | None:
     elif table is not None:
         several = sum(name in algorithm.model_fields for algorithm in ALGORITHMS.values()) > 1
         where = f"in the table {table}: {table}.{name}" + " (or in the table of the job's algorithm)" * several
-    elif name in Document.model_fields:
+    elif name in JobFile.model_fields:
         where = "at the top of the file"
     else:
         return None
@@ -176,7 +176,7 @@ def _name_of(model: type[BaseModel]) -> str:
 def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
     tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, **TABLES}
-    return next((tables[part] for part in reversed(location) if isinstance(part, str)), Document)
+    return next((tables[part] for part in reversed(location) if isinstance(part, str)), JobFile)
 
 
 def _field_at(location: Location) -> FieldInfo | None:

@@ -49,7 +49,7 @@ def key(default: Any, description: str, example: Any = None, *, shown: Any = Non
     )
 
 
-class Table(BaseModel):
+class TomlTable(BaseModel):
     """Base class of the tables of the job file."""
 
     model_config = ConfigDict(
@@ -227,14 +227,14 @@ Seeds = Annotated[
 ]
 
 
-class PolicyAndValue(Table):
+class PolicyAndValue(TomlTable):
     """Layer widths of the policy and the value function."""
 
     pi: list[Count] = Field(description="Widths of the policy's hidden layers.")
     vf: list[Count] = Field(description="Widths of the value function's hidden layers.")
 
 
-class PolicyAndCritics(Table):
+class PolicyAndCritics(TomlTable):
     """Layer widths of the policy and the critics."""
 
     pi: list[Count] = Field(description="Widths of the policy's hidden layers.")

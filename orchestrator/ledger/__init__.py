@@ -19,10 +19,10 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, P
 from orchestrator.core.messages import ExitRecord
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
-from orchestrator.ledger.rows import AttemptFacts, JobRow, SummaryRow
+from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "AttemptFacts", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
+__all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 Verb: TypeAlias = Literal["stop", "cancel", "retry"]
 
@@ -121,7 +121,7 @@ class Ledger:
         with translated(self._path), decoding(self._path):
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
             if (row := self._connection.execute(sql, (job_id,)).fetchone()) is not None:
-                return rows.attempt_row(row)
+                return rows.attempt_of(row)
         raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
     # -- attempts and states
@@ -242,9 +242,9 @@ class Ledger:
                 return
             last = selected[-1]["position"], selected[-1]["job_id"]
 
-    def attempts(self) -> list[AttemptFacts]:
+    def attempts(self) -> list[AttemptRow]:
         with translated(self._path), decoding(self._path):
             selected = self._connection.execute(
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
-            return [rows.attempt_facts(row) for row in selected]
+            return [rows.attempt_row(row) for row in selected]

@@ -72,7 +72,7 @@ class SummaryRow(TypedDict):
     weights_sha256: str | None
 
 
-class AttemptFacts(TypedDict):
+class AttemptRow(TypedDict):
     """An attempt with its end, for reports. None: not known (yet)."""
 
     job_id: str
@@ -146,14 +146,14 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
     return {**asdict(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
 
 
-def attempt_row(row: sqlite3.Row) -> Attempt:
+def attempt_of(row: sqlite3.Row) -> Attempt:
     values = {field.name: row[field.name] for field in fields(Attempt)}
     return Attempt(**{**values, "cpus": tuple(json.loads(row["cpus"])), "gpus": tuple(json.loads(row["gpus"]))})
 
 
-def attempt_facts(row: sqlite3.Row) -> AttemptFacts:
+def attempt_row(row: sqlite3.Row) -> AttemptRow:
     values = {"cpus": json.loads(row["cpus"]), "cpu_s": _record(row).get("cpu_s")}
-    return cast(AttemptFacts, _in_order(AttemptFacts, row, values))
+    return cast(AttemptRow, _in_order(AttemptRow, row, values))
 
 
 def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:

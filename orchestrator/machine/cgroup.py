@@ -29,7 +29,7 @@ UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Cgroup:
     """A control group in a mounted hierarchy."""
 
     directory: Path
@@ -99,10 +99,10 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
     return [directory for directory in directories if directory.is_dir()]
 
 
-def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
+def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     """The group of this process and its ancestors, innermost first, in all hierarchies with ``controller``."""
     mounts = list(_mounts(root))
-    visible_groups: list[Group] = []
+    visible_groups: list[Cgroup] = []
     for version, path in _memberships(root, controller):
         chains = (
             _chain(root, mount, path)
@@ -111,7 +111,7 @@ def groups(root: Path, controller: Controller) -> tuple[Group, ...]:
         )
         # A hierarchy may be mounted several times: read the mount that shows most of it.
         longest = max(chains, key=len, default=[])
-        visible_groups += (Group(directory=directory, version=version) for directory in longest)
+        visible_groups += (Cgroup(directory=directory, version=version) for directory in longest)
     return tuple(visible_groups)
 
 
@@ -124,7 +124,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     return _least(_quota(group) for group in groups(root, "cpu"))
 
 
-def _quota(group: Group) -> float | None:
+def _quota(group: Cgroup) -> float | None:
     if group.version == 1:
         quota = _number(group.directory / "cpu.cfs_quota_us")
         period = _number(group.directory / "cpu.cfs_period_us")
@@ -134,7 +134,7 @@ def _quota(group: Group) -> float | None:
     return quota / period if quota and period else None
 
 
-def _memory_limit(group: Group) -> int | None:
+def _memory_limit(group: Cgroup) -> int | None:
     """In bytes. ``memory.high`` counts as a limit, because above it the kernel stalls the group."""
     names = ("memory.limit_in_bytes",) if group.version == 1 else ("memory.max", "memory.high")
     return _least(_number(group.directory / name) for name in names)

@@ -16,7 +16,7 @@ from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import AttemptFacts, JobRow, Ledger, SummaryRow
+from orchestrator.ledger import AttemptRow, JobRow, Ledger, SummaryRow
 from orchestrator.report import certificate_page
 from orchestrator.report.number_format import plain
 
@@ -62,7 +62,7 @@ def gather(run_dir: Path) -> Facts:
     }
 
 
-def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptFacts]]:
+def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow]]:
     """Rows of ``summary.json``, jobs as declared, all attempts; nothing while robots are examined."""
     if running and not paths.ledger.exists():
         return [], {}, []
@@ -73,7 +73,7 @@ def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str,
         ledger.abandon()
 
 
-def _attempt(row: AttemptFacts, declared: JobRow, paths: RunPaths, running: bool, now: float) -> Facts:
+def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> Facts:
     """With ``at_work`` (running), ``cpu_s`` of all ranks, and ``until``: its end, now, or its last row of timings."""
     job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
     if cpu_s is not None:

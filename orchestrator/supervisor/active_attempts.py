@@ -44,8 +44,8 @@ class ActiveAttempt:
     check_at: float = math.inf
 
     @property
-    def usage(self) -> retry_policy.Usage:
-        return retry_policy.Usage(
+    def usage(self) -> retry_policy.AttemptUsage:
+        return retry_policy.AttemptUsage(
             resources=self.job.resources,
             started=self.started if self.is_placed else math.inf,
             last_progress=self.last_progress if self.is_placed else math.inf,

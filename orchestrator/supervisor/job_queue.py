@@ -28,7 +28,7 @@ Demand: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Entry:
+class _QueuedJob:
     job_id: str
     demand: Demand
     position: int
@@ -41,9 +41,9 @@ class JobQueue:
 
     def __init__(self) -> None:
         # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find its first.
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._queues: dict[Demand, deque[_Entry]] = {}
-        self._delayed: list[tuple[float, int, _Entry]] = []
+        self._entries: OrderedDict[str, _QueuedJob] = OrderedDict()
+        self._queues: dict[Demand, deque[_QueuedJob]] = {}
+        self._delayed: list[tuple[float, int, _QueuedJob]] = []
         self._ahead = itertools.count(-1, -1)
         self._behind = itertools.count()
 
@@ -68,7 +68,7 @@ class JobQueue:
     def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
         """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given."""
         demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib
-        entry = _Entry(job_id=job_id, demand=demand, position=next(self._behind), since=now)
+        entry = _QueuedJob(job_id=job_id, demand=demand, position=next(self._behind), since=now)
         self._entries[job_id] = entry
         if not_before is not None and not_before > now:
             heapq.heappush(self._delayed, (not_before, entry.position, entry))
@@ -89,7 +89,7 @@ class JobQueue:
             self._queues.setdefault(entry.demand, deque()).appendleft(entry)
         return Offers(self, at_most)
 
-    def _waits(self, entry: _Entry) -> bool:
+    def _waits(self, entry: _QueuedJob) -> bool:
         return self._entries.get(entry.job_id) is entry
 
 
@@ -103,7 +103,7 @@ class Offers:
     _queue: JobQueue
     _left: int
     _shortage: Shortage | None = None
-    _refused: list[tuple[_Entry, Shortage]] = field(default_factory=list)
+    _refused: list[tuple[_QueuedJob, Shortage]] = field(default_factory=list)
 
     def refuse(self, shortage: Shortage) -> None:
         """There is no room for the job offered last; it continues to wait."""
@@ -136,7 +136,7 @@ class Offers:
         """Whether a job that was overtaken often enough waits for what a job of this demand would take."""
         return any(entry.overtaken >= PATIENCE and _takes(demand, shortage) for entry, shortage in self._refused)
 
-    def _accepted(self, entry: _Entry) -> None:
+    def _accepted(self, entry: _QueuedJob) -> None:
         self._left -= 1
         if self._queue._waits(entry):  # otherwise its launch failed at once, and it waits again already
             self._queue.remove(entry.job_id)

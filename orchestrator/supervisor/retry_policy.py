@@ -115,7 +115,7 @@ def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class AttemptUsage:
     """What a running attempt has used of its limits. Times are monotonic seconds."""
 
     resources: Resources
@@ -125,7 +125,7 @@ class Usage:
     """Summed over all ranks."""
 
 
-def exceeded_limit(usage: Usage, now: float) -> AttemptOutcome | None:
+def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
     """The limit that an attempt has exceeded, or None.
 
     Ranks share the memory limit: rank 0, which gathers checkpoints and evaluates, holds more than the others.
@@ -144,7 +144,7 @@ def exceeded_limit(usage: Usage, now: float) -> AttemptOutcome | None:
     return None
 
 
-def next_limit_at(usage: Usage) -> float:
+def next_limit_at(usage: AttemptUsage) -> float:
     """The first moment at which time alone may exceed a limit: when to call :func:`exceeded_limit`."""
     limits = usage.resources
     return min(usage.started + limits.timeout_s, usage.last_progress + limits.stall_timeout_s)

@@ -116,10 +116,10 @@ def live_view(view: View, width: int, height: int) -> Group:
     room -= len(running)
     after = view.next_up[: room // 2]
     before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
-    lines = [_ended(attempt, state.name) for attempt, state in before]
-    lines += [_running(attempt) for attempt in running]
-    lines += [Line(job_id=job.job_id, state="pending", style="dim") for job in after]
-    parts: list[RenderableType] = [Text(), _totals(view), _table(lines, width)]
+    rows = [_ended(attempt, state.name) for attempt, state in before]
+    rows += [_running(attempt) for attempt in running]
+    rows += [LiveRow(job_id=job.job_id, state="pending", style="dim") for job in after]
+    parts: list[RenderableType] = [Text(), _totals(view), _table(rows, width)]
     if len(running) < len(view.active):
         parts.append(Text(f"… and {len(view.active) - len(running)} more running", style="dim"))
     return Group(*parts)
@@ -141,7 +141,7 @@ def _totals(view: View) -> Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LiveRow:
     job_id: str
     state: str
     style: str
@@ -156,10 +156,10 @@ class Line:
     cpus: str = ""
 
 
-def _running(attempt: ActiveAttempt) -> Line:
+def _running(attempt: ActiveAttempt) -> LiveRow:
     progress, total = attempt.progress or Progress(phase="starting"), attempt.job.spec.total_timesteps
     rate = progress.env_steps_per_s
-    return Line(
+    return LiveRow(
         job_id=attempt.job.job_id,
         state="stopping" if attempt.end_reason is not None else progress.phase,
         style="cyan",
@@ -174,33 +174,33 @@ def _running(attempt: ActiveAttempt) -> Line:
     )
 
 
-def _ended(attempt: ActiveAttempt, state: str) -> Line:
+def _ended(attempt: ActiveAttempt, state: str) -> LiveRow:
     from orchestrator.terminal.status_view import STATE_STYLE
 
-    line = _running(attempt)
-    return Line(
-        job_id=line.job_id,
+    row = _running(attempt)
+    return LiveRow(
+        job_id=row.job_id,
         state=state.lower(),
         style=STATE_STYLE[state],
-        share=1.0 if state == "SUCCEEDED" else line.share,
-        ep_rew_mean=line.ep_rew_mean,
-        attempt=line.attempt,
+        share=1.0 if state == "SUCCEEDED" else row.share,
+        ep_rew_mean=row.ep_rew_mean,
+        attempt=row.attempt,
     )
 
 
-def _table(lines: Sequence[Line], width: int) -> Table:
+def _table(rows: Sequence[LiveRow], width: int) -> Table:
     bar_width = 8 if width < 100 else 20
-    columns: list[Column[Line]] = [
-        Column("job", lambda line: line.job_id),
-        Column("state", lambda line: line.state, rank=2, style=lambda line: line.style),
-        Column("progress", lambda _: "", rank=3, bar=lambda line: line.share, bar_width=bar_width),
-        number_column("", lambda line: f"{line.share:.0%}"),
-        number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=1),
-        number_column("return", lambda line: number(line.ep_rew_mean, ",.1f")),
-        number_column("ETA", lambda line: duration(line.remaining_s), rank=1),
-        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4),
-        number_column("wait", lambda line: number(line.run_delay_share, ".0%"), rank=4),
-        number_column("attempt", lambda line: line.attempt, rank=5),
-        number_column("on CPU", lambda line: line.cpus, rank=6),
+    columns: list[Column[LiveRow]] = [
+        Column("job", lambda row: row.job_id),
+        Column("state", lambda row: row.state, rank=2, style=lambda row: row.style),
+        Column("progress", lambda _: "", rank=3, bar=lambda row: row.share, bar_width=bar_width),
+        number_column("", lambda row: f"{row.share:.0%}"),
+        number_column("env_steps/s", lambda row: number(row.env_steps_per_s, ",.0f"), rank=1),
+        number_column("return", lambda row: number(row.ep_rew_mean, ",.1f")),
+        number_column("ETA", lambda row: duration(row.remaining_s), rank=1),
+        number_column("CPU", lambda row: number(row.cpu_share, ".0%"), rank=4),
+        number_column("wait", lambda row: number(row.run_delay_share, ".0%"), rank=4),
+        number_column("attempt", lambda row: row.attempt, rank=5),
+        number_column("on CPU", lambda row: row.cpus, rank=6),
     ]
-    return table(columns, lines, width)
+    return table(columns, rows, width)

@@ -17,7 +17,7 @@ import pytest
 import ranks_helpers as helpers
 
 from orchestrator.worker.distributed import shared_memory_allreduce
-from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.shared_memory_allreduce import RankUnreachableError, SharedMemoryAllreduce
 from orchestrator.worker.runtime.exit_record import RankLostError
 
@@ -148,7 +148,7 @@ def test_who_waits_in_vain_gives_up() -> None:
         first.all_reduce(np.zeros(3))
 
 
-def lost(group: Group) -> tuple[bool, str]:
+def lost(group: ProcessGroup) -> tuple[bool, str]:
     """What the first rank hears of the second, which leaves without a word."""
     if group.rank == 1:
         return group.shares_memory, ""

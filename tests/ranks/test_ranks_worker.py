@@ -20,7 +20,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed import process_group, ranks
-from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.exit_record import AttemptFacts, Interrupted
@@ -63,7 +63,7 @@ def training(way: str, seed: int = 3) -> WorkerSpec:
     )
 
 
-def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
+def all_ways(group: ProcessGroup, root: Path) -> dict[str, dict[str, Any]]:
     """What this rank has after every training."""
     os.environ[shared_statistics.COMPARE_VARIABLE] = "1"
     found = {}
@@ -78,7 +78,7 @@ def all_ways(group: Group, root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def train(group: Group, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
+def train(group: ProcessGroup, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
     """As a worker does it. :param leave_at: env_steps after which the last rank is asked to leave."""
     ours = own_share(spec.n_envs, group)
     venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)

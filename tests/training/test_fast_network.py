@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.training.fast.epochs import Epoch, Samples
-from orchestrator.worker.training.fast.loss import Minibatch, Settings
+from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
 from orchestrator.worker.training.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
 from orchestrator.worker.training.fast.policy import ACTIVATION_NAMES, shape_of
 from orchestrator.worker.training.fast.ppo import FastPPO
@@ -63,7 +63,7 @@ def outputs(policy: Any, observations: torch.Tensor) -> tuple[torch.Tensor, torc
     return policy.action_net(actor), policy.value_net(critic).flatten()
 
 
-def stock_loss(policy: Any, samples: Samples, order: Array, given: Settings) -> torch.Tensor:
+def stock_loss(policy: Any, samples: Samples, order: Array, given: LossSettings) -> torch.Tensor:
     """Of one minibatch, as ``PPO.train`` has it."""
     x, actions, old_log_probs, advantages, returns, old_values = (torch.from_numpy(each[order]) for each in samples)
     means, values = outputs(policy, x[:, :-1])
@@ -96,7 +96,7 @@ def random_samples(policy: Any, rows: int, rng: np.random.Generator, spread: flo
     )
 
 
-def gradients(policy: Any, samples: Samples, order: Array, given: Settings) -> tuple[dict[str, Array], Minibatch]:
+def gradients(policy: Any, samples: Samples, order: Array, given: LossSettings) -> tuple[dict[str, Array], Minibatch]:
     layout, vector = flat_of(policy)
     ours = np.full(layout.size, np.nan)
     minibatch = Minibatch(layout, vector, ours, len(order))
@@ -107,8 +107,8 @@ def gradients(policy: Any, samples: Samples, order: Array, given: Settings) -> t
     return layout.named(ours), minibatch
 
 
-def settings_of(rows: int, **changes: Any) -> Settings:
-    return Settings(
+def settings_of(rows: int, **changes: Any) -> LossSettings:
+    return LossSettings(
         **{
             "batch_size": rows,
             "n_epochs": 1,

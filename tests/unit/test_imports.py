@@ -27,6 +27,12 @@ def test_no_two_modules_have_the_same_name() -> None:
     assert {stem for stem, count in counts.items() if count > 1} <= {"__init__", "__main__", "base"}
 
 
+def test_no_two_classes_have_the_same_name() -> None:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py"))
+    counts = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert not {name for name, count in counts.items() if count > 1}
+
+
 def test_the_top_of_the_package_is_its_entry_points() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 

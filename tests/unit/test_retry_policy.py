@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.retry_policy import Usage
+from orchestrator.supervisor.retry_policy import AttemptUsage
 
 STOP = AttemptOutcome(cause=Cause.INTERRUPTED, message="SIGINT")
 LATE = AttemptOutcome(cause=Cause.TIMEOUT, message="late")
@@ -158,9 +160,9 @@ def test_back_off_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
     assert retry_policy.backoff_s(failures) == seconds
 
 
-def usage(**changes: float) -> Usage:
+def usage(**changes: float) -> AttemptUsage:
     values = {"started": 0.0, "last_progress": 0.0, "rss_mib": 0.0} | changes
-    return Usage(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
+    return AttemptUsage(resources=make_job(memory_mib=100, timeout_s=50.0, stall_timeout_s=10.0).resources, **values)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def usage(**changes: float) -> Usage:
     ],
 )
 def test_a_limit_that_is_passed_is_named_with_what_was_reached(
-    attempt: Usage, now: float, cause: Cause | None, words: tuple[str, ...]
+    attempt: AttemptUsage, now: float, cause: Cause | None, words: tuple[str, ...]
 ) -> None:
     outcome = retry_policy.exceeded_limit(attempt, now)
     assert (outcome.cause if outcome else None) == cause
@@ -185,8 +187,9 @@ def test_a_limit_that_is_passed_is_named_with_what_was_reached(
 
 def test_ranks_share_the_memory_of_all() -> None:
     resources = make_job(memory_mib=100, ranks=3).resources
-    assert retry_policy.exceeded_limit(Usage(resources=resources, started=0, last_progress=0, rss_mib=300), 0.0) is None
-    outcome = retry_policy.exceeded_limit(Usage(resources=resources, started=0, last_progress=0, rss_mib=301), 0.0)
+    at_limit = AttemptUsage(resources=resources, started=0, last_progress=0, rss_mib=300)
+    assert retry_policy.exceeded_limit(at_limit, 0.0) is None
+    outcome = retry_policy.exceeded_limit(replace(at_limit, rss_mib=301), 0.0)
     assert outcome is not None
     assert outcome.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
 

@@ -74,7 +74,7 @@ NodeChange: TypeAlias = RayNode | NodeLeft | NodeFailed
 
 
 @dataclass(slots=True, kw_only=True)
-class _Entry:
+class _RegisteredNode:
     row: Mapping[str, Any]
     agent: Any
     request: Any = None
@@ -94,7 +94,7 @@ class NodeRegistry:
         self.head = HeadLiveness(connection.head)
         self.driver_node = connection.node
         """The id of the node that this process is on."""
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _RegisteredNode] = {}
         self._changes: queue.SimpleQueue[NodeChange] = queue.SimpleQueue()
         self._suspected: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._starts = itertools.count()
@@ -158,7 +158,7 @@ class NodeRegistry:
             self._changes.put(NodeLeft(node_id))
         for node_id, row in rows.items():
             if node_id not in self._entries:
-                self._entries[node_id] = _Entry(row=row, agent=self._start_agent(node_id, row))
+                self._entries[node_id] = _RegisteredNode(row=row, agent=self._start_agent(node_id, row))
         for node_id, entry in self._entries.items():
             if entry.request is None and time.monotonic() >= entry.ask_at:
                 if entry.has_failed:
@@ -175,7 +175,7 @@ class NodeRegistry:
             if entry.request is not None and ray.wait([entry.request], timeout=0)[0]:
                 self._take_answer(node_id, entry)
 
-    def _take_answer(self, node_id: str, entry: _Entry) -> None:
+    def _take_answer(self, node_id: str, entry: _RegisteredNode) -> None:
         """Report an agent's answer. An agent that died is replaced, at once the first time and later after that."""
         change = self._answer(entry)
         entry.request, entry.ask_at = None, time.monotonic() + PING_EVERY_S
@@ -206,7 +206,7 @@ class NodeRegistry:
         cpus, head = int(row["Resources"].get("CPU", 0)), self._connection.head
         return actor.remote(self._session, node_id, cpus, self._driver_directory, self._transport, head)
 
-    def _answer(self, entry: _Entry) -> NodeChange:
+    def _answer(self, entry: _RegisteredNode) -> NodeChange:
         import ray
 
         row = entry.row

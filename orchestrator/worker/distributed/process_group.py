@@ -32,7 +32,7 @@ COLLECTIVE_TIMEOUT_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
 """Environment variable that overrides :data:`COLLECTIVE_TIMEOUT_S`; the same for all ranks."""
 
 
-class Group(Ranks):
+class ProcessGroup(Ranks):
     """Ranks in processes of their own, which meet at a store of ``torch.distributed``.
 
     :param backend: ``gloo`` or ``nccl``; arrays that nccl adds up travel over ``device``.
@@ -186,7 +186,7 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
     try:
         secret = exchange.rank_secret()
         store, rank = exchange.rendezvous_store(size, rendezvous)
-        return Group(backend, store, rank, size, device, secret, sharing=sharing)
+        return ProcessGroup(backend, store, rank, size, device, secret, sharing=sharing)
     except RuntimeError as error:
         problem = f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
         raise RankLostError(problem) from error

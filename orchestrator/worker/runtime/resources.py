@@ -35,7 +35,7 @@ class RunDelay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class ResourceUsage:
     """Totals since the start of the process, and present ``rss_mib``, ``n_threads`` and ``n_cpus``."""
 
     cpu_s: float
@@ -50,16 +50,16 @@ class Usage:
 
 
 class UsageReader:
-    """Reads :class:`Usage` for about 50 microseconds a time."""
+    """Reads :class:`ResourceUsage` for about 50 microseconds a time."""
 
     def __init__(self) -> None:
         self._run_delay = RunDelay()
         self._throttle = ThrottleMeter()
 
-    def read(self) -> Usage:
+    def read(self) -> ResourceUsage:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         rss_mib, n_threads = _memory_and_threads()
-        return Usage(
+        return ResourceUsage(
             cpu_s=time.process_time(),
             run_delay_s=self._run_delay.total_s(),
             voluntary_switches=usage.ru_nvcsw,

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from orchestrator.core.worker_spec import Mode
-from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import moments_over_ranks
 from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 from orchestrator.worker.training import batched_rollout
@@ -54,7 +54,7 @@ class DistributedPPO(ExtendedPPO):
 
     unsaved = ("_ranks", "_mode", "_evaluate", "_gradients")
 
-    def join(self, ranks: Group, mode: Mode) -> None:
+    def join(self, ranks: ProcessGroup, mode: Mode) -> None:
         self._ranks, self._mode = ranks, mode
         self._evaluate: nn.Module = _Evaluation(self.policy)
         self._gradients = FlatGradients(list(self.policy.parameters())) if ranks.shares_memory else None

@@ -34,7 +34,7 @@ _ENVIRONMENTS, _ACTIONS = 1, 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each other."""
 
 
-class Episode(NamedTuple):
+class EvaluatedEpisode(NamedTuple):
     total_reward: float
     """Sum of the task's unnormalised rewards; finite."""
     length: int
@@ -47,7 +47,7 @@ class Episode(NamedTuple):
 class Outcome:
     """Deterministic or stochastic episodes, in the order in which they ended; at least one."""
 
-    episodes: Sequence[Episode]
+    episodes: Sequence[EvaluatedEpisode]
 
     @functools.cached_property
     def summary(self) -> dict[str, Any]:
@@ -172,9 +172,9 @@ def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
 
 def _run(
     model: Model, venv: Any, remaining: np.ndarray, each_step: Callable[[], None], deterministic: bool
-) -> Sequence[Episode]:
+) -> Sequence[EvaluatedEpisode]:
     """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here."""
-    episodes: list[Episode] = []
+    episodes: list[EvaluatedEpisode] = []
     returns, steps = np.zeros(len(remaining)), np.zeros(len(remaining), int)
     observations = venv.reset()
     elapsed = 0
@@ -202,7 +202,7 @@ def _run(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(Episode(total_reward, length, _measures(info)))
+            episodes.append(EvaluatedEpisode(total_reward, length, _measures(info)))
         returns[dones] = steps[dones] = 0
         each_step()
     return episodes

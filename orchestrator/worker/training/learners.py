@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.environment import LOCAL_RANK_VARIABLE
 from orchestrator.core.worker_spec import WorkerSpec, fast_refused, parse_schedule
-from orchestrator.worker.distributed.process_group import Group
+from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import CLASSES, Model
@@ -87,7 +87,7 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
         if spec.learner == "fast":
             raise
         model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
-    if isinstance(ranks, Group):
+    if isinstance(ranks, ProcessGroup):
         _join_ranks(model, ranks, spec)
     return Learner(model, name, reason)
 
@@ -102,7 +102,7 @@ def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
     return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
 
 
-def _join_ranks(model: Model, ranks: Group, spec: WorkerSpec) -> None:
+def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
     """Make ``model`` train together with those of the other ranks."""
     if isinstance(model, FastPPO | DistributedPPO):
         model.batch_size *= ranks.size  # its update counts the rows of all ranks

@@ -25,7 +25,7 @@ from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
 
 TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
-"""Fields of :class:`Usage`; a row holds how much each has grown."""
+"""Fields of :class:`ResourceUsage`; a row holds how much each has grown."""
 DIGITS = 7
 """Digits of a second after the decimal point."""
 OFF_VARIABLE = "ORCHESTRATOR_NO_TIMINGS"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.distributed.ranks import Ranks, moments_over_ranks
-from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, Settings
+from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, LossSettings
 from orchestrator.worker.training.fast.network import Array
 
 
@@ -60,7 +60,7 @@ class Epoch:
     :param order: ``(n,)`` permutation of the samples.
     """
 
-    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: Settings, ranks: Ranks) -> None:
+    def __init__(self, samples: Samples, order: NDArray[np.intp], settings: LossSettings, ranks: Ranks) -> None:
         size, dtype = len(order), samples.x.dtype
         self.order, self._ranks = order, ranks
         ours = settings.batch_size // ranks.size
@@ -97,7 +97,7 @@ class Epoch:
         """``(minibatches,)`` sums over this rank's rows."""
         return np.add.reduceat(values, self._begins, dtype=np.float64)
 
-    def log(self, settings: Settings) -> Log:
+    def log(self, settings: LossSettings) -> Log:
         ratios = np.exp(self.log_ratios)
         clipped = np.clip(ratios, 1.0 - settings.clip_range, 1.0 + settings.clip_range)
         of_each_row = (
@@ -110,7 +110,7 @@ class Epoch:
         return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done])
 
 
-def losses(logs: Sequence[Log], settings: Settings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:
+def losses(logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ranks, *, ended: bool) -> Losses:
     """The logged values of an update, over all ranks.
 
     :param logs: one for each epoch begun. :param actions: dimensions of an action.

@@ -13,7 +13,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LossSettings:
     """Hyperparameters under Stable-Baselines3's names, with schedules evaluated."""
 
     batch_size: int
@@ -59,7 +59,7 @@ class Minibatch:
 
     def backward(
         self,
-        settings: Settings,
+        settings: LossSettings,
         share: float,
         log_ratios: Array,
         weights: Array,

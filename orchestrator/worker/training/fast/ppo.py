@@ -14,12 +14,12 @@ from orchestrator.worker.distributed.ranks import ALONE, Ranks, moments_over_ran
 from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 from orchestrator.worker.training.fast import rollout
 from orchestrator.worker.training.fast.epochs import Losses, Samples
-from orchestrator.worker.training.fast.loss import Settings
+from orchestrator.worker.training.fast.loss import LossSettings
 from orchestrator.worker.training.fast.network import Array
 from orchestrator.worker.training.fast.policy import PolicyNetwork, UnsuitableError
 
 CONSTANTS = ("batch_size", "n_epochs", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "target_kl")
-"""Fields of :class:`Settings` that are attributes of ``PPO`` and no schedules."""
+"""Fields of :class:`LossSettings` that are attributes of ``PPO`` and no schedules."""
 
 
 class FastPPO(ExtendedPPO):
@@ -79,7 +79,7 @@ class FastPPO(ExtendedPPO):
         """
         clip_range, clip_range_vf = self.begin_update()
         constants = {name: getattr(self, name) for name in CONSTANTS}
-        settings = Settings(clip_range=clip_range, clip_range_vf=clip_range_vf, **constants)
+        settings = LossSettings(clip_range=clip_range, clip_range_vf=clip_range_vf, **constants)
         samples, rows = _samples(self.rollout_buffer, self.network)
         self.network.load(self.policy)
         self.network.load_moments(self.policy)

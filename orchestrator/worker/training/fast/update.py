@@ -19,7 +19,7 @@ from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.runtime.sb3_internals import fused_adam
 from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
-from orchestrator.worker.training.fast.loss import Minibatch, Settings
+from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
 from orchestrator.worker.training.fast.network import Array, Layout
 
 MinibatchNumber = tuple[int, int, int]
@@ -75,7 +75,7 @@ class Update:
         self,
         samples: Samples,
         order: Callable[[], NDArray[np.intp]],
-        settings: Settings,
+        settings: LossSettings,
         group: Mapping[str, Any],
         seconds: dict[str, float],
         each_minibatch: Callable[[], object],
@@ -120,7 +120,9 @@ class Update:
             self._minibatches[rows] = Minibatch(self._layout, self.parameters, self.gradients, rows)
         return self._minibatches[rows]
 
-    def _step(self, log_ratios: Array, settings: Settings, step: Callable[[], None], place: MinibatchNumber) -> bool:
+    def _step(
+        self, log_ratios: Array, settings: LossSettings, step: Callable[[], None], place: MinibatchNumber
+    ) -> bool:
         """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the update here instead."""
         ranks, limit = self._ranks, settings.target_kl
         if limit is not None:
