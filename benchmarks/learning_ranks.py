@@ -39,7 +39,7 @@ from orchestrator.core.environment import (
 )
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.executors.rank_group import new_secret
@@ -70,8 +70,8 @@ def _paths(folder: Path, ranks: int, seed: int) -> JobPaths:
 def _record(paths: JobPaths) -> ExitRecord | None:
     """The exit record of a training that has succeeded."""
     for exit_path in paths.root.glob("attempts/*/exit.json"):
-        record = ExitRecord.from_json(exit_path.read_text(encoding="utf-8"))
-        if record.code == ExitCode.SUCCEEDED:
+        record = read_exit_record(exit_path)
+        if record is not None and record.code == ExitCode.SUCCEEDED:
             return record
     return None
 

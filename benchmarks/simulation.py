@@ -20,8 +20,8 @@ from unittest import mock
 from benchmarks.parts import Parts, timed
 from benchmarks.simulated import STEPS_PER_S, Nodes, Rates, Work, entered, make_jobs
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Exited, Handle
 from orchestrator.executors.fake import FakeExecutor

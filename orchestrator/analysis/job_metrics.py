@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.messages import read_exit_record
+from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.ledger import Ledger

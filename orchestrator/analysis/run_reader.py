@@ -1,8 +1,8 @@
 """The reader of what workers leave in a job directory: ``timings.csv``, ``progress.csv``, ``eval.json``.
 
 Files may be read while they are written: a last line without its newline is left out, and so is a line that has another
-number of cells than the header. A missing file has no rows. (``exit.json``: :func:`orchestrator.core.messages.
-read_exit_record`, which the supervisor needs as well.)
+number of cells than the header. A missing file has no rows. (``exit.json`` is
+read by :func:`orchestrator.core.exit_record.read_exit_record`, which the supervisor needs as well.)
 """
 
 from __future__ import annotations

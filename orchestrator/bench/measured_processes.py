@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.bench.supervised_jobs import GRACE_S
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.core.text import last_line
@@ -38,9 +38,8 @@ class MeasuredProcesses:
         for job_id, paths in self.jobs.items():
             pid = start_facts(paths).get("pid")
             is_gone = pid is not None and not is_running(pid)
-            with contextlib.suppress(OSError, ValueError):
-                message = ExitRecord.from_json(paths.attempt(0).exit.read_text()).message
-                return f"{job_id}: {message or 'the process ended'}"
+            if (record := read_exit_record(paths.attempt(0).exit)) is not None:
+                return f"{job_id}: {record.message or 'the process ended'}"
             if is_gone:  # a Pool replaces the process and waits for ever
                 return f"{job_id}: its process was killed, perhaps because memory ran out"
         for row in self.summary_rows():

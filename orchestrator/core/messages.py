@@ -1,7 +1,7 @@
-"""Messages between processes: progress, exit record, and the examination of robots.
+"""Messages between processes: the progress of a worker, and the examination of robots. Each is one line.
 
-A worker sends :class:`Progress` lines on its channel and writes an :class:`ExitRecord` to ``exit.json``. The examining
-process answers every :class:`ExaminationRequest` with an :class:`ExaminationAnswer`; each is one line.
+A worker sends :class:`Progress` on its channel. The examining process answers every :class:`ExaminationRequest` with an
+:class:`ExaminationAnswer`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import decode
@@ -44,50 +43,6 @@ class Progress(JsonLine):
     run_delay_share: float | None = None
     """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
     learner: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class ExitRecord:
-    """``exit.json``: how the worker itself says that it ended. There is none when it was killed."""
-
-    code: int
-    message: str
-    """One line for ``status``; empty on success."""
-    traceback: str = ""
-    env_steps: int = 0
-    resumed_from: int | None = None
-    """env_steps of the checkpoint that this attempt resumed from."""
-    ep_rew_mean: float | None = None
-    """The last ``rollout/ep_rew_mean`` of training."""
-    ep_rew_mean_first: float | None = None
-    """The first ``rollout/ep_rew_mean`` of the job, in whichever attempt."""
-    eval_mean: float | None = None
-    """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
-    learner: str | None = None
-    learner_reason: str | None = None
-    import_s: float | None = None
-    """Seconds from exec to the end of imports."""
-    first_step_s: float | None = None
-    """Seconds from exec to the end of the first environment step."""
-    checkpoint_s: float | None = None
-    eval_s: float | None = None
-    wall_s: float | None = None
-    """Seconds from exec to the writing of this record."""
-    cpu_s: float | None = None
-    weights_sha256: str | None = None
-    """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
-    unsaveable: str | None = None
-    """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
-    cpus: Sequence[int] | None = None
-    """CPUs that the worker was allowed at its end; a job may have moved itself. None where the kernel does not say."""
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> ExitRecord:
-        """:raises ValueError: for anything else."""
-        return decode(cls, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +99,3 @@ class ExaminationAnswer(JsonLine):
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a model."""
-
-
-def read_exit_record(path: Path) -> ExitRecord | None:
-    """The ``exit.json`` of an attempt; None when there is none that can be read."""
-    try:
-        return ExitRecord.from_json(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import (
     Attempt,
     AttemptOutcome,
@@ -25,7 +26,6 @@ from orchestrator.core.job import (
     Succeeded,
     move,
 )
-from orchestrator.core.messages import ExitRecord, read_exit_record
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec

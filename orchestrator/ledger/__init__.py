@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import LedgerError
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Pending, Running, State
-from orchestrator.core.messages import ExitRecord
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow

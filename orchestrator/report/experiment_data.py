@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
 from orchestrator.analysis.statistics import known_estimate, location, ratio
-from orchestrator.core.messages import read_exit_record
+from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, State
-from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import Ledger, summary
@@ -69,16 +69,14 @@ class Recorder:
         )
 
     def exit_record(self, handle: Handle, rank: int = 0) -> ExitRecord | None:
-        """The ``exit.json`` of ``rank``; None where there is none that can be read."""
+        """The exit record of ``rank``; None if the file is missing or, with a warning, if it cannot be read."""
         path = self.paths.job(handle.job_id).attempt(handle.number).exit_of(rank)
-        try:
-            return ExitRecord.from_json(path.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
+
+        def warn(error: Exception) -> None:
             text = f"{path}: cannot be read ({error}); the exit code of the process is used instead"
             self.reporter.event("warning", text, job_id=handle.job_id)
-            return None
+
+        return read_exit_record(path, warn)
 
     def end_turn(self, now: float, *, final: bool = False) -> None:
         """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now."""

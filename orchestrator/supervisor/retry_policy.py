@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
-from orchestrator.core.messages import ExitRecord
 
 RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
 """Causes that another attempt may be spared; they count against ``max_retries``."""

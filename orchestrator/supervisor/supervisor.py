@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.errors import DiskFullError
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     TERMINAL,
     Attempt,
@@ -26,7 +27,6 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.job import Failed, Job, State
-from orchestrator.core.messages import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
 from orchestrator.executors.local import LocalExecutor

@@ -18,11 +18,11 @@ from typing import NoReturn
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.environment import RANK_VARIABLE, SEARCH_PATH_VARIABLE, worker_thread_settings
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import exit_record, lifeline, startup
-from orchestrator.worker.runtime.exit_record import AttemptFacts
+from orchestrator.worker.runtime import failures, lifeline, startup
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 
 
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> NoReturn:
         run_attempt(paths, number, facts, channel)
         record = facts.record(ExitCode.SUCCEEDED)
     except BaseException as error:  # SystemExit of the user's code included: every end has its record
-        record = facts.record(*exit_record.classify(error))
+        record = facts.record(*failures.classify(error))
     exit_with(record, exit_path)
 
 
@@ -91,7 +91,7 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError as error:
-        if exit_record.is_disk_full(error):
+        if failures.is_disk_full(error):
             code = ExitCode.DISK_FULL
     os._exit(code)
 

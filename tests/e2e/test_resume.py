@@ -16,7 +16,7 @@ import torch
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.worker.training.checkpoint import CheckpointStore
 

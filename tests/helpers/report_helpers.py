@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from supervisor_helpers import make_job
 
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.ledger import Ledger

@@ -22,10 +22,11 @@ import torch
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import exit_record, sb3_internals
+from orchestrator.worker.runtime import failures, sb3_internals
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import train
 
@@ -126,7 +127,7 @@ def run(paths: JobPaths, number: int = 0, **environment: str) -> tuple[ExitRecor
 def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     """Run an attempt in this process, as the worker does but for its start, its signals and its exit."""
     spec = WorkerSpec.from_json(paths.spec.read_text())
-    files, facts, log = paths.attempt(number), exit_record.AttemptFacts(started=time.monotonic()), io.StringIO()
+    files, facts, log = paths.attempt(number), AttemptFacts(started=time.monotonic()), io.StringIO()
     files.root.mkdir(parents=True, exist_ok=True)
     search_path, backward = list(sys.path), torch.Tensor.backward
     for file in Path(spec.search_path).glob("*.py") if spec.search_path else ():
@@ -141,7 +142,7 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
             train.run(spec, paths, facts, ProgressReporter(None), lambda: False, files.rendezvous)
         record = facts.record(ExitCode.SUCCEEDED)
     except Exception as error:
-        record = facts.record(*exit_record.classify(error))
+        record = facts.record(*failures.classify(error))
     finally:
         sys.path[:] = search_path
         torch.Tensor.backward = backward  # type: ignore[method-assign]  # timed where the training was cut short

@@ -19,7 +19,7 @@ import ranks_helpers as helpers
 from orchestrator.worker.distributed import shared_memory_allreduce
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.shared_memory_allreduce import RankUnreachableError, SharedMemoryAllreduce
-from orchestrator.worker.runtime.exit_record import RankLostError
+from orchestrator.worker.runtime.failures import RankLostError
 
 SLOT_BYTES = 256
 PATIENCE_S = 60.0

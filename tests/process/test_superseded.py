@@ -13,7 +13,7 @@ from command_helpers import wait_until
 from file_sync_helpers import tree
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.training.checkpoint import CheckpointStore

@@ -22,7 +22,7 @@ from command_helpers import HOPPER, Run, carriers, give, token_of, wait_until, w
 from executor_helpers import until_exit
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch

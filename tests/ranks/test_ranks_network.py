@@ -15,7 +15,7 @@ from command_helpers import wait_until
 from network_helpers import Network, network
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.worker.distributed.process_group import COLLECTIVE_TIMEOUT_VARIABLE
 

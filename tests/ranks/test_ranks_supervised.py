@@ -24,8 +24,8 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Job, Pending, Running
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.fake import NEVER, Behaviour

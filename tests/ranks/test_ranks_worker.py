@@ -23,7 +23,8 @@ from orchestrator.worker.distributed import process_group, ranks
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.runtime.exit_record import AttemptFacts, Interrupted
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
+from orchestrator.worker.runtime.failures import Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
 from orchestrator.worker.training.shared_statistics import (

@@ -19,7 +19,7 @@ from command_helpers import REPOSITORY, summary, wait_until, write_experiment
 from network_helpers import Network, network
 from ray_helpers import LONG
 
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.machine.process_identity import process_start, same_process
 

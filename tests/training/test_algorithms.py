@@ -21,7 +21,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import requests_of
@@ -29,7 +29,7 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard
 from orchestrator.worker.training.checkpoint import CheckpointStore
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker.envs import env_factory, env_state
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 
 IDS = (
     "Ant-v5",

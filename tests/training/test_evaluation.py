@@ -25,7 +25,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.evaluation import Evaluation, interquartile_mean
 

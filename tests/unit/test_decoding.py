@@ -13,7 +13,8 @@ import pytest
 from supervisor_helpers import make_spec
 
 from orchestrator.core.decoding import decode
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, ExitRecord, Progress
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, Progress
 from orchestrator.core.worker_spec import WorkerSpec
 
 

@@ -19,8 +19,8 @@ from supervisor_helpers import make_job
 from benchmarks import learning, learning_runs, permutation, published
 from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
 from orchestrator.core.errors import UsageError
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import json_schema, load
 from orchestrator.ledger import Ledger

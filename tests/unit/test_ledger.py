@@ -21,8 +21,8 @@ import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import DiskFullError, LedgerError
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.core.messages import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, Request, summary
 

@@ -21,7 +21,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.distributed import process_group
 from orchestrator.worker.distributed.exchange import MessageSigner
 from orchestrator.worker.distributed.ranks import RanksError
-from orchestrator.worker.runtime.exit_record import RankLostError
+from orchestrator.worker.runtime.failures import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]
 OTHER_SECRET = "of ranks of another attempt, or made up"

@@ -10,7 +10,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 from orchestrator import report
-from orchestrator.core.messages import ExitRecord
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 
 

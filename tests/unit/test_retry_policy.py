@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from supervisor_helpers import RESOURCES, make_job
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
-from orchestrator.core.messages import ExitRecord
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.retry_policy import AttemptUsage
 

@@ -15,8 +15,9 @@ from supervisor_helpers import Experiment, behaviours, ledgers_closed, make_job 
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Failed, Pending, Running
-from orchestrator.core.messages import ExitRecord, Progress
+from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, Request, summary

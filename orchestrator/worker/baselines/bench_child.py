@@ -21,7 +21,8 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import exit_record, lifeline, startup
+from orchestrator.worker.runtime import failures, lifeline, startup
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 
 USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subproc|fork|spawn THREADS|default JOB_DIR..."
@@ -30,7 +31,7 @@ USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subpro
 class Begun(ProgressReporter):
     """Writes ``begun.json`` after the first environment step; later steps cost one attribute access."""
 
-    def __init__(self, path: Path, facts: exit_record.AttemptFacts) -> None:
+    def __init__(self, path: Path, facts: AttemptFacts) -> None:
         super().__init__(None)
         self._path, self._facts, self._written = path, facts, False
 
@@ -54,7 +55,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
     :param over_processes: whether each environment has a process of its own.
     """
     paths = JobPaths(Path(job_dir))
-    facts = exit_record.AttemptFacts(started=lifeline.process_start())
+    facts = AttemptFacts(started=lifeline.process_start())
     try:
         _import()
         import torch
@@ -76,7 +77,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
         else:
             training.run(spec, paths, facts, reporter, lambda: False, paths.attempt(0).rendezvous)
     except BaseException as error:
-        code, message, trace = exit_record.classify(error)
+        code, message, trace = failures.classify(error)
         exit_path = paths.attempt(0).exit
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(exit_path, facts.record(code, message, trace).to_json(), durable=False)

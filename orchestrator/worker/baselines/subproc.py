@@ -21,7 +21,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.runtime.exit_record import AttemptFacts
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.train import Training

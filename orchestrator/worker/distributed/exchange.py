@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.environment import RANKS_SECRET_VARIABLE
-from orchestrator.worker.runtime.exit_record import RankLostError
+from orchestrator.worker.runtime.failures import RankLostError
 
 RENDEZVOUS_TIMEOUT_S = 300.0
 """Time for the other ranks to start."""

@@ -24,7 +24,7 @@ from orchestrator.core.worker_spec import Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
 from orchestrator.worker.distributed.exchange import RENDEZVOUS_TIMEOUT_S, Exchange, MessageSigner, NetworkExchange
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, RanksError
-from orchestrator.worker.runtime.exit_record import RankLostError
+from orchestrator.worker.runtime.failures import RankLostError
 
 COLLECTIVE_TIMEOUT_S = 30.0
 """Longer than a checkpoint or the slowest reset of an environment may take."""

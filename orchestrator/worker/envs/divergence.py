@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 
 if TYPE_CHECKING:
     import mujoco

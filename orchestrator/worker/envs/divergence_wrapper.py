@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 from orchestrator.worker.envs.divergence import describe, quantities
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 
 
 def simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:

@@ -25,7 +25,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.rendering.trained_policy import Policy, Unplayable, load_policy, read_checkpoint
-from orchestrator.worker.runtime import exit_record, lifeline
+from orchestrator.worker.runtime import failures, lifeline
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> NoReturn:
     except OSError as error:
         code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
     except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
-        code, message = 1, exit_record.describe(error)
+        code, message = 1, failures.describe(error)
     if message:
         print(" ".join(message.split()), file=sys.stderr)
     with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ import numpy as np
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.rendering import offscreen
-from orchestrator.worker.runtime import exit_record
+from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
     import mujoco
@@ -60,7 +60,7 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
         try:
             venv = env_factory.make(drawing, paths.root, n_envs=1, seed=seed)
         except Exception as error:  # an environment that does not know the mode may raise anything
-            reason = f": {exit_record.describe(error)}"
+            reason = f": {failures.describe(error)}"
     if venv is None:
         venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
     venv.seed(seed)
@@ -90,7 +90,7 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
     try:
         picture = env.render()
     except Exception as error:  # most often: pygame is not installed
-        raise offscreen.CannotRender(f"{name} cannot render itself: {exit_record.describe(error)}") from error
+        raise offscreen.CannotRender(f"{name} cannot render itself: {failures.describe(error)}") from error
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
         raise offscreen.CannotRender(
             f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"

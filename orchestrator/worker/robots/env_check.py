@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused
-from orchestrator.worker.runtime import exit_record, user_env
+from orchestrator.worker.runtime import failures, user_env
 
 if TYPE_CHECKING:
     import gymnasium
@@ -52,7 +52,7 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> None:
     except UnfitError as error:
         raise UnfitError(f"{name}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise UnfitError(f"{name}: {exit_record.describe(error)}") from None
+        raise UnfitError(f"{name}: {failures.describe(error)}") from None
 
 
 def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import EditError, edited
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
-from orchestrator.worker.runtime import exit_record, lifeline
+from orchestrator.worker.runtime import failures, lifeline
 from orchestrator.worker.tasks import AUTO, choose, find_task, make_task, presets
 from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
@@ -59,7 +59,7 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
     except MemoryError:
         return _refused(f"{request.xml}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
-        return _refused(exit_record.describe(error))
+        return _refused(failures.describe(error))
 
 
 def _refused(problem: str, *, process_exits: bool = False, errno: int | None = None) -> ExaminationAnswer:

@@ -10,7 +10,7 @@ import mujoco
 
 from orchestrator.core import task_names
 from orchestrator.core.task_names import AUTO
-from orchestrator.worker.runtime import exit_record, user_env
+from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.choose import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, read_options
@@ -39,7 +39,7 @@ def make_task(name: str, model: mujoco.MjModel, options: Mapping[str, Any] | Non
     except Exception as error:
         if name in TASKS:
             raise
-        raise ValueError(f'task "{name}": __init__ raises {exit_record.describe(error)}') from error
+        raise ValueError(f'task "{name}": __init__ raises {failures.describe(error)}') from error
     if not hasattr(task, "max_episode_steps"):
         raise ValueError(f'task "{name}": its __init__ does not call super().__init__(model, options)')
     return task

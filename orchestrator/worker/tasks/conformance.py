@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.runtime import exit_record
+from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
 
@@ -79,7 +79,7 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the user's code may raise anything
-        raise _wrong(task, method, f"raises {exit_record.describe(error)}", None) from error
+        raise _wrong(task, method, f"raises {failures.describe(error)}", None) from error
 
 
 def _checked(task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f") -> NDArray[Any]:

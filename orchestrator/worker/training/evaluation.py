@@ -20,7 +20,7 @@ from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime import sb3_internals
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model

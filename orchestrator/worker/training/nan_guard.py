@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.worker.runtime.exit_record import Diverged
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.sb3_internals import LAST_OBS
 from orchestrator.worker.training import replay
 from orchestrator.worker.training.algorithms import Model, OffPolicy

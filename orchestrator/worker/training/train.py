@@ -24,8 +24,9 @@ from orchestrator.worker.distributed.process_group import join
 from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime import sb3_internals
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
-from orchestrator.worker.runtime.exit_record import AttemptFacts, Interrupted
+from orchestrator.worker.runtime.failures import Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard, timings, training_state, weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy

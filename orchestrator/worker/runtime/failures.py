@@ -1,16 +1,12 @@
-"""How an attempt ends, and what ``exit.json`` says about it."""
+"""Exceptions that end an attempt; the exit code and the message of any exception."""
 
 from __future__ import annotations
 
-import os
 import sysconfig
-import time
 import traceback
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
-from orchestrator.core.messages import ExitRecord
 
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
@@ -27,25 +23,6 @@ class RankLostError(Exception):
 
 class Interrupted(Exception):
     """The attempt stopped on request, at a whole checkpoint."""
-
-
-@dataclass(slots=True, kw_only=True)
-class AttemptFacts(ExitRecord):
-    """The exit record of the running attempt so far."""
-
-    started: float
-    """:func:`time.monotonic` at the start of the process."""
-    code: int = ExitCode.SUCCEEDED
-    message: str = ""
-    checkpoint_s: float = 0.0
-
-    def age_s(self) -> float:
-        return time.monotonic() - self.started
-
-    def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
-        self.code, self.message, self.traceback = int(code), message, trace
-        self.wall_s, self.cpu_s, self.cpus = self.age_s(), time.process_time(), tuple(sorted(os.sched_getaffinity(0)))
-        return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:

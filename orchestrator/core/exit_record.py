@@ -1,0 +1,70 @@
+"""``exit.json``: the record that a worker writes when it exits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.decoding import decode
+
+
+@dataclass(slots=True, kw_only=True)
+class ExitRecord:
+    """How a worker ended, as it says itself. A worker that is killed writes none."""
+
+    code: int
+    message: str
+    """One line for ``status``; empty on success."""
+    traceback: str = ""
+    env_steps: int = 0
+    resumed_from: int | None = None
+    """env_steps of the checkpoint that this attempt resumed from."""
+    ep_rew_mean: float | None = None
+    """The last ``rollout/ep_rew_mean`` of training."""
+    ep_rew_mean_first: float | None = None
+    """The first ``rollout/ep_rew_mean`` of the job, in whichever attempt."""
+    eval_mean: float | None = None
+    """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
+    learner: str | None = None
+    learner_reason: str | None = None
+    import_s: float | None = None
+    """Seconds from exec to the end of imports."""
+    first_step_s: float | None = None
+    """Seconds from exec to the end of the first environment step."""
+    checkpoint_s: float | None = None
+    eval_s: float | None = None
+    wall_s: float | None = None
+    """Seconds from exec to the writing of this record."""
+    cpu_s: float | None = None
+    weights_sha256: str | None = None
+    """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
+    unsaveable: str | None = None
+    """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
+    cpus: Sequence[int] | None = None
+    """CPUs that the worker was allowed at its end; a job may have moved itself. None where the kernel does not say."""
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> ExitRecord:
+        """:raises ValueError: for anything else."""
+        return decode(cls, text)
+
+
+def read_exit_record(path: Path, on_error: Callable[[Exception], None] | None = None) -> ExitRecord | None:
+    """The exit record in ``path``; None if the file is missing or cannot be read.
+
+    :param on_error: called if the file is there but cannot be read.
+    """
+    try:
+        return ExitRecord.from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        if on_error is not None:
+            on_error(error)
+        return None

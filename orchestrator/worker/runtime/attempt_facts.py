@@ -1,0 +1,29 @@
+"""What a worker collects while it runs for its exit record."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, fields
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptFacts(ExitRecord):
+    """The exit record so far of an attempt that is running."""
+
+    started: float
+    """:func:`time.monotonic` at the start of the process."""
+    code: int = ExitCode.SUCCEEDED
+    message: str = ""
+    checkpoint_s: float = 0.0
+
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
+        self.code, self.message, self.traceback = int(code), message, trace
+        self.wall_s, self.cpu_s, self.cpus = self.age_s(), time.process_time(), tuple(sorted(os.sched_getaffinity(0)))
+        return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})
