@@ -157,14 +157,14 @@ def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> N
 
 
 def test_an_environment_by_itself_does_what_it_does_in_the_batch(tmp_path: Path) -> None:
-    from orchestrator.worker.baselines.subproc import Single
+    from orchestrator.worker.baselines.subproc import SingleEnv
     from orchestrator.worker.envs import env_factory
 
     (tmp_path / "robot").mkdir()
     (tmp_path / "robot/hopper.xml").write_bytes(HOPPER.read_bytes())
     spec = make_spec("a-s5", seed=5, n_envs=3, env=None, xml="robot/hopper.xml", task="forward")
     batch = env_factory.make(spec, tmp_path, n_envs=3, seed=5)
-    singles = [Single(spec, tmp_path, number) for number in range(3)]
+    singles = [SingleEnv(spec, tmp_path, number) for number in range(3)]
     batch.seed(5)
     observations = batch.reset()
     np.testing.assert_array_equal(observations, [one.reset(seed=5 + n)[0] for n, one in enumerate(singles)])

@@ -28,7 +28,7 @@ from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 USAGE = "usage: python -m orchestrator.worker.baselines.bench_child alone|subproc|fork|spawn THREADS|default JOB_DIR..."
 
 
-class Begun(ProgressReporter):
+class FirstStepReporter(ProgressReporter):
     """Writes ``begun.json`` after the first environment step; later steps cost one attribute access."""
 
     def __init__(self, path: Path, facts: AttemptFacts) -> None:
@@ -69,7 +69,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
         if spec.search_path is not None:
             sys.path.insert(0, spec.search_path)
-        reporter = Begun(paths.begun, facts)
+        reporter = FirstStepReporter(paths.begun, facts)
         if over_processes:
             from orchestrator.worker.baselines import subproc
 

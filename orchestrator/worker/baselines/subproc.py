@@ -27,7 +27,7 @@ from orchestrator.worker.training import learners
 from orchestrator.worker.training.train import Training
 
 
-class Single(gymnasium.Env[NDArray[Any], NDArray[Any]]):
+class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """Environment ``number`` of a job with a built-in task, as a gymnasium environment."""
 
     def __init__(self, spec: WorkerSpec, job_dir: Path, number: int) -> None:
@@ -63,7 +63,7 @@ def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
     """All environments of the job, each in its own process, with the same seeds as within one process."""
     if spec.env is None and spec.entry_point is None:
         makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
-            partial(Single, spec, job_dir, number) for number in range(spec.n_envs)
+            partial(SingleEnv, spec, job_dir, number) for number in range(spec.n_envs)
         ]
     else:
         makers = env_factory.makers(spec, job_dir, range(spec.n_envs), spec.seed)

@@ -129,7 +129,7 @@ class NetworkExchange:
         tensor = tensor if self._device is None else tensor.to(self._device)
         tensors = [torch.empty_like(tensor) for _ in range(self._size)]
         self._dist.all_gather(tensors, tensor, group=self.group)
-        return np.stack([one.cpu().numpy() for one in tensors])
+        return np.stack([gathered.cpu().numpy() for gathered in tensors])
 
     def all_gather_object(self, value: Any) -> list[Any]:
         return self._signer.all_gather_object(value, lambda message: all_gather_bytes(self.all_gather_array, message))

@@ -72,9 +72,9 @@ class SharedMemoryAllreduce:
         self._timeout_s, self._spin_s, self._slot_bytes = timeout_s, spin_s, slot_bytes
         self._counters = memoryview(memory)[_LINE : _LINE * (1 + 2 * size)].cast("q")
         step = _LINE // 8
-        self._written = [2 * step * one for one in range(size)]
-        self._read = [2 * step * one + step for one in range(size)]
-        self._others = [one for one in range(size) if one != rank]
+        self._written = [2 * step * other for other in range(size)]
+        self._read = [2 * step * other + step for other in range(size)]
+        self._others = [other for other in range(size) if other != rank]
         self._round = 0
         self._slots: dict[np.dtype[Any], list[list[NDArray[Any]]]] = {}
 

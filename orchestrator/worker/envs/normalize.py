@@ -106,12 +106,12 @@ class _Moments:
     """``RunningMeanStd.update`` for observations."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._n_envs, one = shape[0], shape[1:]
+        self._n_envs, row = shape[0], shape[1:]
         self._deviations = np.empty(shape, dtype)
-        self._mean, self._variance = np.empty(one, dtype), np.empty(one, dtype)
-        self._changes = np.empty((2, *one))
+        self._mean, self._variance = np.empty(row, dtype), np.empty(row, dtype)
+        self._changes = np.empty((2, *row))
         self._delta, self._square = self._changes
-        self._wide, self._moment = np.empty(one), np.empty(one)
+        self._wide, self._moment = np.empty(row), np.empty(row)
         self._n, self._narrow_n = np.array(self._n_envs, np.float64), np.array(self._n_envs, dtype)
         self._count, self._total = np.zeros(()), np.zeros(())
 

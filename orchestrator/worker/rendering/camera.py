@@ -18,17 +18,17 @@ Floats = NDArray[np.float64]
 
 MARGIN = 0.1
 """Share of the picture that a computed camera leaves free on every side."""
-OWN_MARGIN = 0.02
+MODEL_CAMERA_MARGIN = 0.02
 """Share of the picture that a camera of the model must leave free on every side."""
-SMALLEST = 0.2
+LEAST_SIZE = 0.2
 """Least mean share of the picture's height or width that the robot must take in a camera of the model."""
-STILL = 1.5
+STILL_RATIO = 1.5
 """The computed camera stands still if that needs at most this many times the distance of one that follows."""
 SMOOTH_S, SMOOTH_HEIGHT_S = 0.5, 1.0
 """Seconds over which the followed path is averaged, horizontally and vertically."""
 AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
 """Degrees: nearly from the side and slightly from above; from farther above for flat scenes."""
-FLAT = 0.15
+FLAT_RATIO = 0.15
 """Ratio of height to width of the occupied space below which the camera looks from above."""
 WINDOW_DISTANCE = 2.5
 """First distance of a window's camera, in diagonals of the robot."""
@@ -39,7 +39,7 @@ _UNBOUNDED = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RobotView:
     """Where the robot is in one picture."""
 
     episode: int
@@ -93,19 +93,19 @@ def corners(model: mujoco.MjModel, data: mujoco.MjData, geoms: NDArray[np.intp])
     return np.asarray((data.geom_xpos[geoms, None, :] + turned).reshape(-1, 3))
 
 
-def choose(model: mujoco.MjModel, moments: Sequence[Moment], aspect: float) -> list[mujoco.MjvCamera]:
-    """A camera for each of ``moments``: one of the model's if it shows the whole motion, otherwise a computed one.
+def choose(model: mujoco.MjModel, views: Sequence[RobotView], aspect: float) -> list[mujoco.MjvCamera]:
+    """A camera for each of ``views``: one of the model's if it shows the whole motion, otherwise a computed one.
 
     :param aspect: width of the picture divided by its height.
     """
     fixed_in_world = [cam for cam in range(model.ncam) if model.cam_bodyid[cam] == 0]
     following = [cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in map(int, _FOLLOWING)]
     for cam in dict.fromkeys(following + fixed_in_world):
-        if _shows_all(model, cam, moments, aspect):
+        if _shows_all(model, cam, views, aspect):
             camera = mujoco.MjvCamera()
             camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, cam
-            return [camera] * len(moments)
-    return _own(moments, math.tan(math.radians(model.vis.global_.fovy) / 2), aspect)
+            return [camera] * len(views)
+    return _computed_cameras(views, math.tan(math.radians(model.vis.global_.fovy) / 2), aspect)
 
 
 def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
@@ -123,43 +123,43 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
     camera.azimuth, camera.elevation = AZIMUTH, ELEVATION
 
 
-def _shows_all(model: mujoco.MjModel, cam: int, moments: Sequence[Moment], aspect: float) -> bool:
+def _shows_all(model: mujoco.MjModel, cam: int, views: Sequence[RobotView], aspect: float) -> bool:
     """Whether a camera of the model has the whole robot in every picture, upright and large enough."""
     perspective = int(model.cam_projection[cam]) == int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE)
     if model.cam_sensorsize[cam].any() or not perspective:  # special optics
         return False
     half = math.tan(math.radians(model.cam_fovy[cam]) / 2)
     sizes = []
-    for moment in moments:
-        axes = moment.camera_axes[cam]
+    for view in views:
+        axes = view.camera_axes[cam]
         if axes[2, 1] < abs(axes[2, 0]):  # the picture is not upright
             return False
-        seen = (moment.corners - moment.camera_positions[cam]) @ axes
+        seen = (view.corners - view.camera_positions[cam]) @ axes
         depth = -seen[:, 2]
         if depth.min() <= 0:
             return False
         across = seen[:, :2] / (depth[:, None] * half * np.array([aspect, 1.0]))
-        if np.abs(across).max() > 1 - 2 * OWN_MARGIN:
+        if np.abs(across).max() > 1 - 2 * MODEL_CAMERA_MARGIN:
             return False
         sizes.append(float(np.ptp(across, axis=0).max()) / 2)
-    return float(np.mean(sizes)) >= SMALLEST
+    return float(np.mean(sizes)) >= LEAST_SIZE
 
 
-def _own(moments: Sequence[Moment], half: float, aspect: float) -> list[mujoco.MjvCamera]:
+def _computed_cameras(views: Sequence[RobotView], half: float, aspect: float) -> list[mujoco.MjvCamera]:
     """Computed cameras: standing still where that is near enough, else following the robot.
 
     :param half: tangent of half the vertical angle of view.
     """
-    everything = np.concatenate([moment.corners for moment in moments])
+    everything = np.concatenate([view.corners for view in views])
     space = np.ptp(everything, axis=0)
-    elevation = FROM_ABOVE if space[2] < FLAT * max(space[:2]) else ELEVATION
+    elevation = FROM_ABOVE if space[2] < FLAT_RATIO * max(space[:2]) else ELEVATION
     middle = (everything.min(axis=0) + everything.max(axis=0)) / 2
-    path = _smooth_path(moments)
+    path = _smooth_path(views)
     still = _distance([everything - middle], elevation, half, aspect)
-    clouds = [moment.corners - centre for moment, centre in zip(moments, path, strict=True)]
+    clouds = [view.corners - centre for view, centre in zip(views, path, strict=True)]
     following = _distance(clouds, elevation, half, aspect)
-    if still <= STILL * following:
-        return [_free(middle, still, elevation)] * len(moments)
+    if still <= STILL_RATIO * following:
+        return [_free(middle, still, elevation)] * len(views)
     return [_free(centre, following, elevation) for centre in path]
 
 
@@ -171,10 +171,10 @@ def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera
     return camera
 
 
-def _smooth_path(moments: Sequence[Moment]) -> Floats:
-    """``(len(moments), 3)`` the robot's centre, averaged symmetrically in time within its episode, so without delay."""
-    middles = np.array([(moment.corners.min(axis=0) + moment.corners.max(axis=0)) / 2 for moment in moments])
-    times, episodes = np.array([(moment.time_s, moment.episode) for moment in moments]).T
+def _smooth_path(views: Sequence[RobotView]) -> Floats:
+    """``(len(views), 3)`` the robot's centre, averaged symmetrically in time within its episode, so without delay."""
+    middles = np.array([(view.corners.min(axis=0) + view.corners.max(axis=0)) / 2 for view in views])
+    times, episodes = np.array([(view.time_s, view.episode) for view in views]).T
     path = np.empty_like(middles)
     for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
         same = episodes == episode

@@ -24,7 +24,7 @@ from orchestrator.core.text import last_line
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.worker.rendering.camera import Moment
+    from orchestrator.worker.rendering.camera import RobotView
 
 Picture = NDArray[np.uint8]
 """``(height, width, 3)``, red, green, blue."""
@@ -186,7 +186,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         """The camera for each frame; the contents must be :class:`Pose`."""
         from orchestrator.worker.rendering import camera
 
-        return camera.choose(self._model, [self._moment(frame) for frame in frames], WIDTH / HEIGHT)
+        return camera.choose(self._model, [self._robot_view(frame) for frame in frames], WIDTH / HEIGHT)
 
     def render(self, frames: Sequence[Frame]) -> Iterator[Picture]:
         """A picture for each frame; the contents must be :class:`Pose`."""
@@ -204,9 +204,9 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
             self.renderer.update_scene(self._data, view, self._option)
             if pose.marker is not None:
                 scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
-                place, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * extent)
+                position, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * extent)
                 rgba = np.array(_MARKER_RGBA, np.float32)
-                mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, place, np.eye(3).ravel(), rgba)
+                mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba)
                 scene.ngeom += 1
             yield self.renderer.render()
 
@@ -218,7 +218,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         mujoco.mj_forward(self._model, self._data)
         return frame.content
 
-    def _moment(self, frame: Frame) -> Moment:
+    def _robot_view(self, frame: Frame) -> RobotView:
         from orchestrator.worker.rendering import camera
 
         pose = self._set_pose(frame)
@@ -227,7 +227,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
             away = np.linalg.norm(points.mean(axis=0) - pose.marker)
             if away < 2 * np.linalg.norm(np.ptp(points, axis=0)):  # a goal farther away need not be in the picture
                 points = np.concatenate([points, np.array([pose.marker])])
-        return camera.Moment(
+        return camera.RobotView(
             episode=frame.episode,
             time_s=frame.time_s,
             corners=points,

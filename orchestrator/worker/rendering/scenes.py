@@ -83,7 +83,9 @@ def _takes_render_mode(entry_point: str) -> bool:
         parameters = inspect.signature(user_env.load(entry_point)).parameters
     except ValueError:  # some callables have no signature
         return False
-    return "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return "render_mode" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
 def _rendered(env: Any, name: str) -> offscreen.Picture:

@@ -42,8 +42,8 @@ def strip_indices(frames: Sequence[Frame]) -> list[int]:
     episodes = [frame.episode for frame in frames]
     longest = max(dict.fromkeys(episodes), key=episodes.count)
     members = [index for index, episode in enumerate(episodes) if episode == longest]
-    places = np.linspace(0, len(members) - 1, min(STRIP_FRAMES, len(members)))
-    return [members[round(float(place))] for place in places]
+    positions = np.linspace(0, len(members) - 1, min(STRIP_FRAMES, len(members)))
+    return [members[round(float(position))] for position in positions]
 
 
 def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:

@@ -97,6 +97,6 @@ def _place(message: str, bundle: Bundle) -> str:
 def _place_of_nan(bundle: Bundle) -> str:
     for name in (bundle.main, *bundle.contents):
         content = bundle.contents[name]
-        if name.endswith(".xml") and (found := _NAN.search(content)):
-            return f"{bundle.origin / name}, line {content.count(bytes([10]), 0, found.start()) + 1}"
+        if name.endswith(".xml") and (match := _NAN.search(content)):
+            return f"{bundle.origin / name}, line {content.count(bytes([10]), 0, match.start()) + 1}"
     return str(bundle.origin / bundle.main)

@@ -27,11 +27,11 @@ SHORTEST_TIMESTEP_S = 1e-7
 HEAVIEST_KG = 1e6
 MASS_RATIO = 1e8
 """Largest ratio of the heaviest body to the lightest limb: beyond it the mass matrix loses all digits."""
-GYRATION = 10.0
+MAX_GYRATION = 10.0
 """Radius of gyration, in sizes of the model, beyond which an inertia cannot be right."""
-DEEP = 0.75
+DEEP_PENETRATION = 0.75
 """Depth of a penetration at the start, in half-widths of the thinner part."""
-QUICK = 1.5
+MAX_FREQUENCY = 1.5
 """Servo frequency times timestep; semi-implicit Euler is unstable from 2 (without damping)."""
 _NAMED = {name: name for name in ("body", "geom", "site", "actuator", "tendon", "mesh", "sensor")}
 _NAMED |= {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera"}
@@ -55,13 +55,13 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
         yield f"option timestep is {step:g} s, with which training would never end; robots need 0.0005 s to 0.01 s"
     if not np.isfinite(model.opt.gravity).all():
         yield "option gravity is not finite: expected three numbers"
-    given: list[str] = []
+    set_by_file: list[str] = []
     derived: list[str] = []
     for name in dir(model):
         values = None if name.startswith("_") else getattr(model, name)
         if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
-            (derived if name.endswith("0") else given).append(_place_of_bad(model, name, values))
-    if places := given or derived:
+            (derived if name.endswith("0") else set_by_file).append(_place_of_bad(model, name, values))
+    if places := set_by_file or derived:
         yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
 
 
@@ -119,7 +119,7 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
         f"{_body(model, body)}: {model.body_mass[body]:.3g} kg with {model.body_inertia[body].max():.3g} kg·m² is as "
         f"wide as {radius:.3g} m"
         for body, radius in zip(moving.tolist(), radii, strict=True)
-        if model.body_mass[body] > 0 and radius > GYRATION * size
+        if model.body_mass[body] > 0 and radius > MAX_GYRATION * size
     ]
     if odd:
         yield f"implausible inertia ({shown(odd)}) in a model of {size:.3g} m: it will hardly turn; check <inertial>"
@@ -173,7 +173,7 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
             continue
         moves = [bool(model.body_weldid[model.geom_bodyid[geom]]) for geom in (first, second)]
         thin = min(_half_width(model, geom) for geom in (first, second))
-        if -contact.dist < DEEP * thin:
+        if -contact.dist < DEEP_PENETRATION * thin:
             continue
         pair = " and ".join(_geom(model, geom) for geom in (first, second))
         depths = own_parts if all(moves) else surroundings
@@ -205,7 +205,7 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
     if step > LONGEST_TIMESTEP_S:
         yield f"option timestep is {step:g} s: contacts need 0.01 s or less; shorten it"
     explicit = mujoco.mjtIntegrator(int(model.opt.integrator)).name in ("mjINT_EULER", "mjINT_RK4")
-    quick = []
+    too_quick = []
     for number in range(model.nactuator):
         if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
             continue
@@ -219,14 +219,15 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         frequency = (max(0.0, stiffness) * mobility) ** 0.5
         rate = damping * mobility
         implicit = (0.0 if explicit else rate) + float(model.dof_damping[dof]) * mobility
-        oscillates = frequency * step > QUICK and implicit < 2 * frequency
+        oscillates = frequency * step > MAX_FREQUENCY and implicit < 2 * frequency
         if oscillates or (explicit and rate * step > 2):
-            needed = min(QUICK / frequency if frequency else step, 1 / rate if explicit and rate > 0 else step)
-            quick.append((needed, joint_name(model, joint)))
-    if quick:
+            needed = min(MAX_FREQUENCY / frequency if frequency else step, 1 / rate if explicit and rate > 0 else step)
+            too_quick.append((needed, joint_name(model, joint)))
+    if too_quick:
         yield (
             f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (joint "
-            f"{shown([name for _, name in quick])}); use timestep = {min(quick)[0]:.1g}, smaller kp or kv, or armature"
+            f"{shown([name for _, name in too_quick])}); use timestep = {min(too_quick)[0]:.1g}, smaller kp or kv, "
+            "or armature"
         )
 
 

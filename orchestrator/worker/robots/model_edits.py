@@ -92,13 +92,13 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
     """Give files of sub-models their full paths: written MJCF has one asset directory, but each sub-model its own."""
     paths: bytes = model.paths
-    for assets, places, directory in (
+    for assets, addresses, directory in (
         (spec.meshes, model.mesh_pathadr, spec.compiler.meshdir),
         (spec.hfields, model.hfield_pathadr, spec.compiler.meshdir),
         (spec.skins, model.skin_pathadr, spec.compiler.meshdir),
         (spec.textures, model.tex_pathadr, spec.compiler.texturedir),
     ):
-        for asset, start in zip(assets, places, strict=False):
+        for asset, start in zip(assets, addresses, strict=False):
             resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
             if resolved and asset.file and not (folder / directory / asset.file).exists() and Path(resolved).exists():
                 asset.file = resolved
@@ -124,28 +124,28 @@ def _is_pattern(key: str) -> bool:
 
 def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> list[str]:
     """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than rounding."""
-    return [name for name, one, other in _fields(first, second, "") if not _equal(one, other)]
+    return [name for name, value, other in _fields(first, second, "") if not _equal(value, other)]
 
 
 def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
     for name in dir(first):
         if prefix.count(".") > 2 or _NOT_THE_ROBOT.match(name):
             continue
-        one = getattr(first, name)
-        if isinstance(one, np.ndarray | int | float | bytes):
-            yield prefix + name, one, getattr(second, name)
-        elif type(one).__module__.startswith("mujoco") and not callable(one):
-            yield from _fields(one, getattr(second, name), f"{prefix}{name}.")
+        value = getattr(first, name)
+        if isinstance(value, np.ndarray | int | float | bytes):
+            yield prefix + name, value, getattr(second, name)
+        elif type(value).__module__.startswith("mujoco") and not callable(value):
+            yield from _fields(value, getattr(second, name), f"{prefix}{name}.")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, bytes):
-        return bool(one == other)
-    one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape:
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, bytes):
+        return bool(value == other)
+    array, other = np.asarray(value), np.asarray(other)
+    if array.shape != other.shape:
         return False
-    scale = float(np.abs(one).max(initial=0.0)) if one.dtype.kind == "f" else 0.0
-    return bool(np.allclose(one, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
+    scale = float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
+    return bool(np.allclose(array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
 
 
 def _apply(spec: mujoco.MjSpec, key: str, value: Any, written: dict[tuple[str, int, str], str]) -> bool:
@@ -178,8 +178,8 @@ def _matching(spec: mujoco.MjSpec, key: str, kind: str, name: str) -> list[tuple
     if kind not in LISTS:
         raise EditError(f"model.{key}: unknown kind of element{_suggested(kind, (*SINGLE, *LISTS))}")
     elements = list(enumerate(getattr(spec, LISTS[kind])))
-    named = [one for one in elements if one[1].name == name]
-    matches = named or [one for one in elements if fnmatch.fnmatchcase(one[1].name, name)]
+    named = [(number, element) for number, element in elements if element.name == name]
+    matches = named or [pair for pair in elements if fnmatch.fnmatchcase(pair[1].name, name)]
     if not matches:
         what = "matches" if _is_pattern(name) else "is called"
         names = [element.name for _, element in elements if element.name]

@@ -36,20 +36,20 @@ HIDDEN = _names("""
 """)
 """Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name in MJCF)."""
 
-Cell = tuple[str, int, float]
+Parameter = tuple[str, int, float]
 """``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is stored with."""
-_TIME: list[list[Cell]] = [[("dynprm", 0, 1.0)]]
-_POSITION: dict[str, list[list[Cell]]] = {
+_TIME: list[list[Parameter]] = [[("dynprm", 0, 1.0)]]
+_POSITION: dict[str, list[list[Parameter]]] = {
     "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
     "kv": [[("biasprm", 2, -1.0)]],
     "dampratio": [[("biasprm", 2, 1.0)]],
 }
-_MUSCLE: dict[str, list[list[Cell]]] = {
+_MUSCLE: dict[str, list[list[Parameter]]] = {
     name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)]]
     for index, name in enumerate(("force", "scale", "lmin", "lmax", "vmax", "fpmax", "fvmax"), 2)
 }
 _ACTUATOR = mujoco.mjtActuator
-SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
+SHORTCUTS: dict[Any, dict[str, list[list[Parameter]]]] = {
     _ACTUATOR.mjACTUATOR_POSITION: {**_POSITION, "timeconst": _TIME},
     _ACTUATOR.mjACTUATOR_INTVELOCITY: _POSITION,
     _ACTUATOR.mjACTUATOR_VELOCITY: {"kv": [[("gainprm", 0, 1.0), ("biasprm", 2, -1.0)]]},
@@ -67,7 +67,7 @@ SHORTCUTS: dict[Any, dict[str, list[list[Cell]]]] = {
         "tausmooth": [[("dynprm", 2, 1.0)]],
     },
 }
-"""Attributes of an actuator that depend on its MJCF element; one list of cells for each value."""
+"""Attributes of an actuator that depend on its MJCF element; one list of parameters for each value."""
 ENUMS = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("cone", "integrator", "jacobian", "solver")}
 """Options that MjOption stores as numbers."""
 
@@ -97,8 +97,8 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     """
     if attribute not in attribute_names(element, kind):
         raise AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
-    if cells := _shortcuts(element, kind).get(attribute):
-        return _write_cells(element, cells, attribute, value)
+    if parameters := _shortcuts(element, kind).get(attribute):
+        return _write_parameters(element, parameters, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
         return _write_orientation(element, attribute, value)
     name = RENAMED.get(attribute, attribute)
@@ -124,17 +124,17 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     return bool(new != current)
 
 
-def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Cell]]]:
+def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Parameter]]]:
     return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
 
 
-def _write_cells(element: Any, cells: Sequence[Sequence[Cell]], attribute: str, value: Any) -> bool:
-    old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in cells]
+def _write_parameters(element: Any, parameters: Sequence[Sequence[Parameter]], attribute: str, value: Any) -> bool:
+    old = [float(getattr(element, vector)[index]) * factor for ((vector, index, factor), *_) in parameters]
     if old[0] < 0:  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
         old = [math.nan]
     new = _numbers(old, attribute, value)
-    for number, places in zip(new, cells, strict=True):
-        for vector, index, factor in places:
+    for number, entries in zip(new, parameters, strict=True):
+        for vector, index, factor in entries:
             getattr(element, vector)[index] = number * factor
     return new != old
 

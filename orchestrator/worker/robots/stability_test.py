@@ -120,7 +120,7 @@ def _simulate(
     data.qpos[:] = start
     mujoco.mj_forward(model, data)
     at_start = float(data.energy.sum())
-    growth, bad, steps, stepping_s = 0.0, None, 0, 0.0
+    growth, diverged, steps, stepping_s = 0.0, None, 0, 0.0
     begun = time.thread_time()
     for _ in range(max(1, count)):
         data.ctrl[:] = controls(rng)
@@ -128,15 +128,15 @@ def _simulate(
         mujoco.mj_step(model, data, nstep=held)
         stepping_s += time.thread_time() - started
         steps += held
-        bad = _divergence(model, data, before)
-        if bad or time.thread_time() - begun > cpu_s:
+        diverged = _divergence(model, data, before)
+        if diverged or time.thread_time() - begun > cpu_s:
             break
         if data.time < SETTLED_S:
             at_start = max(at_start, float(data.energy.sum()))
         growth = max(growth, float(data.energy.sum()) - at_start)
     cpu_s = time.thread_time() - begun
     steps_per_s = steps / max(stepping_s, 1e-9)
-    return Trial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=bad, energy_growth=growth)
+    return Trial(steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth)
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:

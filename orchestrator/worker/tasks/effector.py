@@ -62,7 +62,7 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
     sites = [effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))]
     if site is not None:
-        names = [one.name for one in sites]
+        names = [candidate.name for candidate in sites]
         if site not in names:
             existing = ", ".join(filter(None, names)) or "no site with a name"
             raise ValueError(f'site = "{site}": the robot has {existing}')
@@ -72,24 +72,26 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
                 f"this robot has {describe_joints(model)}"
             )
         return sites[names.index(site)]
-    fit = [one for one in sites if one.joints and not TARGET_NAME.search(one.name.lower())]
-    ends = [one for one in fit if END_NAME.search(one.name.lower())]
+    fit = [candidate for candidate in sites if candidate.joints and not TARGET_NAME.search(candidate.name.lower())]
+    ends = [candidate for candidate in fit if END_NAME.search(candidate.name.lower())]
     if ends:
         return ends[-1]
     bodies = [effector("body", body, body) for body in range(1, model.nbody)]
-    depths = {one.body: len(list(ancestors(model, one.body))) for one in bodies}
-    deepest = max(bodies, key=lambda one: (len(one.joints), depths[one.body], one.body), default=None)
+    depths = [len(list(ancestors(model, body))) for body in range(model.nbody)]
+    deepest = max(
+        bodies, key=lambda candidate: (len(candidate.joints), depths[candidate.body], candidate.body), default=None
+    )
     if deepest is None or not deepest.joints:
         needed = "needs a chain of hinges or slides on a fixed base, moved by actuators"
         raise ValueError(f"{needed}; this robot has {describe_joints(model)}")
     routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
-    at_deepest = [one for one in fit if one.body == deepest.body and one.number not in routing]
+    at_deepest = [site for site in fit if site.body == deepest.body and site.number not in routing]
     return at_deepest[-1] if at_deepest else deepest
 
 
 def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
     """Numbers of the driven hinges and slides between the world and ``body``; none if a free joint is between."""
-    joints = [joint for one in reversed(list(ancestors(model, body))) for joint in joints_of(model, one)]
+    joints = [joint for link in reversed(list(ancestors(model, body))) for joint in joints_of(model, link)]
     if any(joint_type(model, joint) == FREE for joint in joints):
         return ()
     scalar = [joint for joint in joints if joint_type(model, joint) in (HINGE, SLIDE)]
@@ -158,16 +160,16 @@ def _reach(model: mujoco.MjModel, joints: list[int], pose: Floats, actions: Acti
     """``(len(joints),)`` least and greatest positions within the limits of the joints and of position servos."""
     low, high = np.empty(len(joints)), np.empty(len(joints))
     servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
-    for place, joint in enumerate(joints):
+    for index, joint in enumerate(joints):
         start = pose[model.jnt_qposadr[joint]]
         if model.jnt_limited[joint]:
-            low[place], high[place] = model.jnt_range[joint]
+            low[index], high[index] = model.jnt_range[joint]
         else:
             turn = TURN if joint_type(model, joint) == HINGE else 0.0
-            low[place], high[place] = start - turn, start + turn
+            low[index], high[index] = start - turn, start + turn
         for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
             if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
                 commands = sorted(actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0])
-                low[place], high[place] = max(low[place], commands[0]), min(high[place], commands[1])
-        low[place], high[place] = min(low[place], start), max(high[place], start)
+                low[index], high[index] = max(low[index], commands[0]), min(high[index], commands[1])
+        low[index], high[index] = min(low[index], start), max(high[index], start)
     return low, high

@@ -46,7 +46,7 @@ class Forward(Task):
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
         positions, dofs = addresses(model, joints_of_robot(model, posed(model, self.pose), self.root.body))
-        positions = np.setdiff1d(positions, [one.address for one in (self.root.x, self.root.y) if one is not None])
+        positions = np.setdiff1d(positions, [part.address for part in (self.root.x, self.root.y) if part is not None])
         self._positions, self._dofs = as_index(positions), as_index(dofs)
         self._split, self._end = len(positions), len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()

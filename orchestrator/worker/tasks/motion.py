@@ -74,7 +74,8 @@ class Proprioception:
         self._pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
         start = rotation_matrices(pose[None, root.quaternion])[0] if root.quaternion is not None else np.eye(3)
         self._ahead, self._root_up = start[0], start[2]
-        of_root, dofs_of_root = [one.address for one in root.coordinates], [one.dof for one in root.coordinates]
+        of_root = [coordinate.address for coordinate in root.coordinates]
+        dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
         if root.quaternion is not None and root.free_dof is not None:
             of_root += range(root.quaternion.start, root.quaternion.stop)
             dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)

@@ -46,7 +46,7 @@ class Root:
     @property
     def coordinates(self) -> list[Coordinate]:
         """The existing coordinates; for a free joint its three positions."""
-        return [one for one in (self.x, self.y, self.z, self.pitch) if one is not None]
+        return [part for part in (self.x, self.y, self.z, self.pitch) if part is not None]
 
 
 class NoRootError(ValueError):

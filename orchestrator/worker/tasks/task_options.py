@@ -75,9 +75,11 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
             raise ValueError(f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}')
         hint_type = hints[name]
         alternatives = get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
-        accepted = [one if one == Range else get_origin(one) or one for one in alternatives if one is not type(None)]
+        accepted = [
+            kind if kind == Range else get_origin(kind) or kind for kind in alternatives if kind is not type(None)
+        ]
         if not _is_a(value, accepted):
-            expected = " or ".join(_TYPE_NAMES.get(one) or one.__name__ for one in accepted)
+            expected = " or ".join(_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted)
             raise ValueError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
         values[name] = tuple(map(float, value)) if Range in accepted and isinstance(value, (list, tuple)) else value
     try:
@@ -98,5 +100,5 @@ def _is_a(value: object, accepted: Collection[Any]) -> bool:
     if isinstance(value, float):
         return float in accepted and math.isfinite(value)
     if Range in accepted and isinstance(value, (list, tuple)):
-        return len(value) == 2 and all(_is_a(one, (float,)) or one in (math.inf, -math.inf) for one in value)
+        return len(value) == 2 and all(_is_a(bound, (float,)) or bound in (math.inf, -math.inf) for bound in value)
     return type(value) in accepted

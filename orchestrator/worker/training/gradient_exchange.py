@@ -53,7 +53,7 @@ def step_on_server(
 
 def _mean(parameters: Sequence[nn.Parameter], ranks: Ranks, add_up: Callable[[Array], None]) -> Array:
     """The gradients as one vector, averaged over the ranks."""
-    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
     flat: Array = parameters_to_vector(gradients).detach().cpu().numpy()
     flat /= ranks.size
     add_up(flat)

@@ -78,8 +78,8 @@ def _raise_if(problem: str | None) -> None:
 def _rollout_problem(model: Model, steps: int) -> str | None:
     for name, array in _collected(model, steps):
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            place = np.argwhere(~np.isfinite(array))[0]
-            return f"{name} are not finite: {array[tuple(place)]} at step {place[0]}{_environment(array[place[0]])}"
+            step, *rest = np.argwhere(~np.isfinite(array))[0]
+            return f"{name} are not finite: {array[step, *rest]} at step {step}{_environment(array[step])}"
     return None
 
 

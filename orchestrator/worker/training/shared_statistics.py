@@ -27,9 +27,9 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 def merge_over_ranks(ranks: Ranks, mergeables: Sequence[SharedStatistics | SharedEpisodes | SharedLosses]) -> None:
     """Merge all of them in one exchange. :raises RankLostError: the ranks have lost each other."""
-    everyone: Sequence[Any] = ranks.all_gather_object([one.own_part() for one in mergeables])
-    for one, parts in zip(mergeables, zip(*everyone, strict=True), strict=True):
-        one.merge(parts)
+    everyone: Sequence[Any] = ranks.all_gather_object([mergeable.own_part() for mergeable in mergeables])
+    for mergeable, parts in zip(mergeables, zip(*everyone, strict=True), strict=True):
+        mergeable.merge(parts)
 
 
 class SharedStatistics:
@@ -41,7 +41,7 @@ class SharedStatistics:
 
     def __init__(self, normalization: VecNormalize) -> None:
         self._normalization = normalization
-        self._common = [one.copy() for one in self._statistics()]
+        self._common = [statistics.copy() for statistics in self._statistics()]
 
     def _statistics(self) -> list[RunningMeanStd]:
         observations: Any = getattr(self._normalization, "obs_rms", {})

@@ -64,7 +64,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     return {
         "place": dataclasses.asdict(loop),
         "policy": model.policy.state_dict(),
-        "optimizers": {name: one.state_dict() for name, one in algorithms.optimizers(model).items()},
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()},
         "temperature": None if temperature is None else temperature.detach(),
         "counters": {name: attributes[name] for name in _COUNTERS + _BUFFERS},
         "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),

@@ -22,7 +22,7 @@ def sha256(model: Model, *, optimizers: bool = True) -> str:
     """
     normalization = model.get_vec_normalize_env()
     statistics = {name: getattr(normalization, name) for name in ("obs_rms", "ret_rms") if hasattr(normalization, name)}
-    states = {name: one.state_dict()["state"] for name, one in algorithms.optimizers(model).items()}
+    states = {name: optimizer.state_dict()["state"] for name, optimizer in algorithms.optimizers(model).items()}
     state = {
         "policy": model.policy.state_dict(),
         **{name.removeprefix("policy."): state for name, state in states.items() if optimizers},

@@ -103,9 +103,9 @@ class Update:
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
-                place = number + 1, index + 1, len(epoch.slices)
+                position = number + 1, index + 1, len(epoch.slices)
                 waited = self._ranks.seconds
-                ended = self._step(log_ratios, settings, step, place)
+                ended = self._step(log_ratios, settings, step, position)
                 if ended:
                     break
                 seconds["optimizer_s"] += perf_counter() - differentiated - (self._ranks.seconds - waited)
@@ -121,7 +121,7 @@ class Update:
         return self._minibatches[rows]
 
     def _step(
-        self, log_ratios: Array, settings: LossSettings, step: Callable[[], None], place: MinibatchNumber
+        self, log_ratios: Array, settings: LossSettings, step: Callable[[], None], position: MinibatchNumber
     ) -> bool:
         """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the update here instead."""
         ranks, limit = self._ranks, settings.target_kl
@@ -131,7 +131,7 @@ class Update:
         (ranks.reduce if serving else ranks.all_reduce)(self._gradients_and_kl)
         ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
         if not ended and (not serving or ranks.rank == 0):
-            self._clip(settings.max_grad_norm, place)
+            self._clip(settings.max_grad_norm, position)
             step()
         if serving:
             self._parameters_and_end[-1] = ended
@@ -139,13 +139,13 @@ class Update:
             ended = bool(self._parameters_and_end[-1])
         return ended
 
-    def _clip(self, max_grad_norm: float, place: MinibatchNumber) -> None:
+    def _clip(self, max_grad_norm: float, position: MinibatchNumber) -> None:
         """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient: the norm is not finite."""
         norm = math.sqrt(np.dot(self.gradients, self.gradients))
         if not math.isfinite(norm):
             for name, gradient in self._layout.named(self.gradients).items():
                 if not np.isfinite(gradient).all():
-                    where = "epoch {}, minibatch {} of {}".format(*place)
+                    where = "epoch {}, minibatch {} of {}".format(*position)
                     raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
         factor = max_grad_norm / (norm + 1e-6)
         if factor < 1.0:
