@@ -307,8 +307,19 @@ def token_of(pid: int) -> bytes:
     """The environment variable that marks every process started by the supervisor of ``pid``.
 
     The kernel shows an empty environment for an instant during ``exec``, in which the launch is already recorded.
+
+    Raises
+    ------
+    ProcessLookupError
+        It has ended; what nobody has waited for yet has an empty environment too.
     """
-    environment = wait_until(Path(f"/proc/{pid}/environ").read_bytes, f"the environment of process {pid}")
+
+    def read() -> bytes:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            raise ProcessLookupError(pid)
+        return Path(f"/proc/{pid}/environ").read_bytes()
+
+    environment = wait_until(read, f"the environment of process {pid}")
     token = next(variable for variable in environment.split(b"\0") if variable.startswith(b"ORCHESTRATOR_TOKEN="))
     return token.split(b"/")[0]
 
