@@ -35,6 +35,11 @@ def decode(kind: type[T], text: str | bytes) -> T:
         raise ValueError("nested too deeply") from None
 
 
+def field_values(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
 def _object(kind: Callable[..., T], value: Any) -> T:
     values = _instance(dict, "an object", value)
     readers, required = _fields(kind)

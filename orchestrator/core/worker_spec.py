@@ -5,7 +5,6 @@ The supervisor writes it to ``jobs/<job_id>/spec.json`` before it starts the wor
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import decode, field_values
 
 SINGLE_KINDS = ("option", "compiler")
 """Parts that a robot has once, edited by keys such as ``model.option.timestep``."""
@@ -96,7 +95,7 @@ class WorkerSpec:
 
     def fingerprint(self) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal."""
-        values = dataclasses.asdict(self)
+        values = field_values(self)
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
             del values[key]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -123,7 +122,7 @@ class WorkerSpec:
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        return json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> WorkerSpec:

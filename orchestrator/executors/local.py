@@ -92,7 +92,7 @@ class LocalExecutor:
     """Value at the last sample."""
 
     def submit(self, launch: Launch) -> Handle:
-        if not self._groups:
+        if not self._groups and time.monotonic() >= self._next_sample:
             self._oom_kills = self._last_oom_kills = cgroup.oom_kills()
         if self._reaper is None or not self._reaper.is_alive():
             if self._reaper is not None:

@@ -166,9 +166,12 @@ def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
     return dict(zip(names, map(str, (rank, ranks, rank)), strict=True))
 
 
+PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+
+
 def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
-    if PACKAGE_PARENT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+    if PACKAGE_IS_INSTALLED:
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import decode, field_values
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
 from orchestrator.core.worker_spec import WorkerSpec
 
@@ -95,7 +95,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
         "where_": job.where,
         "name": job.spec.name,
         "spec": job.spec.to_json(),
-        "resources": json.dumps(asdict(job.resources)),
+        "resources": json.dumps(field_values(job.resources)),
         "max_retries": job.max_retries,
         "xml_source": None if job.xml_source is None else str(job.xml_source),
         "fingerprint": job.spec.fingerprint(),
@@ -143,7 +143,7 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
-    return {**asdict(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
+    return {**field_values(attempt), "cpus": json.dumps(attempt.cpus), "gpus": json.dumps(attempt.gpus)}
 
 
 def attempt_of(row: sqlite3.Row) -> Attempt:
