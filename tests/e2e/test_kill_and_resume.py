@@ -28,7 +28,7 @@ GONE_WITHIN_S = 2.0
 STEPS = 4096
 START_S = 2.0
 """About what a supervisor and its workers need before they train, on a slow machine."""
-DISTURBED = 0.8
+DISTURBED = 0.7
 """The part of the training in which kills strike: some must be left, however slow the process that kills."""
 
 
@@ -89,13 +89,12 @@ def assert_same_bits(one: Path, other: Path, robots: tuple[str, ...]) -> None:
         assert (mine / "eval.json").read_bytes() == (theirs / "eval.json").read_bytes(), name
 
 
-def trained_part(cwd: Path, robots: tuple[str, ...], total_timesteps: int) -> float:
-    """What part of all steps the newest checkpoints of the jobs hold."""
-    steps = 0
-    for name in robots:
-        found = (cwd / f"run/jobs/{name}-s0/checkpoints").glob("checkpoint-*.pt")
-        steps += max((int(path.stem.rpartition("-")[2]) for path in found), default=0)
-    return steps / (len(robots) * total_timesteps)
+def trained_steps(cwd: Path) -> int:
+    """The steps that the newest checkpoints of all jobs hold."""
+    newest: dict[Path, int] = {}
+    for path in cwd.glob("run/jobs/*/checkpoints/checkpoint-*.pt"):
+        newest[path.parent] = max(newest.get(path.parent, 0), int(path.stem.rpartition("-")[2]))
+    return sum(newest.values())
 
 
 def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int) -> None:
@@ -106,15 +105,16 @@ def disturb(cwd: Path, robots: tuple[str, ...], total_timesteps: int, kills: int
     jobs = experiment(cwd, robots, total_timesteps)
     dice = random.Random(os.urandom(8))
     for count in range(kills):
+        instant = DISTURBED * len(robots) * total_timesteps * dice.uniform(count, count + 1) / kills
         with Run(jobs, "--run-dir", "run", cwd=cwd) as run:
-            part = DISTURBED * dice.uniform(count, count + 1) / kills
             if count % 3 == 0:
                 deadline = time.monotonic() + dice.uniform(0.0, START_S)
-                while time.monotonic() < deadline and trained_part(cwd, robots, total_timesteps) < part:
+                while time.monotonic() < deadline and trained_steps(cwd) < instant:
                     time.sleep(0.01)
                 kill_and_look(run, worker_too=count % 2 == 1)
             else:
-                wait_until(lambda part=part: trained_part(cwd, robots, total_timesteps) >= part, f"{part:.0%} trained")
+                instant = max(instant, trained_steps(cwd) + 1)
+                wait_until(lambda instant=instant: trained_steps(cwd) >= instant, f"{instant:.0f} steps trained")
                 time.sleep(dice.uniform(0.0, 0.02))  # not always just after a checkpoint
                 assert kill_and_look(run, worker_too=count % 2 == 1), "it strikes while a worker trains"
     finish(jobs, cwd)
