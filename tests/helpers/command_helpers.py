@@ -303,15 +303,12 @@ def summary(run_dir: Path) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in json.loads((run_dir / "summary.json").read_text())}
 
 
-def token_of(pid: int) -> bytes:
-    """The environment variable that marks every process started by the supervisor of ``pid``.
+def variables_of(pid: int) -> dict[str, str]:
+    """The environment variables of a process.
 
     The kernel shows an empty environment for an instant during ``exec``, in which the launch is already recorded.
 
-    Raises
-    ------
-    ProcessLookupError
-        It has ended; what nobody has waited for yet has an empty environment too.
+    :raises ProcessLookupError: the process has ended: one that is not waited for yet has an empty environment too.
     """
 
     def read() -> bytes:
@@ -319,9 +316,14 @@ def token_of(pid: int) -> bytes:
             raise ProcessLookupError(pid)
         return Path(f"/proc/{pid}/environ").read_bytes()
 
-    environment = wait_until(read, f"the environment of process {pid}")
-    token = next(variable for variable in environment.split(b"\0") if variable.startswith(b"ORCHESTRATOR_TOKEN="))
-    return token.split(b"/")[0]
+    content: bytes = wait_until(read, f"the environment of process {pid}")
+    return dict(variable.partition("=")[::2] for variable in os.fsdecode(content).split("\0"))
+
+
+def token_of(pid: int) -> bytes:
+    """The environment variable that marks every process started by the supervisor of ``pid``."""
+    token = variables_of(pid)["ORCHESTRATOR_TOKEN"].split("/")[0]
+    return f"ORCHESTRATOR_TOKEN={token}".encode()
 
 
 def carriers(token: bytes) -> list[int]:

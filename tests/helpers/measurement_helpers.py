@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.machine.topology import Cpu, Machine
+
 CORES = 2
 ALONE = {"env": 0.25, "policy": 0.15, "gae": 0.001, "backward": 0.06, "optimizer": 0.04, "rest": 0.02}
 """Seconds per 1,000 env_steps of a process with a core of its own."""
@@ -111,3 +113,8 @@ def write(run_dir: Path, records: Iterable[Mapping[str, Any]], tail: str = "", *
     (folder / "plan.json").write_text(json.dumps(plan(**changed)))
     (folder / "cells.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
     return run_dir
+
+
+def machine_with(cores: int, *, siblings: int = 1, quota: float | None = None, memory_mib: int = 64_000) -> Machine:
+    cpus = [Cpu(index=index, core=index % cores, package=0, numa_node=0) for index in range(cores * siblings)]
+    return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=memory_mib)

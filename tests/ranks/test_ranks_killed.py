@@ -52,7 +52,7 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="`
 
 @dataclass
 class Trained:
-    """What an undisturbed training has come to."""
+    """The result of an undisturbed training."""
 
     learnt: list[Any]
     start_s: float
@@ -96,14 +96,14 @@ def train(root: Path, specs: Mapping[str, WorkerSpec]) -> dict[str, Trained]:
         handles = [executor.submit(launch(paths, 0)) for paths in jobs.values()]
         ends = until_exit(executor, *handles)
     assert {end.returncode for end in ends.values()} == {ExitCode.SUCCEEDED}
-    found = {}
+    trained = {}
     for name, paths in jobs.items():
         record = ExitRecord.from_json(paths.attempt(0).exit.read_text())
         assert record.wall_s is not None
         assert record.first_step_s is not None
         rest_s = record.wall_s - record.first_step_s
-        found[name] = Trained(what_was_learnt(paths, 0), record.first_step_s, rest_s)
-    return found
+        trained[name] = Trained(what_was_learnt(paths, 0), record.first_step_s, rest_s)
+    return trained
 
 
 @pytest.fixture(scope="module")
@@ -115,32 +115,31 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 
 
 def train_killing(paths: JobPaths, kills: int, undisturbed: Trained) -> tuple[int, int]:
-    """Attempt after attempt, until one ends well; in so many a random rank is killed at a random instant.
+    """Launch attempts until one succeeds; in the first ``kills`` a random rank is killed at a random instant.
 
-    :return: the number of the last attempt, and how many kills found their rank at work.
+    :return: the number of the last attempt, and how many kills ended a running attempt.
     """
-    dice, struck = random.Random(os.urandom(8)), 0
+    dice, effective = random.Random(os.urandom(8)), 0
     with local_executor() as executor:
         for number in itertools.count():
             handle = executor.submit(launch(paths, number))
             ranks = executor._groups[handle].running
-            # Of the process itself it cannot be read at once: its environment may not be there yet.
-            pids, token = [one.pid for one in ranks], f"ORCHESTRATOR_TOKEN={executor._token}".encode()
+            pids, token = [rank.pid for rank in ranks], f"ORCHESTRATOR_TOKEN={executor._token}".encode()
             victim = dice.randrange(len(pids))
             if number < kills:
-                if number == 0:  # so that at least one strikes a training that has come to something
+                if number == 0:  # so that at least one attempt is killed after a checkpoint
                     wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
                 else:
                     time.sleep(undisturbed.instant(dice, kills))
-                commands.kill(pids[victim])  # nobody has waited for it yet: the number is certainly its own
+                commands.kill(pids[victim])  # not waited for yet, so that no other process can have its pid
             end = until_exit(executor, handle)[handle]
             assert not any(map(is_there, pids))
             assert not carriers(token)
             if end.returncode == ExitCode.SUCCEEDED:
-                return number, struck
+                return number, effective
             # A killed process gives back its memory last: the other may have noticed, and ended, before that.
             assert (end.returncode, end.rank) in [(-signal.SIGKILL, victim), (ExitCode.RANK_LOST, 1 - victim)]
-            struck += 1
+            effective += 1
     raise AssertionError("unreachable")
 
 
@@ -149,10 +148,10 @@ def is_there(pid: int) -> bool:
 
 
 def check_kills(paths: JobPaths, undisturbed: Trained, kills: int, at_least: int) -> None:
-    last, struck = train_killing(paths, kills, undisturbed)
-    print(f"{struck} of {kills} kills struck while their rank was at work")
+    last, effective = train_killing(paths, kills, undisturbed)
+    print(f"{effective} of {kills} kills ended a running attempt")
     assert what_was_learnt(paths, last) == undisturbed.learnt
-    assert struck >= at_least, "most kills came too late to disturb anything"
+    assert effective >= at_least, "most kills came after the end of the training"
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
 
 
@@ -183,12 +182,11 @@ PATIENCE_S = 5.0
 
 def ranks_of(supervisor: int) -> dict[int, int]:
     """Rank → pid of the ranks that ``supervisor`` has started."""
-    found = {}
-    for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
-        with contextlib.suppress(OSError):  # gone meanwhile
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            found |= {int(one[5:]): int(pid) for one in variables if one.startswith(b"RANK=")}
-    return found
+    pids = {}
+    for pid in map(int, Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()):
+        with contextlib.suppress(OSError, KeyError):  # it has ended, or is not a rank
+            pids[int(commands.variables_of(pid)["RANK"])] = pid
+    return pids
 
 
 @needs_two_cores
@@ -222,9 +220,9 @@ def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identicall
         wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
         pids = ranks_of(run.popen.pid)
         commands.kill(pids[stopped], signal.SIGSTOP)
-        told = run.until("retrying")["message"]
-        assert f"rank {1 - stopped} of 2 has lost the others" in told
-        assert f"has not answered for {PATIENCE_S:g} s" in told
+        message = run.until("retrying")["message"]
+        assert f"rank {1 - stopped} of 2 has lost the others" in message
+        assert f"has not answered for {PATIENCE_S:g} s" in message
         assert not any(map(is_there, pids.values()))
 
         run.until("launched")
@@ -235,10 +233,10 @@ def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identicall
         assert run.end() == 130
         assert not carriers(token)
 
-    said = [ExitRecord.from_json(paths.attempt(1).exit_of(rank).read_text()) for rank in range(2)]
-    assert [one.code for one in said] == [ExitCode.INTERRUPTED] * 2
-    assert said[0].env_steps == said[1].env_steps == int(max(paths.checkpoints.glob("*.pt")).stem[-12:])
-    assert said[0].env_steps < spec.total_timesteps
+    records = [ExitRecord.from_json(paths.attempt(1).exit_of(rank).read_text()) for rank in range(2)]
+    assert [record.code for record in records] == [ExitCode.INTERRUPTED] * 2
+    assert records[0].env_steps == records[1].env_steps == int(max(paths.checkpoints.glob("*.pt")).stem[-12:])
+    assert records[0].env_steps < spec.total_timesteps
 
     done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -256,7 +254,7 @@ class Drifting(gymnasium.Wrapper):
         self.steps += 1
         if self.steps == 100 and os.environ.get("RANK") == "1":
             from stable_baselines3.common.policies import BasePolicy
-            (policy,) = [one for one in gc.get_objects() if issubclass(type(one), BasePolicy)]
+            (policy,) = [held for held in gc.get_objects() if issubclass(type(held), BasePolicy)]
             next(policy.parameters()).data.flatten()[0] += 1e-6
         return self.env.step(action)
 

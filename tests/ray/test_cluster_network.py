@@ -15,7 +15,7 @@ import grpc_probe
 import pytest
 import ranks_intruder
 from cluster_helpers import PATIENCE_S, Machine
-from command_helpers import REPOSITORY, summary, wait_until, write_experiment
+from command_helpers import REPOSITORY, summary, variables_of, wait_until, write_experiment
 from network_helpers import Network, network
 from ray_helpers import LONG
 
@@ -233,9 +233,8 @@ def test_an_attacker_runs_no_code_in_ranks(site: Site, tmp_path: Path) -> None:
     jobs = too_wide_for_a_node(site, "visited")
     with site.head.running(jobs, *OVER, "--run-dir", "visited/run") as process:
         pids = until_ranks_exchange("visited")
-        variables = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
-        told = dict(variable.partition("=")[::2] for variable in variables)
-        meeting = told["MASTER_ADDR"], told["MASTER_PORT"]
+        variables = variables_of(pids[0])
+        meeting = variables["MASTER_ADDR"], variables["MASTER_PORT"]
         done = site.attacker.run(
             [sys.executable, ranks_intruder.__file__, *meeting, str(code), *ADDRESSES],
             PYTHONPATH=str(Path(ranks_intruder.__file__).parent),

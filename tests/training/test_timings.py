@@ -10,6 +10,7 @@ import pytest
 import torch
 import worker_helpers as helpers
 
+from orchestrator.bench import baselines
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import RunDelay, UsageReader
@@ -54,6 +55,10 @@ def test_times_of_the_attempt_are_told_in_their_order(tmp_path: Path) -> None:
     assert 0 < record.import_s < record.first_step_s < record.wall_s
     assert 0 < (record.checkpoint_s or 0) < record.wall_s
     assert 0 < (record.eval_s or 0) < record.wall_s
+
+
+def test_bench_clears_the_variable_that_switches_timings_off() -> None:
+    assert baselines.NO_TIMINGS == timings.OFF_VARIABLE
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"], ids=["stock", "fast"])

@@ -15,10 +15,12 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
+from supervisor_helpers import make_spec
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.contention import ContentionFinding, diagnose, find
 from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
+from orchestrator.core.paths import JobPaths
 from orchestrator.machine import topology
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -302,3 +304,16 @@ def test_every_finding_names_a_remedy() -> None:
     assert set(kinds(found)) == {"threads", "throttled", "hog", "affinity"}
     assert all(one.what and one.evidence and one.cure for one in found)
     assert all(isinstance(one, ContentionFinding) for one in found)
+
+
+def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> None:
+    paths = JobPaths(tmp_path)
+    paths.spec.write_text(make_spec("wide-s0", ranks=2).to_json())
+    paths.timings_csv.write_text(
+        "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
+    )
+    attempt = {"number": 0, "cpus": [4, 5, 6, 7], "started_at": 0.0, "ended_at": 1.0, "robot_hash": None}
+    assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
+    narrow = job_metrics._metrics(paths, [{**attempt, "cpus": [4, 5]}])
+    metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
+    assert diagnose(metrics) == []

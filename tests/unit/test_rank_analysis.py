@@ -1,0 +1,74 @@
+"""The analysis of ``bench --ranks``: figures relative to one rank, and the verdict that follows from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import measurement_helpers as bench
+import pytest
+
+from orchestrator.analysis import samples
+from orchestrator.bench import rank_analysis, rank_benchmark, throughput_ratios
+
+
+def measured(way: str, number: int, throughput: float, *, repeats: int = 5, **more: Any) -> list[dict[str, Any]]:
+    """Measurements in which all processes together do ``throughput`` env_steps/s."""
+    records = bench.measurements(way, number, repeats, **more)
+    return [{**record, "throughput": throughput * (1 + 0.001 * record["repeat"])} for record in records]
+
+
+def verdict_of(many: float, wide: float, **more: Any) -> rank_analysis.Verdict:
+    """The verdict on one rank with 1,000 env_steps/s, and two."""
+    records = measured("allreduce", 1, 1000, **more) + measured("allreduce", 2, wide, **more)
+    records += measured("jobs", 2, many, **more) + measured("subproc", 2, 1000, **more)
+    ways, _ = samples.by_baseline(records, tuple(rank_benchmark.WAYS))
+    verdict = rank_analysis.verdict(ways, job="dog-s0", cores=1, capacity=2)
+    assert verdict is not None
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("many", "wide", "choice", "words"),
+    [
+        (1990, 1500, "jobs", "many jobs are better, as long as there are that many to train"),
+        (1990, 1900, "either", "many jobs and one wide job do the same work"),
+        (1000, 1900, "wide", "one wide job is better"),
+        (1990, 900, "jobs", "many jobs are better: it is not certain that one job is faster"),
+    ],
+)
+def test_the_verdict_follows_from_the_figures(many: float, wide: float, choice: str, words: str) -> None:
+    verdict = verdict_of(many, wide)
+    assert (verdict.number, verdict.choice) == (2, choice)
+    assert verdict.sentences[0].startswith(f"dog-s0, on 2 cores: {words}")
+    assert f"2 jobs of one rank do {throughput_ratios.factor(many / wide)} [" in verdict.sentences[0]
+    assert "uncertain)" not in verdict.sentences[0]
+    assert "SubprocVecEnv" in verdict.sentences[2]
+
+
+def test_a_single_measurement_is_not_sure() -> None:
+    assert "measured once, so uncertain" in verdict_of(1990, 1500, repeats=1).sentences[0]
+
+
+def test_facts_compare_with_one_rank_and_give_the_share_of_all_reduce(tmp_path: Path) -> None:
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    assert rank_analysis.facts(tmp_path) is None
+    assert not samples.is_benchmark(tmp_path)
+    records = measured("allreduce", 1, 1000) + measured("allreduce", 2, 1750) + measured("jobs", 2, 1990)
+    for record in records:
+        record["processes"] = [{**process, "allreduce_s": process["wall_s"] / 5} for process in record["processes"]]
+    (folder / "ranks.json").write_text(json.dumps({**bench.plan(), "arms": list(rank_benchmark.WAYS)}))
+    (folder / "ranks.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"arm": "torn')
+    facts = rank_analysis.facts(tmp_path)
+    assert facts is not None
+    assert samples.is_benchmark(tmp_path)
+    wide, many = facts["ways"]["allreduce"]["2"], facts["ways"]["jobs"]["2"]
+    assert wide["speedup"]["median"] == pytest.approx(1.75)
+    assert wide["efficiency"]["median"] == pytest.approx(0.875)
+    assert wide["allreduce"]["median"] == pytest.approx(0.2)
+    assert many["allreduce"] is None
+    assert facts["one"]["throughput"]["median"] == pytest.approx(1002)
+    assert facts["verdict"] == {"number": 2, "choice": "jobs"}
+    json.dumps(facts, allow_nan=False)
