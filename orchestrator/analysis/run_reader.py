@@ -12,12 +12,32 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
 CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
+
+
+LearningCurve: TypeAlias = Sequence[tuple[float, float]]
+"""``(env_steps, ep_rew_mean)``"""
+
+
+class Episodes(TypedDict):
+    """Episodes of one kind: the mean and deviation of their returns, the means of the task's measures."""
+
+    mean: float | None
+    std: float | None
+    measures: Mapping[str, float | None]
+
+
+class Evaluation(TypedDict, total=False):
+    """From ``eval.json``; a kind of episodes is absent where the file has none."""
+
+    episodes: Any
+    deterministic: Episodes
+    stochastic: Episodes
 
 
 def read_json(path: Path) -> Any:
@@ -47,8 +67,8 @@ def iterations(path: Path) -> list[Iteration]:
     return [row for row in rows if row.env_steps is not None and row.wall_s is not None]
 
 
-def learning_curve(path: Path) -> list[tuple[float, float]]:
-    """``(env_steps, ep_rew_mean)`` of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one kept."""
+def learning_curve(path: Path) -> LearningCurve:
+    """The points of a ``progress.csv``, thinned to about :data:`CURVE_POINTS`, the last one kept."""
     points = [
         (steps, value)
         for steps, value in _numbers(path, ("time/total_timesteps", "rollout/ep_rew_mean"))
@@ -58,13 +78,17 @@ def learning_curve(path: Path) -> list[tuple[float, float]]:
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
 
 
-def evaluation(path: Path) -> dict[str, Any] | None:
-    """From ``eval.json``: mean, deviation and measures of both kinds of episodes; None when there is none."""
+def evaluation(path: Path) -> Evaluation | None:
+    """None when there is no ``eval.json``."""
     content = read_json_object(path)
     if content is None:
         return None
-    kinds = [kind for kind in ("deterministic", "stochastic") if kind in content]
-    return {"episodes": content.get("episodes"), **{kind: _episodes(content[kind]) for kind in kinds}}
+    result: Evaluation = {"episodes": content.get("episodes")}
+    if "deterministic" in content:
+        result["deterministic"] = _episodes(content["deterministic"])
+    if "stochastic" in content:
+        result["stochastic"] = _episodes(content["stochastic"])
+    return result
 
 
 def finite(value: Any) -> float | None:
@@ -72,7 +96,7 @@ def finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _episodes(content: Any) -> dict[str, Any]:
+def _episodes(content: Any) -> Episodes:
     episodes = content if isinstance(content, Mapping) else {}
     measures = episodes.get("measures")
     return {

@@ -7,20 +7,31 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, cast
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
-from orchestrator.analysis.statistics import known_estimate, location, ratio
+from orchestrator.analysis.run_reader import Evaluation
+from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, JobRow, Ledger, SummaryRow
 from orchestrator.report import certificate_page
+from orchestrator.report.experiment_facts import (
+    EpisodeEstimates,
+    EvaluationEstimates,
+    ExperimentFacts,
+    RanksOfRobot,
+    RanksRow,
+    ReportedAttempt,
+    ReportedJob,
+    ReportedRobot,
+    Timings,
+    Totals,
+)
 from orchestrator.report.number_format import plain
-
-Facts = dict[str, Any]
 
 COPIED = (
     *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason"),
@@ -32,17 +43,17 @@ MAY_DIFFER = {*NOT_OF_THE_WORK, "ranks", "backend", "mode", "total_timesteps"}
 """Keys of the specs of jobs that do the same work with different numbers of ranks."""
 
 
-def gather(run_dir: Path) -> Facts:
+def gather(run_dir: Path) -> ExperimentFacts:
     """:raises UsageError: when ``run_dir`` is not a run directory or its ledger is damaged."""
     paths, now = run_directory.existing(run_dir), time.time()
     running = run_directory.holder(paths) is not None
     rows, declared, launches = _ledger(paths, running)
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
-    of_job: dict[str, list[Facts]] = {row["job_id"]: [] for row in rows}
+    of_job: dict[str, list[ReportedAttempt]] = {row["job_id"]: [] for row in rows}
     for attempt in attempts:
         of_job[attempt["job_id"]].append(attempt)
     jobs = [_job(row, declared[row["job_id"]], of_job[row["job_id"]], paths, running) for row in rows]
-    robots: dict[str, list[Facts]] = {}
+    robots: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         robots.setdefault(job["group"], []).append(job)
     return {
@@ -73,8 +84,7 @@ def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str,
         ledger.abandon()
 
 
-def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> Facts:
-    """With ``at_work`` (running), ``cpu_s`` of all ranks, and ``until``: its end, now, or its last row of timings."""
+def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> ReportedAttempt:
     job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
     if cpu_s is not None:
         others = range(1, declared.job.resources.ranks)
@@ -93,30 +103,36 @@ def _last_written(path: Path, otherwise: float) -> float:
         return otherwise
 
 
-def _job(row: SummaryRow, declared: JobRow, attempts: Sequence[Facts], run: RunPaths, running: bool) -> Facts:
+def _job(
+    row: SummaryRow, declared: JobRow, attempts: Sequence[ReportedAttempt], run: RunPaths, running: bool
+) -> ReportedJob:
     paths = run.job(row["job_id"])
     timings, point = _timings(paths.timings_csv), declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv)
     group = row["job_id"].removesuffix(f"-s{row['seed']}")
-    facts = {key: value for key, value in row.items() if key in COPIED}
+    job = cast(ReportedJob, {key: value for key, value in row.items() if key in COPIED})
     if row["state"] == "RUNNING" and not running:
-        facts["state"] = "INTERRUPTED"
-    facts["env_steps"] = max(row["env_steps"], int(timings["env_steps"]))
+        job["state"] = "INTERRUPTED"
+    wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
+    job["env_steps"] = max(row["env_steps"], int(env_steps))
     # The files of a running job are newer than the ledger.
     if curve and row["state"] == "RUNNING":
-        facts["ep_rew_mean"] = curve[-1][1]
-    if curve and facts["ep_rew_mean_first"] is None:
-        facts["ep_rew_mean_first"] = curve[0][1]
-    wall_s = timings["wall_s"]
+        job["ep_rew_mean"] = curve[-1][1]
+    if curve and job["ep_rew_mean_first"] is None:
+        job["ep_rew_mean_first"] = curve[0][1]
+    ranks = declared.job.resources.ranks
+    allreduce_s = timings["allreduce_s"] if ranks > 1 else None
     return {
-        **facts,
+        **job,
         "robot": group if point else row["name"],
         "group": group,
         "point": dict(point),
-        "env_steps_per_s": timings["env_steps"] / wall_s if wall_s and timings["env_steps"] else row["env_steps_per_s"],
+        "env_steps_per_s": env_steps / wall_s if wall_s and env_steps else row["env_steps_per_s"],
         "wall_s": sum(_length_s(attempt) for attempt in attempts),
         "core_hours": sum(_length_s(attempt) * max(1, len(attempt["cpus"])) for attempt in attempts) / 3600,
-        **_ranks(declared, timings),
+        "ranks": ranks,
+        "mode": declared.job.spec.mode if ranks > 1 else None,
+        "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
         "failures": [
             {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
             for attempt in attempts
@@ -129,11 +145,11 @@ def _job(row: SummaryRow, declared: JobRow, attempts: Sequence[Facts], run: RunP
     }
 
 
-def _length_s(attempt: Facts) -> float:
+def _length_s(attempt: ReportedAttempt) -> float:
     return float(attempt["until"] - attempt["started_at"])
 
 
-def _timings(path: Path) -> Facts:
+def _timings(path: Path) -> Timings:
     """Sums and maxima over the rows of ``timings.csv``; a figure that no row has is None."""
     rows = run_reader.iterations(path)
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
@@ -146,7 +162,7 @@ def _timings(path: Path) -> Facts:
     }
 
 
-def _totals(jobs: Sequence[Facts], attempts: Sequence[Facts]) -> Facts:
+def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) -> Totals:
     states = [job["state"] for job in jobs]
     busy_s = _covered((attempt["started_at"], attempt["until"]) for attempt in attempts)
     env_steps = sum(job["env_steps"] for job in jobs)
@@ -170,14 +186,17 @@ def _covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _robot(jobs: Sequence[Facts]) -> Facts:
-    """Jobs that differ in their seed alone. Figures are medians over seeds, with intervals for several seeds."""
+def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     summed = ("env_steps", "wall_s", "run_delay_s", *PHASES)
     totals = {name: sum(job["timings"][name] or 0.0 for job in jobs) for name in summed}
     phases = {name: totals[name] for name in PHASES}
     measured = any(job["timings"]["run_delay_s"] is not None for job in jobs)
     return {
-        **{name: jobs[0][name] for name in ("robot", "group", "name", "task", "point")},
+        "robot": jobs[0]["robot"],
+        "group": jobs[0]["group"],
+        "name": jobs[0]["name"],
+        "task": jobs[0]["task"],
+        "point": jobs[0]["point"],
         "jobs": [job["job_id"] for job in jobs],
         "seeds": [job["seed"] for job in jobs],
         "states": [job["state"] for job in jobs],
@@ -194,41 +213,34 @@ def _robot(jobs: Sequence[Facts]) -> Facts:
     }
 
 
-def _evaluation(evaluations: Sequence[Mapping[str, Any]]) -> Facts | None:
-    """Of several seeds, as :func:`run_reader.evaluation` gives them; None without any."""
-    result: Facts = {}
-    for kind in ("deterministic", "stochastic"):
-        parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
-        measures = dict.fromkeys(name for part in parts for name in part["measures"])
-        result[kind] = {
-            "mean": known_estimate((part["mean"] for part in parts), location),
-            "std": parts[0]["std"] if len(parts) == 1 else None,
-            "measures": {
-                name: known_estimate((part["measures"].get(name) for part in parts), location) for name in measures
-            },
-        }
-    return result if evaluations else None
+def _evaluation(evaluations: Sequence[Evaluation]) -> EvaluationEstimates | None:
+    """None without any."""
+    if not evaluations:
+        return None
+    return {
+        "deterministic": _episodes(evaluations, "deterministic"),
+        "stochastic": _episodes(evaluations, "stochastic"),
+    }
+
+
+def _episodes(evaluations: Sequence[Evaluation], kind: Literal["deterministic", "stochastic"]) -> EpisodeEstimates:
+    parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
+    measures = dict.fromkeys(name for part in parts for name in part["measures"])
+    return {
+        "mean": known_estimate((part["mean"] for part in parts), location),
+        "std": parts[0]["std"] if len(parts) == 1 else None,
+        "measures": {
+            name: known_estimate((part["measures"].get(name) for part in parts), location) for name in measures
+        },
+    }
 
 
 # -- jobs of several ranks
 
 
-def _ranks(declared: JobRow, timings: Mapping[str, Any]) -> Facts:
-    """``allreduce``: rank 0's share of time in collectives, waiting included. ``mode`` is None for a single rank."""
-    ranks = declared.job.resources.ranks
-    if ranks == 1:
-        return {"ranks": 1, "mode": None, "allreduce": None}
-    allreduce_s, wall_s = timings["allreduce_s"], timings["wall_s"]
-    share = allreduce_s / wall_s if allreduce_s is not None and wall_s else None
-    return {"ranks": ranks, "mode": declared.job.spec.mode, "allreduce": share}
-
-
-def _scaling(jobs: Sequence[Facts], declared: Mapping[str, JobRow]) -> list[Facts]:
-    """Robots that several ranks trained, each with a row for every number of ranks and mode.
-
-    ``speedup`` is relative to ``base``, the fewest ranks, over the seeds trained with both; None for ``base`` itself.
-    """
-    groups: dict[str, list[Facts]] = {}
+def _scaling(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> list[RanksOfRobot]:
+    """Robots that several ranks trained."""
+    groups: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         groups.setdefault(_work(declared[job["job_id"]]), []).append(job)
     return [_ranks_of_robot(group) for group in groups.values() if any(job["ranks"] > 1 for job in group)]
@@ -239,31 +251,31 @@ def _work(declared: JobRow) -> str:
     return json.dumps([declared.robot_hash, {key: spec[key] for key in spec if key not in MAY_DIFFER}], sort_keys=True)
 
 
-def _ranks_of_robot(jobs: Sequence[Facts]) -> Facts:
-    groups: dict[tuple[int, str], dict[int, Facts]] = {}
+def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
+    groups: dict[tuple[int, str], dict[int, ReportedJob]] = {}
     for job in jobs:
         groups.setdefault((job["ranks"], job["mode"] or ""), {}).setdefault(job["seed"], job)
     base = min(groups)
-    rows = [
-        {
-            "ranks": ranks,
-            "mode": mode or None,
-            "jobs": [job["job_id"] for job in by_seed.values()],
-            "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in by_seed.values()),
-            "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
-            **_speedup(by_seed, groups[base], ranks / base[0]),
-        }
-        for (ranks, mode), by_seed in sorted(groups.items())
-    ]
+    rows: list[RanksRow] = []
+    for (ranks, mode), by_seed in sorted(groups.items()):
+        speedup = _speedup(by_seed, groups[base]) if ranks != base[0] else None
+        rows.append(
+            {
+                "ranks": ranks,
+                "mode": mode or None,
+                "jobs": [job["job_id"] for job in by_seed.values()],
+                "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in by_seed.values()),
+                "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
+                "speedup": None if speedup is None else speedup.facts(),
+                "efficiency": None if speedup is None else speedup.scaled(1 / (ranks / base[0])).facts(),
+            }
+        )
     return {"robot": jobs[0]["robot"], "task": jobs[0]["task"], "base": base[0], "rows": rows}
 
 
-def _speedup(jobs: Mapping[int, Facts], base: Mapping[int, Facts], times: float) -> Facts:
-    """Over the seeds that both have; ``efficiency`` is the speed-up divided by ``times``, the ratio of ranks."""
+def _speedup(jobs: Mapping[int, ReportedJob], base: Mapping[int, ReportedJob]) -> Estimate | None:
+    """Over the seeds that both have."""
     pairs = [(jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"]) for seed in jobs.keys() & base.keys()]
-    known = [pair for pair in pairs if all(pair)]
-    if times == 1 or not known:
-        return {"speedup": None, "efficiency": None}
-    speeds, base_speeds = zip(*known, strict=True)
-    speedup = ratio(speeds, base_speeds, paired=True)
-    return {"speedup": speedup.facts(), "efficiency": speedup.scaled(1 / times).facts()}
+    known = [(speed, base_speed) for speed, base_speed in pairs if speed and base_speed]
+    speeds, base_speeds = [speed for speed, _ in known], [base_speed for _, base_speed in known]
+    return ratio(speeds, base_speeds, paired=True) if known else None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
+from orchestrator.report.experiment_facts import ReportedAttempt, ReportedRobot
 from orchestrator.report.number_format import percent, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
-
-Facts: TypeAlias = Mapping[str, Any]
 
 HAND_OVER = 800
 """A CPU that is free for less than one in so many parts of the time axis is drawn as busy: no spikes of a pixel."""
@@ -29,7 +29,7 @@ ENDINGS = {
 }
 
 
-def ending(attempt: Facts) -> str:
+def ending(attempt: ReportedAttempt) -> str:
     """Which of :data:`ENDINGS` an attempt is."""
     if attempt["ended_at"] is None:
         return "running" if attempt["at_work"] else "interrupted"
@@ -38,7 +38,7 @@ def ending(attempt: Facts) -> str:
     return "interrupted" if attempt["cause"] in ("interrupted", "cancelled", "supervisor-died") else "failed"
 
 
-def learning_curves(robots: Sequence[Facts], curves: Mapping[str, Sequence[tuple[float, float]]]) -> Drawn:
+def learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Drawn:
     """One panel per robot; ``curves``: job_id → ``(env_steps, ep_rew_mean)``."""
     drawn, panels = drawing.panels(len(robots), columns=4, height_in=1.05)
     for axes, robot in zip(panels, robots, strict=True):
@@ -57,7 +57,7 @@ def learning_curves(robots: Sequence[Facts], curves: Mapping[str, Sequence[tuple
     return drawn
 
 
-def _median_curve(axes: Axes, seeds: Sequence[Sequence[tuple[float, float]]]) -> None:
+def _median_curve(axes: Axes, seeds: Sequence[LearningCurve]) -> None:
     """Median over seeds with its interval, over the range that all of them cover."""
     import numpy as np
 
@@ -72,7 +72,7 @@ def _median_curve(axes: Axes, seeds: Sequence[Sequence[tuple[float, float]]]) ->
     axes.fill_between(steps, low, high, color=SERIES[0], alpha=0.2, linewidth=0)
 
 
-def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Drawn:
+def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None]) -> Drawn:
     """Attempts on their CPUs over time, and below how many CPUs were busy; ``use`` as in :func:`cpu_share`."""
     begin = min(attempt["started_at"] for attempt in attempts)
     span_s = max(attempt["until"] for attempt in attempts) - begin
@@ -84,7 +84,7 @@ def schedule(attempts: Sequence[Facts], use: Mapping[str, float | None]) -> Draw
             end_s=attempt["until"] - begin,
             colour=ENDINGS[ending(attempt)],
             cpus=attempt["cpus"],
-            node=attempt.get("node") or "",
+            node=attempt["node"] or "",
         )
         for attempt in attempts
     ]
@@ -131,14 +131,14 @@ def _busy(bars: Sequence[drawing.Bar], shares: Sequence[float], shortest_s: floa
     return times, busy
 
 
-def cpu_share(attempt: Facts, use: Mapping[str, float | None]) -> float:
+def cpu_share(attempt: ReportedAttempt, use: Mapping[str, float | None]) -> float:
     """CPU seconds per second of an attempt, as recorded; else those of its job's iterations, in ``use``; else 0."""
     if attempt["cpu_s"] is not None and attempt["wall_s"]:
         return float(attempt["cpu_s"] / attempt["wall_s"])
     return use.get(attempt["job_id"]) or 0.0
 
 
-def phases(robots: Sequence[Facts]) -> Drawn:
+def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     """Shares of the time of iterations, one bar per robot."""
     left, right, bar_in, below, above = 2.2, 1.6, 0.2, 0.4, 0.62
     drawn = drawing.sheet(below + above + bar_in * len(robots))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
@@ -16,11 +17,10 @@ from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
+from orchestrator.report.experiment_facts import ExperimentFacts, ReportedAttempt, ReportedJob, ReportedRobot, Totals
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain
 from orchestrator.report.ranks_page import experiment_section
-
-Facts = Mapping[str, Any]
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -34,8 +34,7 @@ ABOUT = (
 )
 
 
-def document(facts: Facts, run_dir: Path) -> Document:
-    """:param facts: as :func:`orchestrator.report.experiment_data.gather` gives them."""
+def document(facts: ExperimentFacts, run_dir: Path) -> Document:
     robots, jobs = facts["robots"], facts["jobs"]
     if jobs:
         sections = [
@@ -66,7 +65,7 @@ def _text(title: str, sentence: str, **more: Any) -> Section:
     return Section(title=title, parts=[Text(sentences=[sentence], **more)])
 
 
-def _headlines(totals: Facts) -> list[Headline]:
+def _headlines(totals: Totals) -> list[Headline]:
     states = totals["states"]
     others = [f"{states[name]} {name.lower()}" for name in states if name != "SUCCEEDED"]
     retries = count(totals["retries"], "retry", "retries") if totals["retries"] else ""
@@ -84,14 +83,14 @@ def _headlines(totals: Facts) -> list[Headline]:
     ]
 
 
-def _findings(findings: Sequence[Facts], jobs: Sequence[Facts]) -> Section:
-    if not findings and not any(job["timings"]["iterations"] > 1 for job in jobs):
+def _findings(findings: Sequence[Mapping[str, Any]], jobs: Sequence[ReportedJob]) -> Section:
+    if not findings and not any((job["timings"]["iterations"] or 0) > 1 for job in jobs):
         early = "There are no findings yet: no job has finished a second iteration (the first one warms up)."
         return _text("Findings", early)
     if not findings:
         none = "No lost time was found: no contention for cores, no throttling, no surplus threads."
         return _text("Findings", none, tone="good")
-    columns: Columns[Facts] = {
+    columns: Columns[Mapping[str, Any]] = {
         "job": lambda finding: listed(finding["job_ids"], NAMED) or "all jobs",
         "cause": lambda finding: plain(finding["what"]),
         "evidence": lambda finding: plain(finding["evidence"]),
@@ -102,7 +101,7 @@ def _findings(findings: Sequence[Facts], jobs: Sequence[Facts]) -> Section:
     return Section(title="Findings", parts=parts)
 
 
-def _chosen(robots: Sequence[Facts]) -> tuple[list[Facts], str]:
+def _chosen(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
     """The robots that a figure shows, and the sentence that says which they are."""
     if len(robots) <= MOST_PANELS:
         return list(robots), ""
@@ -115,7 +114,7 @@ def _chosen(robots: Sequence[Facts]) -> tuple[list[Facts], str]:
     return [*ranked[:half], *ranked[-half:]], sentence
 
 
-def _learning_curves(robots: Sequence[Facts], curves: Mapping[str, Any]) -> Section:
+def _learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Section:
     trained = [robot for robot in robots if any(curves[job_id] for job_id in robot["jobs"])]
     if not trained:
         return _text("Learning curves", "No job has finished an episode yet.")
@@ -132,12 +131,12 @@ def _learning_curves(robots: Sequence[Facts], curves: Mapping[str, Any]) -> Sect
     return Section(title="Learning curves", parts=[figure])
 
 
-def _varied(keys: Sequence[str], jobs: Sequence[Facts]) -> list[Section]:
+def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
     panels = []
     for name in dict.fromkeys(job["name"] for job in jobs):
-        rated = [job for job in jobs if job["name"] == name and job["ep_rew_mean"] is not None]
+        rated = [(job["point"], job["ep_rew_mean"]) for job in jobs if job["name"] == name]
         for key in keys:
-            points = [(job["point"][key], job["ep_rew_mean"]) for job in rated if key in job["point"]]
+            points = [(point[key], value) for point, value in rated if key in point and value is not None]
             if len({str(value) for value, _ in points}) > 1:
                 panels.append((name, key, points))
     if not panels:
@@ -153,7 +152,7 @@ def _varied(keys: Sequence[str], jobs: Sequence[Facts]) -> list[Section]:
     return [Section(title="Varied parameters", parts=[figure])]
 
 
-def _schedule(attempts: Sequence[Facts], jobs: Sequence[Facts]) -> list[Section]:
+def _schedule(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) -> list[Section]:
     if not attempts:
         return []
     use = {job["job_id"]: _cpu_share(job) for job in jobs}
@@ -171,13 +170,13 @@ def _schedule(attempts: Sequence[Facts], jobs: Sequence[Facts]) -> list[Section]
     return [Section(title="Schedule", parts=[figure])]
 
 
-def _cpu_share(job: Facts) -> float | None:
+def _cpu_share(job: ReportedJob) -> float | None:
     """CPU seconds per second of its iterations: that of rank 0 times the number of ranks."""
     cpu_s, wall_s = job["timings"]["cpu_s"], job["timings"]["wall_s"]
     return job["ranks"] * cpu_s / wall_s if cpu_s is not None and wall_s else None
 
 
-def _phases(robots: Sequence[Facts]) -> list[Section]:
+def _phases(robots: Sequence[ReportedRobot]) -> list[Section]:
     timed = [robot for robot in robots if robot["timed_s"] > 0 and robot["timed_env_steps"] > 0]
     if not timed:
         return []
@@ -189,7 +188,7 @@ def _phases(robots: Sequence[Facts]) -> list[Section]:
         f"which a thread was ready to run but waited for a CPU: the direct measure of contention.{which}",
         draw=partial(figures.phases, shown),
     )
-    columns: Columns[Facts] = {
+    columns: Columns[ReportedRobot] = {
         "robot": lambda robot: plain(robot["robot"]),
         **{name: partial(_phase_ms, phase) for phase, (name, _) in PHASES.items()},
         "all": lambda robot: _milliseconds(robot["timed_s"], robot),
@@ -199,10 +198,10 @@ def _phases(robots: Sequence[Facts]) -> list[Section]:
     return [Section(title="Phases", parts=[figure, table(timed, columns, caption=caption, text=("robot",), shown=0)])]
 
 
-def _phase_ms(phase: str, robot: Facts) -> str:
+def _phase_ms(phase: str, robot: ReportedRobot) -> str:
     return _milliseconds(robot["phases"][f"{phase}_s"], robot)
 
 
-def _milliseconds(seconds: float | None, robot: Facts) -> str:
+def _milliseconds(seconds: float | None, robot: ReportedRobot) -> str:
     """Milliseconds per 1,000 env_steps."""
     return number(None if seconds is None else seconds * 1e6 / robot["timed_env_steps"])

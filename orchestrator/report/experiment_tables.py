@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
+from orchestrator.report.experiment_facts import EvaluationEstimates, FailedAttempt, ReportedJob, ReportedRobot
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
-
-Facts = Mapping[str, Any]
 
 STATE_TONES: dict[str, Tone] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}
 LONGEST_MESSAGE = 400
 
 
-def previews(jobs: Sequence[Facts], paths: RunPaths) -> dict[str, str]:
+def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
     """Group → image of its best job that has one, as a ``data:`` URL."""
     falling = sorted(jobs, key=lambda job: job["ep_rew_mean"] or float("-inf"), reverse=True)
     best = {job["group"]: job for job in falling[::-1] if job["preview"]}
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 
-def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners: str) -> Section:
+def robots_section(robots: Sequence[ReportedRobot], images: Mapping[str, str], learners: str) -> Section:
     """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has been trained."""
-    columns: Columns[Facts] = {
+    columns: Columns[ReportedRobot] = {
         "robot": _robot,
         "preview": lambda robot: (
             Cell(text=f"film strip of {plain(robot['robot'])}", image=image)
@@ -62,14 +60,14 @@ def robots_section(robots: Sequence[Facts], images: Mapping[str, str], learners:
     return Section(title="Robots", parts=parts)
 
 
-def _robot(robot: Facts) -> Cell:
+def _robot(robot: ReportedRobot) -> Cell:
     failed = robot["states"].count("FAILED")
     seeds = "" if len(robot["seeds"]) == 1 else f" ({count(len(robot['seeds']), 'seed')})"
     failures = f" · {failed} failed" if failed else ""
     return Cell(text=f"{plain(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
 
 
-def _returns(robot: Facts) -> Cell:
+def _returns(robot: ReportedRobot) -> Cell:
     first, last = robot["first"], robot["last"]
     if last is None:
         return Cell(text=DASH)
@@ -78,32 +76,34 @@ def _returns(robot: Facts) -> Cell:
     return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
 
 
-def _evaluation(evaluation: Facts | None) -> str:
+def _evaluation(evaluation: EvaluationEstimates | None) -> str:
     parts = []
-    for kind, prefix in (("deterministic", ""), ("stochastic", "; exploring ")):
-        episodes = evaluation[kind] if evaluation else {"mean": None}
+    kinds = ((evaluation["deterministic"], ""), (evaluation["stochastic"], "; exploring ")) if evaluation else ()
+    for episodes, prefix in kinds:
         if episodes["mean"]:
             deviation = "" if episodes["std"] is None else f" ± {number(episodes['std'])}"
             parts.append(f"{prefix}{interval(episodes['mean'])}{deviation}")
     return "".join(parts) or DASH
 
 
-def _measures(evaluation: Facts | None) -> str:
+def _measures(evaluation: EvaluationEstimates | None) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
     return ", ".join(f"{plain(name)} {interval(value)}" for name, value in measures.items()) or DASH
 
 
-def failures(jobs: Sequence[Facts]) -> list[Section]:
+def failures(jobs: Sequence[ReportedJob]) -> list[Section]:
     """Failed attempts, and jobs that failed without one; no section where there are none."""
-    rows: list[tuple[Facts, Facts]] = [(job, failure) for job in jobs for failure in job["failures"]]
-    rows += [(job, {**job, "attempt": DASH}) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
+    rows: list[tuple[ReportedJob, str, FailedAttempt | ReportedJob]] = [
+        (job, str(failure["attempt"]), failure) for job in jobs for failure in job["failures"]
+    ]
+    rows += [(job, DASH, job) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
     if not rows:
         return []
-    columns: Columns[tuple[Facts, Facts]] = {
-        "job": lambda row: str(row[0]["job_id"]),
-        "attempt": lambda row: str(row[1]["attempt"]),
-        "cause": lambda row: str(row[1]["cause"]),
-        "message": lambda row: plain(row[1]["message"] or "", LONGEST_MESSAGE),
+    columns: Columns[tuple[ReportedJob, str, FailedAttempt | ReportedJob]] = {
+        "job": lambda row: row[0]["job_id"],
+        "attempt": lambda row: row[1],
+        "cause": lambda row: str(row[2]["cause"]),
+        "message": lambda row: plain(row[2]["message"] or "", LONGEST_MESSAGE),
         "state of the job": lambda row: _state(row[0]),
     }
     caption = "Attempts that failed. An attempt is one launch of a job, which is retried where another may succeed."
@@ -111,12 +111,12 @@ def failures(jobs: Sequence[Facts]) -> list[Section]:
     return [Section(title="Failures", parts=[table(rows, columns, caption=caption, text=text)])]
 
 
-def _state(job: Facts) -> Cell:
+def _state(job: ReportedJob) -> Cell:
     return Cell(text=job["state"], tone=STATE_TONES.get(job["state"], ""))
 
 
-def jobs_section(jobs: Sequence[Facts]) -> Section:
-    columns: Columns[Facts] = {
+def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
+    columns: Columns[ReportedJob] = {
         "job": lambda job: str(job["job_id"]),
         "state": _state,
         "learner": lambda job: job["learner"] or DASH,

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.analysis.statistics import EstimateFacts
+
 DASH = "–"
 
 
@@ -26,7 +28,7 @@ def percent(share: float | None) -> str:
     return DASH if share is None or not math.isfinite(share) else f"{share:.0%}"
 
 
-def interval(estimate: Mapping[str, Any] | None, form: Callable[[float | None], str] = number) -> str:
+def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str] = number) -> str:
     """``1.93 (1.90 to 1.95)``; without an interval the median alone."""
     if not estimate or estimate.get("median") is None:
         return DASH

@@ -1,0 +1,166 @@
+"""The facts of an experiment as ``report.json`` holds them; None: not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from orchestrator.analysis.run_reader import Evaluation, LearningCurve
+from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.ledger import AttemptRow
+
+Timings: TypeAlias = Mapping[str, float | None]
+"""``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum over its rows."""
+
+
+class ReportedAttempt(AttemptRow):
+    """An attempt; ``cpu_s`` is that of all ranks."""
+
+    at_work: bool
+    """Whether it is running."""
+    until: float
+    """Its end, or now while it is running, or the last row of its timings."""
+
+
+class FailedAttempt(TypedDict):
+    attempt: int
+    cause: str
+    message: str
+
+
+class ReportedJob(TypedDict):
+    """The first part is from the job's row in ``summary.json``."""
+
+    job_id: str
+    name: str
+    state: str
+    """As in the ledger, or INTERRUPTED where no supervisor is running."""
+    cause: str | None
+    message: str | None
+    task: str
+    seed: int
+    learner: str | None
+    learner_reason: str | None
+    attempts: int
+    env_steps: int
+    total_timesteps: int
+    ep_rew_mean_first: float | None
+    ep_rew_mean: float | None
+    eval_mean: float | None
+    queue_s: float | None
+    import_s: float | None
+    first_step_s: float | None
+    checkpoint_s: float | None
+    eval_s: float | None
+    max_rss_mib: float | None
+    node: str | None
+    cpus: list[int] | None
+    robot: str
+    """Name of its robot in the report: ``group`` where a matrix varies it, else ``name``."""
+    group: str
+    """Its ``job_id`` without the seed."""
+    point: Mapping[str, Any]
+    """Keys that a matrix varies → their values."""
+    env_steps_per_s: float | None
+    wall_s: float
+    core_hours: float
+    ranks: int
+    mode: str | None
+    """None for a single rank."""
+    allreduce: float | None
+    """Rank 0's share of time in collectives, waiting included."""
+    failures: Sequence[FailedAttempt]
+    timings: Timings
+    curve: LearningCurve
+    evaluation: Evaluation | None
+    preview: bool
+    """Whether it has a film strip."""
+
+
+class EpisodeEstimates(TypedDict):
+    """Estimates over seeds, of one kind of evaluation episodes."""
+
+    mean: EstimateFacts | None
+    std: float | None
+    """Over the episodes of a single seed."""
+    measures: Mapping[str, EstimateFacts | None]
+
+
+class EvaluationEstimates(TypedDict):
+    deterministic: EpisodeEstimates
+    stochastic: EpisodeEstimates
+
+
+class ReportedRobot(TypedDict):
+    """Jobs that differ in their seed alone. Estimates are over the seeds."""
+
+    robot: str
+    group: str
+    name: str
+    task: str
+    point: Mapping[str, Any]
+    jobs: Sequence[str]
+    seeds: Sequence[int]
+    states: Sequence[str]
+    first: EstimateFacts | None
+    last: EstimateFacts | None
+    evaluation: EvaluationEstimates | None
+    env_steps_per_s: EstimateFacts | None
+    core_hours: float
+    attempts: int
+    phases: Mapping[str, float]
+    """Phase, or ``rest_s`` → seconds."""
+    run_delay_s: float | None
+    timed_s: float
+    timed_env_steps: float
+
+
+class RanksRow(TypedDict):
+    """Jobs of one robot with the same number of ranks and mode."""
+
+    ranks: int
+    mode: str | None
+    jobs: Sequence[str]
+    env_steps_per_s: EstimateFacts | None
+    allreduce: EstimateFacts | None
+    speedup: EstimateFacts | None
+    """Relative to the fewest ranks, over the seeds that were trained with both; None for the fewest ranks."""
+    efficiency: EstimateFacts | None
+    """The speed-up divided by the ratio of the numbers of ranks."""
+
+
+class RanksOfRobot(TypedDict):
+    robot: str
+    task: str
+    base: int
+    """The fewest ranks."""
+    rows: Sequence[RanksRow]
+
+
+class Totals(TypedDict):
+    jobs: int
+    states: Mapping[str, int]
+    retries: int
+    busy_s: float
+    """Time in which at least one job was running."""
+    core_hours: float
+    env_steps: int
+    env_steps_per_s: float | None
+
+
+class ExperimentFacts(TypedDict):
+    kind: str
+    name: str
+    made_at: str
+    running: bool
+    totals: Totals
+    varied: Sequence[str]
+    """Keys that a matrix of the experiment varies."""
+    robots: Sequence[ReportedRobot]
+    ranks: Sequence[RanksOfRobot]
+    jobs: Sequence[ReportedJob]
+    attempts: Sequence[ReportedAttempt]
+    findings: Sequence[Mapping[str, Any]]
+    """Fields of :class:`orchestrator.analysis.contention.ContentionFinding`."""
+    certificate: Mapping[str, Any] | None
+    machine: Mapping[str, Any]
