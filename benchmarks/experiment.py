@@ -44,7 +44,7 @@ from orchestrator.supervisor.supervisor import Supervisor
 
 COMMAND = [sys.executable, "-m", "orchestrator"]
 ROBOTS = ("quadruped", "runner")
-START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.0, 250), "sb3": (1.9, None)}
+START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.1, 280), "sb3": (1.9, None)}
 """Learner → seconds from exec to the first environment step, resident MiB."""
 
 
