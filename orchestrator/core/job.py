@@ -12,6 +12,7 @@ A state holds only its own facts: a running job has an attempt, a pending one ha
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,11 @@ class Job:
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
+
+    @property
+    def work(self) -> str:
+        """Its name and matrix point: equal for jobs that differ in their seed alone."""
+        return json.dumps([self.spec.name, dict(self.point)], sort_keys=True)
 
 
 class Cause(enum.StrEnum):

@@ -39,4 +39,7 @@ class Iteration(NamedTuple):
 COLUMNS = Iteration._fields
 PHASES = ("env_s", "policy_s", "gae_s", "backward_s", "optimizer_s")
 """Disjoint parts of ``wall_s``; what they leave of it is the rest (losses, buffers, logging)."""
-SUMMABLE = tuple(name for name in COLUMNS if name.endswith(("_s", "_switches")) and name != "clock_s")
+AT_END = ("iteration", "env_steps", "rss_mib", "n_threads", "n_cpus", "clock_s")
+"""Columns with a value at the end of the iteration."""
+SUMMABLE = tuple(name for name in COLUMNS if name not in AT_END)
+"""Columns with an amount over the iteration."""

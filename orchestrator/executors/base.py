@@ -1,17 +1,22 @@
-"""The interface between the supervisor and what launches attempts.
+"""The interfaces of executors, which launch attempts, and of backends: an executor with its slots.
 
 One conformance suite (``tests/process/test_executors.py``) runs over every executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from orchestrator.core.errors import Problem
+from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
-from orchestrator.machine.slots import RankSlot
+from orchestrator.core.text import count
+from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine.slots import RankSlot, SlotPool, Slots
+from orchestrator.machine.topology import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class Launch:
     """For an executor over several machines: where the ranks start. Their CPUs and GPUs are chosen there."""
     first_rank: int = 0
     """The first rank on this machine, where other ranks run on other machines."""
+    work: str = ""
+    """:attr:`Job.work`; empty where nobody compares the speed of jobs."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -110,10 +117,82 @@ class Executor(Protocol):
         """All events since the last call; waits up to ``timeout_s`` for the first one. :raises ClusterLostError:"""
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
-        """Ask every rank to checkpoint and leave, or with ``kill`` kill the ranks and their descendants now.
+        """Ask every rank to save a checkpoint and exit, or with ``kill`` kill the ranks and their descendants now.
 
         An :class:`Exited` follows either way. Unknown and finished handles are ignored.
         """
 
     def close(self) -> None:
         """Kill everything that still runs and release all resources. May be called again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSettings:
+    """What a backend is made from. Each uses what concerns it."""
+
+    machine: Machine
+    max_parallel: int | None = None
+    """Jobs at once; None: as many as there is room for."""
+    locks_directory: Path | None = None
+    """Directory of the CPU locks; None for no locks."""
+    run_dir: Path = Path()
+    jobs: Sequence[Job] = ()
+    """All declared jobs."""
+    address: str = "local"
+    """Address of a cluster."""
+    storage: str = "auto"
+    """How files travel between ``run_dir`` and other machines."""
+
+    def local_slots(self, max_parallel: int | None) -> SlotPool:
+        """Slots on this machine."""
+        return SlotPool(
+            self.machine, max_parallel, CpuLocks(self.locks_directory, (cpu.index for cpu in self.machine.cpus))
+        )
+
+
+class Backend(Protocol):
+    """An executor with its slots. It is made before the robots are examined, and made ready afterwards.
+
+    Making it raises :class:`UsageError` if it cannot be used here.
+    """
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def slots(self) -> Slots: ...
+
+    @property
+    def local_slots(self) -> SlotPool:
+        """Slots on this machine, for work after the training."""
+
+    def ready(self) -> list[str]:
+        """Wait until it can be used. Returns warnings for the user. :raises UsageError: it cannot be used."""
+
+    def problems(self, job: Job) -> list[Problem]:
+        """Why ``job`` can never run here; empty if it can."""
+
+    def facts(self) -> dict[str, Any]:
+        """A description for ``provenance.json`` and ``--dry-run``."""
+
+    def available_memory_mib(self) -> int:
+        """Memory for a further job, where :meth:`Slots.acquire` does not check it."""
+
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        """Call ``report`` with kind and message of every event that concerns a machine."""
+
+    def close(self) -> None: ...
+
+
+def resource_problem(job: Job, key: str, asked: str, offered: str) -> Problem:
+    """What ``resources`` of a job ask for is more than a backend has.
+
+    :param key: the key below ``resources`` with its dot; empty: all of them together.
+    :param offered: what the backend has, as a clause.
+    """
+    each = f" for each of {job.resources.ranks} ranks" if job.resources.ranks > 1 else ""
+    return Problem(where=f"{job.where}.resources{key}", message=f"asks for {asked}{each}; {offered}")
+
+
+def amounts(cores: int, gpus: int, memory_mib: int) -> str:
+    return f"{count(cores, 'core')}, {count(gpus, 'GPU')} and {memory_mib} MiB"

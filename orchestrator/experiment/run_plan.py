@@ -12,8 +12,9 @@ from pathlib import Path
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.text import listed
+from orchestrator.executors.backend import opener
+from orchestrator.executors.base import Backend, BackendSettings
 from orchestrator.experiment import preflight
-from orchestrator.experiment.backend import Backend, check_executor_name, open_backend
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
@@ -74,18 +75,19 @@ def plan(
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
-    check_executor_name(options.executor)
+    open_backend = opener(options.executor)
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
     with contextlib.ExitStack() as undo:
         backend = open_backend(
-            options.executor,
-            machine,
-            options.max_parallel or experiment.max_parallel,
-            locks_directory,
-            run_dir=options.run_dir if options.run_dir in staging.parents else staging,
-            jobs=experiment.jobs,
-            address=options.ray_address,
-            storage=options.storage,
+            BackendSettings(
+                machine=machine,
+                max_parallel=options.max_parallel or experiment.max_parallel,
+                locks_directory=locks_directory,
+                run_dir=options.run_dir if options.run_dir in staging.parents else staging,
+                jobs=experiment.jobs,
+                address=options.ray_address,
+                storage=options.storage,
+            )
         )
         undo.callback(backend.close)
         verdicts = dict(options.verdicts or {})

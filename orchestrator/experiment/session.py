@@ -94,7 +94,7 @@ def run(
         states = supervisor.run()
         if not supervisor.interrupted:
             is_stopped = functools.partial(_is_stopped, stops, ledger)
-            videos.make_missing(paths, run_plan.jobs, states, backend.here, reporter, is_stopped)
+            videos.make_missing(paths, run_plan.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()
     declared = {job.job_id: states[job.job_id] for job in run_plan.jobs}

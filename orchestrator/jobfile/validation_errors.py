@@ -223,14 +223,14 @@ def _hint(value: Any, info: FieldInfo | None) -> str:
     """What to do about a value that is nearly valid."""
     if info is None:
         return ""
-    expected = _expected(info)
+    kind = _kind(info)
     if isinstance(value, str):
         looks_numeric = re.fullmatch(r"[-+]?[\d_.]+([eE][-+]?\d+)?", value.strip())
-        if looks_numeric and expected.startswith(("a number", "a whole number")):
+        if looks_numeric and kind in (int, float):
             return "; write it without quotes"
-        if expected == "true or false" and value.lower() in ("true", "false"):
+        if kind is bool and value.lower() in ("true", "false"):
             return f"; write it without quotes: {value.lower()}"
-        choices = [choice for choice in get_args(_kind(info)) if isinstance(choice, str)]
+        choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
         suggested = suggestion(value, choices) if choices else None
         return f"; did you mean {quoted(suggested)}?" if suggested else ""
     if isinstance(value, float) and value.is_integer() and abs(value) < 10**12 and info.annotation is int:

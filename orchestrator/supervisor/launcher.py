@@ -72,6 +72,7 @@ class Launcher:
                 rank_slots=slot.rank_slots,
                 threads=job.resources.threads,
                 ranks=job.resources.ranks,
+                work=job.work,
             )
         )
 

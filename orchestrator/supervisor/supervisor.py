@@ -28,7 +28,7 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled, amounts
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
@@ -283,7 +283,7 @@ class Supervisor:
         if not self._active and not self._waits_for_node:
             self._waits_for_node = True
             text = f"{job.job_id} and jobs like it wait for a node with room: {_demand(job)}"
-            self.reporter.event("waiting", f"{text}, {job.resources.all_memory_mib} MiB", job_id=job.job_id)
+            self.reporter.event("waiting", text, job_id=job.job_id)
 
     def _fail_unlaunched(self, job: Job) -> None:
         reason = f"asks for {_demand(job)}, which this machine can never give; see `doctor`"
@@ -321,7 +321,7 @@ class Supervisor:
 
 
 def _demand(job: Job) -> str:
-    return f"{job.resources.all_cores} cores and {job.resources.all_gpus} GPUs"
+    return amounts(job.resources.all_cores, job.resources.all_gpus, job.resources.all_memory_mib)
 
 
 def exit_code(states: dict[str, State], *, interrupted: bool) -> int:

@@ -131,7 +131,9 @@ def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "instant.py"
     program.write_text(INSTANT)
     instant = (sys.executable, "-I", "-S", str(program))
-    monkeypatch.setattr("orchestrator.experiment.backend.LocalExecutor", lambda: LocalExecutor(worker_command=instant))
+    monkeypatch.setattr(
+        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=instant)
+    )
     monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 

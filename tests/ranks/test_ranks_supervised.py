@@ -28,10 +28,11 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Job, Pending, Running
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.local_backend import LocalBackend
 from orchestrator.experiment import control, reconcile, recovery
-from orchestrator.experiment.backend import LocalBackend
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.terminal import live_table, status_view
 
@@ -94,11 +95,11 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
 def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
     assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
-    assert "asks for 6 cores and 0 GPUs" in experiment.reporter.messages()
+    assert "asks for 6 cores, 0 GPUs" in experiment.reporter.messages()
 
 
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> None:
-    here = LocalBackend(make_machine(4, gpus=1), None, None)
+    here = LocalBackend(BackendSettings(machine=make_machine(4, gpus=1)))
     assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
     problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
     assert [(problem.where, problem.message) for problem in problems] == [

@@ -323,7 +323,9 @@ def test_one_command_at_a_time() -> None:
 
 
 def job(key: str, speed: float | None = None, waits: float | None = None, cores: int = 1) -> RunningJob:
-    return RunningJob(key=key, cores=cores, env_steps_per_s=speed, run_delay_share=waits)
+    job_id = key.partition("/")[0]
+    work = job_id.partition("-")[0]
+    return RunningJob(key=key, job_id=job_id, work=work, cores=cores, env_steps_per_s=speed, run_delay_share=waits)
 
 
 def member(name: str, *jobs: RunningJob, versions: dict[str, str | None] | None = None) -> ClusterNode:
@@ -379,7 +381,10 @@ def test_the_usual_versions_are_shown_once_and_then_differences() -> None:
 
 
 def test_status_from_the_report_of_the_cluster() -> None:
-    progress = {"env_steps_per_s": 100.0, "run_delay_share": 0.5}
+    progress, names = (
+        {"env_steps_per_s": 100.0, "run_delay_share": 0.5},
+        {"key": "a-s0/0", "job_id": "a-s0", "work": "a"},
+    )
     rows = [
         {
             "node_id": number * 8,
@@ -389,7 +394,7 @@ def test_status_from_the_report_of_the_cluster() -> None:
             "total": {"CPU": 4.0, "memory": 8.0 * 2**30, "GPU": 2.0},
             "free": {"CPU": 3.0, "memory": 6.0 * 2**30},
             "versions": {},
-            "jobs": [{"key": "a-s0/0", "cpus": [0, 1], "progress": progress if number == "1" else None}],
+            "jobs": [{**names, "cpus": [0, 1], "progress": progress if number == "1" else None}],
         }
         for number, host in (("1", "same"), ("2", "same"), ("3", "other"))
     ]

@@ -118,7 +118,9 @@ class NodeAgent:
             storage_problem=self._storage_problem,
         )
 
-    def acquire_cpus(self, key: str, cores: int, pid: int, pid_start: float | None) -> CpuGrant | None:
+    def acquire_cpus(
+        self, key: str, cores: int, pid: int, pid_start: float | None, job_id: str = "", work: str = ""
+    ) -> CpuGrant | None:
         """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few are free."""
         self.release_cpus(key)
         self._release_of_ended()
@@ -128,7 +130,8 @@ class NodeAgent:
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))
-        holder = Holder(home=self._driver_directory.identity, key=key, cpus=cpus, pid=pid, pid_start=pid_start)
+        home = self._driver_directory.identity
+        holder = Holder(home=home, key=key, cpus=cpus, pid=pid, pid_start=pid_start, job_id=job_id, work=work)
         self._held[key] = CpuHold(slot=slot, holder=holder)
         return CpuGrant(holder=holder, folder=self._scratch.attempt(key))
 
@@ -150,8 +153,15 @@ class NodeAgent:
     def attempts(self) -> list[dict[str, Any]]:
         """The attempts on this node, with their latest progress, for ``cluster status``."""
         self._release_of_ended()
-        rows = [(key, held.holder.cpus, self._progress.get(key)) for key, held in self._held.items()]
-        return [{"key": key, "cpus": cpus, "progress": progress and asdict(progress)} for key, cpus, progress in rows]
+        rows = [(held.holder, self._progress.get(key)) for key, held in self._held.items()]
+        return [
+            {
+                **{name: getattr(holder, name) for name in ("key", "job_id", "work", "cpus")},
+                "node_id": self._node_id,
+                "progress": progress and asdict(progress),
+            }
+            for holder, progress in rows
+        ]
 
     def send_order(self, key: str, order: Order) -> None:
         write_order(self._scratch.attempt(key), order)

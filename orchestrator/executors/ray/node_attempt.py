@@ -149,10 +149,11 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> CpuGrant:
     """:raises OrchestratorError: none became free, although Ray has started the task."""
     import ray
 
-    holder = os.getpid(), process_start(os.getpid())
+    launch, holder = assignment.launch, (os.getpid(), process_start(os.getpid()))
     deadline = time.monotonic() + CPUS_TIMEOUT_S
     while True:
-        grant: CpuGrant | None = ray.get(agent.acquire_cpus.remote(assignment.key, assignment.cores, *holder))
+        request = agent.acquire_cpus.remote(assignment.key, assignment.cores, *holder, launch.job_id, launch.work)
+        grant: CpuGrant | None = ray.get(request)
         if grant is not None:
             return grant
         if time.monotonic() > deadline:

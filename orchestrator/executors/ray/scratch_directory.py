@@ -38,6 +38,9 @@ class Holder:
     cpus: tuple[int, ...]
     pid: int
     pid_start: float | None
+    job_id: str = ""
+    work: str = ""
+    """:attr:`orchestrator.core.job.Job.work`"""
 
     @classmethod
     def read(cls, folder: Path) -> Holder | None:

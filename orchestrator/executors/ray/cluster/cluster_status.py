@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,25 +17,19 @@ HIGH_RUN_DELAY = 0.15
 """Share of a job's wall time spent waiting for a CPU, above which another program uses its cores. On a core of its own
 the share is below 0.01."""
 LOW_SPEED_RATIO = 0.8
-"""Speed of jobs, relative to those of the same name on other nodes, below which a node is slow."""
+"""Speed of jobs, relative to those of the same work on other nodes, below which a node is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
     key: str
     """``job_id/attempt``; ``job_id/attempt/rank`` for ranks on another node than rank 0."""
+    job_id: str
+    work: str
+    """Equal for jobs that differ in their seed alone, so that their speeds are comparable."""
     cores: int
     env_steps_per_s: float | None = None
     run_delay_share: float | None = None
-
-    @property
-    def job_id(self) -> str:
-        return self.key.partition("/")[0]
-
-    @property
-    def kind(self) -> str:
-        """The job without its seed: the speeds of its seeds are comparable."""
-        return re.sub(r"-s\d+", "", self.job_id)
 
     @property
     def speed_per_core(self) -> float | None:
@@ -117,8 +110,12 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
 
 
 def _job(row: Mapping[str, Any]) -> RunningJob:
-    progress = {name: (row["progress"] or {}).get(name) for name in ("env_steps_per_s", "run_delay_share")}
-    return RunningJob(key=row["key"], cores=max(1, len(row["cpus"])), **progress)
+    progress = row["progress"] or {}
+    return RunningJob(
+        **{name: row[name] for name in ("key", "job_id", "work")},
+        **{name: progress.get(name) for name in ("env_steps_per_s", "run_delay_share")},
+        cores=max(1, len(row["cpus"])),
+    )
 
 
 def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
@@ -141,12 +138,12 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
 
 
 def _speed_ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
-    """Index of a node → median speed of its jobs, relative to jobs of the same kind on the other nodes."""
+    """Index of a node → median speed of its jobs, relative to jobs of the same work on the other nodes."""
     speeds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for index, node in enumerate(nodes):
         for job in node.jobs:
             if job.speed_per_core:
-                speeds[job.kind][index].append(job.speed_per_core)
+                speeds[job.work][index].append(job.speed_per_core)
     ratios: dict[int, list[float]] = defaultdict(list)
     for by_node in speeds.values():
         for index, own in by_node.items():

@@ -76,18 +76,16 @@ def _request_versions(node_id: str) -> Any:
 
 def _attempts() -> Mapping[str, list[dict[str, Any]]]:
     """Node → its attempts, from the node agents of all drivers."""
-    requests: dict[str, list[Any]] = defaultdict(list)
+    requests: list[Any] = []
     for entry in list_named_actors(all_namespaces=True):
-        prefix, _, rest = entry["name"].partition("/")
-        if entry["namespace"] == NAMESPACE and prefix == NAME_PREFIX:
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(f"{NAME_PREFIX}/"):
             with contextlib.suppress(ValueError):  # its driver has just left
-                agent = ray.get_actor(entry["name"], namespace=NAMESPACE)
-                requests[rest.rpartition("/")[2]].append(agent.attempts.remote())
+                requests.append(ray.get_actor(entry["name"], namespace=NAMESPACE).attempts.remote())
     deadline = time.monotonic() + NODES_TIMEOUT_S
     attempts: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for node_id, references in requests.items():
-        for reference in references:
-            attempts[node_id] += _result(reference, deadline) or ()
+    for reference in requests:
+        for row in _result(reference, deadline) or ():
+            attempts[row["node_id"]].append(row)
     return attempts
 
 

@@ -1,0 +1,53 @@
+"""Attempts run on this machine: the backend ``local``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.core.errors import Problem
+from orchestrator.core.job import Job
+from orchestrator.core.text import count
+from orchestrator.executors.base import BackendSettings, resource_problem
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.machine import topology
+from orchestrator.machine.topology import available_memory_mib
+
+
+class LocalBackend:
+    """See :class:`orchestrator.executors.base.Backend`."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        self._machine = settings.machine
+        self.slots = self.local_slots = settings.local_slots(settings.max_parallel)
+        self.executor = LocalExecutor()
+
+    def ready(self) -> list[str]:
+        return list(self.slots.warnings())
+
+    def problems(self, job: Job) -> list[Problem]:
+        resources, machine = job.resources, self._machine
+        largest, memory_mib, gpus = topology.largest_job(machine), machine.memory_total_mib, len(machine.gpus)
+        cores_key = "cores" if resources.cores > largest else "ranks"
+        limits = (
+            (cores_key, resources.all_cores, largest, count(resources.cores, "core"), f"can give a job {largest}"),
+            ("memory", resources.all_memory_mib, memory_mib, f"{resources.memory_mib} MiB", f"has {memory_mib} MiB"),
+            ("gpus", resources.all_gpus, gpus, count(resources.gpus, "GPU"), f"has {gpus}"),
+        )
+        return [
+            resource_problem(job, f".{key}", asked, f"this machine {offer} (see `doctor`)")
+            for key, total, limit, asked, offer in limits
+            if total > limit
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        return {"executor": "local"}
+
+    def available_memory_mib(self) -> int:
+        return available_memory_mib()
+
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        """Does nothing: there are no such events."""
+
+    def close(self) -> None:
+        self.slots.close()
