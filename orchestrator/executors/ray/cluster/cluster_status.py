@@ -112,9 +112,12 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
 def _job(row: Mapping[str, Any]) -> RunningJob:
     progress = row["progress"] or {}
     return RunningJob(
-        **{name: row[name] for name in ("key", "job_id", "work")},
-        **{name: progress.get(name) for name in ("env_steps_per_s", "run_delay_share")},
+        key=row["key"],
+        job_id=row["job_id"],
+        work=row["work"],
         cores=max(1, len(row["cpus"])),
+        env_steps_per_s=progress.get("env_steps_per_s"),
+        run_delay_share=progress.get("run_delay_share"),
     )
 
 
