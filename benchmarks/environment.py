@@ -200,7 +200,7 @@ def memory(repeats: int) -> list[Line]:
             grown.append((resident[N_ENVS + MORE_ENVS] - resident[N_ENVS]) / MORE_ENVS / 2**20)
         good = statistics.median(grown) < 1.0
         what = f"resident MiB for each environment more, {robot}"
-        lines.append(Line(what=what, measured=spread(grown), wanted="< 1", good=good))
+        lines.append(Line(what=what, measured=spread(grown), target="< 1", good=good))
     return lines
 
 

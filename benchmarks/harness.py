@@ -25,8 +25,8 @@ class Line:
 
     what: str
     measured: str
-    wanted: str
-    """The target; empty for a figure that is given for comparison only."""
+    target: str
+    """Empty for a figure that is given for comparison only."""
     good: bool
     aim_met: bool | None = None
     """Whether the stricter aim is met; None where there is none."""
@@ -35,7 +35,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        if not self.wanted:
+        if not self.target:
             return ""
         if not self.good:
             return "**missed**"
@@ -47,11 +47,11 @@ class Line:
 def at_least(what: str, values: Sequence[float], least: float | None = None, aim: float | None = None) -> Line:
     """The line of a figure whose median should be at least ``least``, and ideally ``aim``."""
     middle = statistics.median(values)
-    wanted = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
+    target = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
     return Line(
         what=what,
         measured=spread(values),
-        wanted=wanted,
+        target=target,
         good=least is None or middle >= least,
         aim_met=None if aim is None else middle >= aim,
         values=values,
@@ -62,7 +62,7 @@ def at_most(what: str, values: Sequence[float], most: float | None = None) -> Li
     """The line of a figure whose median should be at most ``most``."""
     good = most is None or statistics.median(values) <= most
     return Line(
-        what=what, measured=spread(values), wanted="" if most is None else f"≤ {most:g}", good=good, values=values
+        what=what, measured=spread(values), target="" if most is None else f"≤ {most:g}", good=good, values=values
     )
 
 
@@ -110,7 +110,7 @@ def print_table(description: str | None, parts: Mapping[str, Callable[[int], lis
         f"{here.memory_total_mib / 1024:.0f} GiB, Python {platform.python_version()}, "
         f"{arguments.repeats} repeats: median (least – most)\n"
     )
-    print("| what | measured | wanted | |\n|---|---|---|---|", flush=True)
+    print("| what | measured | target | |\n|---|---|---|---|", flush=True)
     record: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "cpus": len(here.cpus),
@@ -121,7 +121,7 @@ def print_table(description: str | None, parts: Mapping[str, Callable[[int], lis
     for name in chosen:
         lines = parts[name](arguments.repeats)
         for line in lines:
-            print(f"| {line.what} | {line.measured} | {line.wanted} | {line.verdict} |", flush=True)
+            print(f"| {line.what} | {line.measured} | {line.target} | {line.verdict} |", flush=True)
         record["parts"][name] = [asdict(line) for line in lines]
         if arguments.json is not None:  # after every part, so that an interrupted measurement keeps its figures
             arguments.json.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

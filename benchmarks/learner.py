@@ -60,7 +60,7 @@ def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
     contenders |= others_over_dummy(robot)
     lines = compare(f"{robot}, defaults", contenders, repeats, GYMNASIUM[robot])
     if SBX not in contenders:
-        lines.append(Line(what=f"{SBX}, {robot}", measured="not installed", wanted="", good=True))
+        lines.append(Line(what=f"{SBX}, {robot}", measured="not installed", target="", good=True))
     return lines
 
 

@@ -39,8 +39,8 @@ for module in COMMANDS:
 app.add_typer(cluster_commands.app, name="cluster")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
         from orchestrator.machine import provenance
 
         print(DISTRIBUTION, provenance.version(DISTRIBUTION) or "(not installed)")

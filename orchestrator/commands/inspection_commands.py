@@ -42,12 +42,13 @@ def check(
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine offers, what the program will use of it, and what would cause contention."""
     from orchestrator.machine import doctor as doctors
+    from orchestrator.terminal import doctor_view
 
     findings = doctors.examine()
     if as_json:
         print(doctors.to_json(findings))
     else:
-        doctors.render(findings)
+        doctor_view.show(findings)
 
 
 @app.command()

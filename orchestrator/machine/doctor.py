@@ -1,6 +1,6 @@
 """What this machine offers, what an experiment will use of it, and what would slow jobs down.
 
-:func:`examine` returns findings; :func:`render` prints them for people, :func:`to_json` formats them for programs.
+:func:`examine` returns findings; :func:`to_json` formats them for programs.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.machine import doctor_checks
 from orchestrator.machine.cgroup import ROOT, oom_kills, throttled_s
 from orchestrator.machine.doctor_checks import Finding, Level
 from orchestrator.machine.topology import Machine, available_memory_mib, detect, online_cpus
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["Finding", "Level", "examine", "render", "to_json"]
+__all__ = ["Finding", "Level", "examine", "to_json"]
 
 
 def examine(
@@ -56,22 +52,6 @@ def examine(
         *doctor_checks.versions(),
         *doctor_checks.kernel(root),
     )
-
-
-def render(findings: Sequence[Finding], console: Console | None = None) -> None:
-    """Print a table; with colours only in a terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    styles: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow"}
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for finding in findings:
-        body = Text(finding.detail)
-        if finding.cure:
-            body.append(f"\n→ {finding.cure}", style="bold")
-        table.add_row(Text(finding.level, style=styles[finding.level]), Text(finding.title, style="bold"), body)
-    (console or Console()).print(table)
 
 
 def to_json(findings: Sequence[Finding]) -> str:

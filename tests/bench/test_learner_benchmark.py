@@ -77,7 +77,7 @@ def test_every_product_of_an_iteration_can_be_timed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted", "verdict"),
+    ("line", "target", "verdict"),
     [
         (at_least("a", [1, 2, 9]), "", ""),
         (at_least("a", [1, 2, 9], 2.0), "≥ 2", "met"),
@@ -90,8 +90,8 @@ def test_every_product_of_an_iteration_can_be_timed() -> None:
         (at_most("a", [1, 2, 9]), "", ""),
     ],
 )
-def test_the_median_is_held_against_what_is_wanted(line: Line, wanted: str, verdict: str) -> None:
-    assert (line.measured, line.wanted, line.verdict) == ("2 (1 – 9)", wanted, verdict)
+def test_the_median_is_held_against_its_target(line: Line, target: str, verdict: str) -> None:
+    assert (line.measured, line.target, line.verdict) == ("2 (1 – 9)", target, verdict)
 
 
 def test_the_table_and_the_file_have_the_parts_asked_for(
@@ -224,7 +224,7 @@ def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     ratio, near = json.loads(file.read_text(encoding="utf-8"))["parts"]["minibatch"]
     assert ratio["what"].startswith("one minibatch of 64 on 105-64-64-8: time of sb3 / fast (")
-    assert ratio["wanted"] == "≥ 5, aim 8"
+    assert ratio["target"] == "≥ 5, aim 8"
     assert ratio["what"] in done.stdout
     assert "µs of matrix products: 6.81 MFLOP" in near["what"]
     assert len(ratio["values"]) == len(near["values"]) == 1

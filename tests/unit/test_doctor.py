@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 from orchestrator.core.text import cpu_text
-from orchestrator.machine import doctor, doctor_checks, thread_census
+from orchestrator.machine import doctor_checks, thread_census
 from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.thread_census import CensusError, Stage
 from orchestrator.machine.topology import Cpu, Machine
+from orchestrator.terminal import doctor_view
 
 
 def made(cores: int = 2, smt: int = 1, quota: float | None = None, gpus: tuple[Gpu, ...] = ()) -> Machine:
@@ -240,5 +241,5 @@ def test_shown_text_is_never_taken_for_markup() -> None:
 
     file = io.StringIO()
     finding = Finding(level="warning", title="T", detail="a [bold]name[/bold]", cure="do this")
-    doctor.render([finding], Console(file=file, width=80))
+    doctor_view.show([finding], Console(file=file, width=80, force_terminal=True, color_system=None))
     assert file.getvalue().split() == ["warning", "T", "a", "[bold]name[/bold]", "→", "do", "this"]
