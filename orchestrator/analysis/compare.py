@@ -15,6 +15,7 @@ from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 from orchestrator.experiment import control
+from orchestrator.ledger import SummaryRow
 
 Kind = Literal["benchmark", "experiment"]
 
@@ -126,7 +127,7 @@ def _benchmark(run_dir: Path) -> _Side:
 
 def _experiment(run_dir: Path) -> _Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[SummaryRow]] = {}
     snapshot = control.status(run_dir)
     for row in snapshot.rows:
         groups.setdefault(row["job_id"].removesuffix(f"-s{row['seed']}"), []).append(row)
@@ -143,7 +144,7 @@ def _experiment(run_dir: Path) -> _Side:
     return _Side(kind="experiment", cases={name: values for name, values in cases.items() if values}, facts=facts)
 
 
-def _values(rows: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
+def _values(rows: Sequence[SummaryRow], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
     """Figure → its values over the seeds that have succeeded; without figures that have none.
 
     :param speeds: job_id → env_steps/s of its iterations, without start-up, evaluation and videos.

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import AttemptRow, Ledger, SummaryRow
 
 NOT_OF_THE_WORK = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
 """Keys of a job's spec that do not change what an iteration costs."""
@@ -83,10 +83,10 @@ class ExperimentMetrics:
 def gather(run_dir: Path) -> ExperimentMetrics:
     """:raises LedgerError: when the ledger is damaged."""
     paths = RunPaths(run_dir)
-    attempts: dict[str, list[dict[str, Any]]] = {}
-    for row in _attempts(paths):
-        attempts.setdefault(row["job_id"], []).append(row)
-    jobs = [_metrics(paths.job(job_id), rows) for job_id, rows in attempts.items()]
+    by_job: dict[str, list[_Attempt]] = {}
+    for attempt in _attempts(paths):
+        by_job.setdefault(attempt.job_id, []).append(attempt)
+    jobs = [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()]
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")
     return ExperimentMetrics(
@@ -98,30 +98,43 @@ def gather(run_dir: Path) -> ExperimentMetrics:
     )
 
 
-def _attempts(paths: RunPaths) -> list[dict[str, Any]]:
-    """Rows of attempts with the job's ``robot_hash``; without a ledger the last one of each job."""
+class _Attempt(NamedTuple):
+    job_id: str
+    number: int
+    robot_hash: str | None
+    cpus: Sequence[int] | None
+    started_at: float | None
+    ended_at: float | None
+
+
+def _attempts(paths: RunPaths) -> list[_Attempt]:
+    """All attempts; without a ledger the last one of each job."""
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
-        rows = rows if isinstance(rows, list) else []
-        return [{**row, "number": row["attempts"] - 1} for row in rows if row.get("attempts")]
+        begun: list[SummaryRow] = [row for row in rows if row.get("attempts")] if isinstance(rows, list) else []
+        return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
-        return [{**row, "robot_hash": hashes[row["job_id"]]} for row in ledger.attempts()]
+        return [_attempt(row, row["number"], hashes[row["job_id"]]) for row in ledger.attempts()]
     finally:
         ledger.abandon()
 
 
-def _metrics(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
+def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _Attempt:
+    return _Attempt(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
+
+
+def _metrics(job: JobPaths, attempts: Sequence[_Attempt]) -> JobMetrics:
     spec = run_reader.read_json_object(job.spec) or {}
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations
     warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
     ranks = int(spec.get("ranks", 1))
-    slots = {tuple(row["cpus"] or ()) for row in attempts}
+    slots = {tuple(attempt.cpus or ()) for attempt in attempts}
     slot = slots.pop() if len(slots) == 1 else ()
     cpus = frozenset(slot[: len(slot) // ranks])
-    records = [read_exit_record(job.attempt(row["number"]).exit) for row in attempts if cpus]
+    records = [read_exit_record(job.attempt(attempt.number).exit) for attempt in attempts if cpus]
     allowed = [len(cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
     work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
     return JobMetrics(
@@ -129,9 +142,9 @@ def _metrics(job: JobPaths, attempts: Sequence[dict[str, Any]]) -> JobMetrics:
         cpus=cpus,
         ranks=ranks,
         fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *allowed]),
-        spans=[(row["started_at"], row["ended_at"] or math.inf) for row in attempts if row["started_at"] is not None],
+        spans=[(one.started_at, one.ended_at or math.inf) for one in attempts if one.started_at is not None],
         threads=spec.get("threads"),
-        work=json.dumps([attempts[-1].get("robot_hash"), work], sort_keys=True) if work else "",
+        work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
         env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,
         wall_s=_total(counted, "wall_s") or 0.0,
         cpu_s=_total(counted, "cpu_s"),

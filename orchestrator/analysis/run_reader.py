@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
@@ -20,6 +20,8 @@ CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
 
 
+EpisodeKind: TypeAlias = Literal["deterministic", "stochastic"]
+EPISODE_KINDS: tuple[EpisodeKind, ...] = ("deterministic", "stochastic")
 LearningCurve: TypeAlias = Sequence[tuple[float, float]]
 """``(env_steps, ep_rew_mean)``"""
 
@@ -84,10 +86,9 @@ def evaluation(path: Path) -> Evaluation | None:
     if content is None:
         return None
     result: Evaluation = {"episodes": content.get("episodes")}
-    if "deterministic" in content:
-        result["deterministic"] = _episodes(content["deterministic"])
-    if "stochastic" in content:
-        result["stochastic"] = _episodes(content["stochastic"])
+    for kind in EPISODE_KINDS:
+        if kind in content:
+            result[kind] = _episodes(content[kind])
     return result
 
 

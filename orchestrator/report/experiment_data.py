@@ -7,11 +7,11 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
-from orchestrator.analysis.run_reader import Evaluation
+from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, Evaluation
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
@@ -21,7 +21,6 @@ from orchestrator.ledger import AttemptRow, JobRow, Ledger, SummaryRow
 from orchestrator.report import certificate_page
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
-    EvaluationEstimates,
     ExperimentFacts,
     RanksOfRobot,
     RanksRow,
@@ -34,9 +33,9 @@ from orchestrator.report.experiment_facts import (
 from orchestrator.report.number_format import plain
 
 COPIED = (
-    *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason"),
-    *("attempts", "env_steps", "total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "queue_s"),
-    *("import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "node", "cpus"),
+    *("job_id", "name", "state", "cause", "message", "task", "seed", "learner", "learner_reason", "attempts"),
+    *("env_steps", "total_timesteps", "ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
+    *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
 MAY_DIFFER = {*NOT_OF_THE_WORK, "ranks", "backend", "mode", "total_timesteps"}
@@ -71,6 +70,12 @@ def gather(run_dir: Path) -> ExperimentFacts:
         "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
     }
+
+
+def to_json(facts: ExperimentFacts) -> dict[str, Any]:
+    """The content of ``report.json``."""
+    kept = {*COPIED, *(ReportedJob.__annotations__.keys() - SummaryRow.__annotations__.keys())}
+    return {**facts, "jobs": [{key: value for key, value in job.items() if key in kept} for job in facts["jobs"]]}
 
 
 def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow]]:
@@ -110,28 +115,24 @@ def _job(
     timings, point = _timings(paths.timings_csv), declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv)
     group = row["job_id"].removesuffix(f"-s{row['seed']}")
-    job = cast(ReportedJob, {key: value for key, value in row.items() if key in COPIED})
-    if row["state"] == "RUNNING" and not running:
-        job["state"] = "INTERRUPTED"
     wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
-    job["env_steps"] = max(row["env_steps"], int(env_steps))
-    # The files of a running job are newer than the ledger.
-    if curve and row["state"] == "RUNNING":
-        job["ep_rew_mean"] = curve[-1][1]
-    if curve and job["ep_rew_mean_first"] is None:
-        job["ep_rew_mean_first"] = curve[0][1]
-    ranks = declared.job.resources.ranks
-    allreduce_s = timings["allreduce_s"] if ranks > 1 else None
+    is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
+    allreduce_s = timings["allreduce_s"] if several else None
+    first = row["ep_rew_mean_first"]
     return {
-        **job,
+        **row,
+        "state": "INTERRUPTED" if is_running and not running else row["state"],
+        # The files of a running job are newer than the ledger.
+        "env_steps": max(row["env_steps"], int(env_steps)),
+        "ep_rew_mean": curve[-1][1] if curve and is_running else row["ep_rew_mean"],
+        "ep_rew_mean_first": curve[0][1] if curve and first is None else first,
         "robot": group if point else row["name"],
         "group": group,
         "point": dict(point),
         "env_steps_per_s": env_steps / wall_s if wall_s and env_steps else row["env_steps_per_s"],
         "wall_s": sum(_length_s(attempt) for attempt in attempts),
         "core_hours": sum(_length_s(attempt) * max(1, len(attempt["cpus"])) for attempt in attempts) / 3600,
-        "ranks": ranks,
-        "mode": declared.job.spec.mode if ranks > 1 else None,
+        "mode": declared.job.spec.mode if several else None,
         "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
         "failures": [
             {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
@@ -213,17 +214,14 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     }
 
 
-def _evaluation(evaluations: Sequence[Evaluation]) -> EvaluationEstimates | None:
+def _evaluation(evaluations: Sequence[Evaluation]) -> dict[EpisodeKind, EpisodeEstimates] | None:
     """None without any."""
     if not evaluations:
         return None
-    return {
-        "deterministic": _episodes(evaluations, "deterministic"),
-        "stochastic": _episodes(evaluations, "stochastic"),
-    }
+    return {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}
 
 
-def _episodes(evaluations: Sequence[Evaluation], kind: Literal["deterministic", "stochastic"]) -> EpisodeEstimates:
+def _episodes(evaluations: Sequence[Evaluation], kind: EpisodeKind) -> EpisodeEstimates:
     parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
     measures = dict.fromkeys(name for part in parts for name in part["measures"])
     return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
-from orchestrator.analysis.run_reader import Evaluation, LearningCurve
+from orchestrator.analysis.run_reader import EpisodeKind, Evaluation, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.ledger import AttemptRow
+from orchestrator.ledger import AttemptRow, SummaryRow
 
 Timings: TypeAlias = Mapping[str, float | None]
 """``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum over its rows."""
@@ -17,7 +17,6 @@ class ReportedAttempt(AttemptRow):
     """An attempt; ``cpu_s`` is that of all ranks."""
 
     at_work: bool
-    """Whether it is running."""
     until: float
     """Its end, or now while it is running, or the last row of its timings."""
 
@@ -28,43 +27,15 @@ class FailedAttempt(TypedDict):
     message: str
 
 
-class ReportedJob(TypedDict):
-    """The first part is from the job's row in ``summary.json``."""
+class ReportedJob(SummaryRow):
+    """A row of ``summary.json``, of which ``report.json`` repeats some columns; ``state`` may be INTERRUPTED."""
 
-    job_id: str
-    name: str
-    state: str
-    """As in the ledger, or INTERRUPTED where no supervisor is running."""
-    cause: str | None
-    message: str | None
-    task: str
-    seed: int
-    learner: str | None
-    learner_reason: str | None
-    attempts: int
-    env_steps: int
-    total_timesteps: int
-    ep_rew_mean_first: float | None
-    ep_rew_mean: float | None
-    eval_mean: float | None
-    queue_s: float | None
-    import_s: float | None
-    first_step_s: float | None
-    checkpoint_s: float | None
-    eval_s: float | None
-    max_rss_mib: float | None
-    node: str | None
-    cpus: list[int] | None
     robot: str
-    """Name of its robot in the report: ``group`` where a matrix varies it, else ``name``."""
     group: str
     """Its ``job_id`` without the seed."""
     point: Mapping[str, Any]
     """Keys that a matrix varies → their values."""
-    env_steps_per_s: float | None
-    wall_s: float
     core_hours: float
-    ranks: int
     mode: str | None
     """None for a single rank."""
     allreduce: float | None
@@ -86,11 +57,6 @@ class EpisodeEstimates(TypedDict):
     measures: Mapping[str, EstimateFacts | None]
 
 
-class EvaluationEstimates(TypedDict):
-    deterministic: EpisodeEstimates
-    stochastic: EpisodeEstimates
-
-
 class ReportedRobot(TypedDict):
     """Jobs that differ in their seed alone. Estimates are over the seeds."""
 
@@ -104,7 +70,7 @@ class ReportedRobot(TypedDict):
     states: Sequence[str]
     first: EstimateFacts | None
     last: EstimateFacts | None
-    evaluation: EvaluationEstimates | None
+    evaluation: Mapping[EpisodeKind, EpisodeEstimates] | None
     env_steps_per_s: EstimateFacts | None
     core_hours: float
     attempts: int
@@ -116,8 +82,6 @@ class ReportedRobot(TypedDict):
 
 
 class RanksRow(TypedDict):
-    """Jobs of one robot with the same number of ranks and mode."""
-
     ranks: int
     mode: str | None
     jobs: Sequence[str]
@@ -135,6 +99,7 @@ class RanksOfRobot(TypedDict):
     base: int
     """The fewest ranks."""
     rows: Sequence[RanksRow]
+    """One for each number of ranks and mode."""
 
 
 class Totals(TypedDict):
@@ -155,7 +120,6 @@ class ExperimentFacts(TypedDict):
     running: bool
     totals: Totals
     varied: Sequence[str]
-    """Keys that a matrix of the experiment varies."""
     robots: Sequence[ReportedRobot]
     ranks: Sequence[RanksOfRobot]
     jobs: Sequence[ReportedJob]

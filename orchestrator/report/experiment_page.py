@@ -17,6 +17,7 @@ from orchestrator.report import experiment_tables as tables
 from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
+from orchestrator.report.experiment_data import to_json
 from orchestrator.report.experiment_facts import ExperimentFacts, ReportedAttempt, ReportedJob, ReportedRobot, Totals
 from orchestrator.report.machine_page import machine_section
 from orchestrator.report.number_format import number, percent, plain
@@ -57,7 +58,7 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
         subtitle=f"{subtitle} · {facts['made_at']}",
         headlines=_headlines(facts["totals"]),
         sections=[_text("About", ABOUT), *sections, machine_section(facts["machine"])],
-        facts=facts,
+        facts=to_json(facts),
     )
 
 

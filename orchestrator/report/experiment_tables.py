@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
+from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
-from orchestrator.report.experiment_facts import EvaluationEstimates, FailedAttempt, ReportedJob, ReportedRobot
+from orchestrator.report.experiment_facts import EpisodeEstimates, FailedAttempt, ReportedJob, ReportedRobot
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 from orchestrator.report.thumbnails import thumbnails
 
+Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}
 LONGEST_MESSAGE = 400
 
@@ -76,17 +79,17 @@ def _returns(robot: ReportedRobot) -> Cell:
     return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
 
 
-def _evaluation(evaluation: EvaluationEstimates | None) -> str:
+def _evaluation(evaluation: Evaluation) -> str:
     parts = []
-    kinds = ((evaluation["deterministic"], ""), (evaluation["stochastic"], "; exploring ")) if evaluation else ()
-    for episodes, prefix in kinds:
+    for kind, episodes in (evaluation or {}).items():
         if episodes["mean"]:
+            prefix = "; exploring " if kind == "stochastic" else ""
             deviation = "" if episodes["std"] is None else f" ± {number(episodes['std'])}"
             parts.append(f"{prefix}{interval(episodes['mean'])}{deviation}")
     return "".join(parts) or DASH
 
 
-def _measures(evaluation: EvaluationEstimates | None) -> str:
+def _measures(evaluation: Evaluation) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
     return ", ".join(f"{plain(name)} {interval(value)}" for name, value in measures.items()) or DASH
 
