@@ -312,14 +312,15 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
         ]
         logs, status = followers
         assert logs.stdout is not None
+        assert status.stdout is not None
         assert "deaf\n" in logs.stdout
+        assert any("1 running" in line for line in status.stdout)
         give("stop", "run", "deaf", cwd=tmp_path)
         assert run.end() == 1
         logs.communicate(timeout=commands.PATIENCE_S)
-        told, _ = status.communicate(timeout=commands.PATIENCE_S)
+        last_lines, _ = status.communicate(timeout=commands.PATIENCE_S)
     assert [one.returncode for one in followers] == [0, 0]
-    assert "1 running" in told
-    assert "1 cancelled" in told
+    assert "1 cancelled" in last_lines
 
 
 @pytest.mark.parametrize(

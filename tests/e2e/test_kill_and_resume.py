@@ -19,6 +19,7 @@ import pytest
 import worker_helpers as worker
 from command_helpers import REPOSITORY, Run, carriers, give, token_of, wait_until, write_experiment
 
+from orchestrator.core.procfs import is_running
 from orchestrator.experiment import recovery
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
@@ -208,7 +209,7 @@ def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Pat
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it is examined")
         run.signal(signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "no process survives", patience_s=GONE_WITHIN_S)
+        wait_until(lambda: not is_running(int(pid)), "no process survives", patience_s=GONE_WITHIN_S)
 
 
 @pytest.mark.slow

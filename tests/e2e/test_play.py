@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -392,10 +393,12 @@ def drawing(refilmed: Experiment) -> Iterator[commands.Run]:
 
 def players_of(pid: int) -> list[int]:
     """Children of ``pid`` that play a policy."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [
-        int(one) for one in found if b"orchestrator.worker.rendering.play" in Path(f"/proc/{one}/cmdline").read_bytes()
-    ]
+    players = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"orchestrator.worker.rendering.play" in Path(f"/proc/{child}/cmdline").read_bytes():
+                players.append(int(child))
+    return players
 
 
 def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:

@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_helpers import wait_until
 from executor_helpers import (
     PUPPET,
     READY,
@@ -168,13 +168,13 @@ def test_cpus_that_do_not_exist_are_an_os_error_and_leave_no_process(tmp_path: P
 
 def children(part: str) -> list[int]:
     """Our own children with ``part`` in their command line, zombies among them."""
-    found = []
+    pids = []
     for task in os.listdir("/proc/self/task"):
-        for pid in Path(f"/proc/self/task/{task}/children").read_text().split():
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-            if part in command or not command:
-                found.append(int(pid))
-    return found
+        for pid in map(int, Path(f"/proc/self/task/{task}/children").read_text().split()):
+            stat = process_stat(pid)
+            if stat is not None and (stat.state == "Z" or part in Path(f"/proc/{pid}/cmdline").read_text()):
+                pids.append(pid)
+    return pids
 
 
 def test_two_hundred_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: Path) -> None:
@@ -218,17 +218,11 @@ def test_a_stopped_worker_is_killed(tmp_path: Path) -> None:
         until_heard(executor, handle)
         assert handle.pid is not None
         os.kill(handle.pid, signal.SIGSTOP)
-        await_stopped(handle.pid)  # before that, it would end by the SIGTERM
+        # Before it has stopped, it would end by the SIGTERM.
+        wait_until(lambda: (stat := process_stat(handle.pid or 0)) is not None and stat.state == "T", "it stops")
         executor.cancel(handle, kill=False)
         executor.cancel(handle, kill=True)
         assert until_exit(executor, handle)[handle].returncode == -signal.SIGKILL
-
-
-def await_stopped(pid: int) -> None:
-    until = time.monotonic() + 60.0
-    while (stat := process_stat(pid)) is None or stat.state != "T":
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_an_out_of_memory_kill_explains_one_exit_whether_a_sample_comes_before_it_or_after(
@@ -457,6 +451,8 @@ def test_the_reaper_tells_its_own_from_others() -> None:
         sleeper(),
     ]
     try:
+        for one in family:  # the kernel shows no environment for an instant of ``exec``
+            wait_until(Path(f"/proc/{one.pid}/environ").read_bytes, "its environment")
         found = orphan_reaper.carriers({b"aaa/job/0", b"something else"})
         assert sorted(found) == sorted(one.pid for one in family)
         orphan_reaper.sweep({b"aaa/job/0"})
