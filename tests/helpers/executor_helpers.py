@@ -22,6 +22,8 @@ DEADLINE_S = 60.0
 
 Order = tuple[str, Any]
 READY = Progress(phase="starting").to_line().decode()
+ASLEEP: list[Order] = [("say", READY), ("sleep", None)]
+IGNORES_STOP: list[Order] = [("when asked", None), *ASLEEP]
 ASLEEP_FAMILY: list[Order] = [
     ("when asked", None),
     ("fork", "child"),

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from command_helpers import wait_until
 from executor_helpers import (
+    ASLEEP,
+    IGNORES_STOP,
     PUPPET,
     READY,
     Order,
@@ -35,8 +37,6 @@ from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
 
 REPOSITORY = Path(__file__).parents[2]
-ASLEEP: list[Order] = [("say", READY), ("sleep", None)]
-DEAF: list[Order] = [("when asked", None), *ASLEEP]
 
 
 def seen(
@@ -162,7 +162,7 @@ def test_a_command_that_does_not_exist_is_an_os_error_and_leaks_nothing(tmp_path
 def test_cpus_that_do_not_exist_are_an_os_error_and_leave_no_process(tmp_path: Path) -> None:
     with local() as executor:
         with pytest.raises(OSError, match="Invalid argument"):
-            executor.submit(make_launch(tmp_path, "a", DEAF, cpus=(100_000,)))
+            executor.submit(make_launch(tmp_path, "a", IGNORES_STOP, cpus=(100_000,)))
         assert not children("puppet.py")
 
 
@@ -205,7 +205,7 @@ def test_two_hundred_executors_leak_nothing_either(tmp_path: Path) -> None:
 
 def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", DEAF))
+        handle = executor.submit(make_launch(tmp_path, "a", IGNORES_STOP))
         until_heard(executor, handle)
         executor.cancel(handle, kill=False)
         executor.cancel(handle, kill=True)

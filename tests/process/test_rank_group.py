@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from executor_helpers import (
-    READY,
+    ASLEEP,
+    IGNORES_STOP,
     Order,
     await_files,
     await_gone,
@@ -34,8 +35,6 @@ from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Samp
 from orchestrator.executors.rank_group import RankExit, RankGroup
 
 REPOSITORY = Path(__file__).parents[2]
-ASLEEP: list[Order] = [("say", READY), ("sleep", None)]
-DEAF: list[Order] = [("when asked", None), *ASLEEP]
 LOST = ExitCode.RANK_LOST
 
 
@@ -126,7 +125,7 @@ def test_when_a_rank_cannot_be_started_none_is(tmp_path: Path, cannot: int) -> N
         until_heard(executor, executor.submit(make_launch(tmp_path, "other", ASLEEP)))
         before = descriptors()
         with pytest.raises(OSError, match="Invalid argument"):
-            executor.submit(make_rank_group(tmp_path, "a", *[DEAF] * 3, cpus=tuple(cpus)))
+            executor.submit(make_rank_group(tmp_path, "a", *[IGNORES_STOP] * 3, cpus=tuple(cpus)))
         assert descriptors() == before
         assert len(executor._groups) == 1
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -187,7 +186,7 @@ def test_of_ranks_that_ended_together_the_cause_is_told_from_its_consequences(tm
 
 def test_ranks_that_all_lost_each_other_say_so(tmp_path: Path) -> None:
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], DEAF))
+        handle = executor.submit(make_rank_group(tmp_path, "a", [("exit", LOST)], IGNORES_STOP))
         assert until_exit(executor, handle)[handle] == Exited(handle, LOST, rank=0)
 
 
@@ -216,7 +215,7 @@ def test_a_rank_that_has_left_on_request_does_not_end_one_that_still_saves(tmp_p
 def test_without_pidfds_ends_of_ranks_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", DEAF, [("exit", 3)], DEAF))
+        handle = executor.submit(make_rank_group(tmp_path, "a", IGNORES_STOP, [("exit", 3)], IGNORES_STOP))
         assert until_exit(executor, handle)[handle] == Exited(handle, 3, rank=1)
 
 
@@ -230,8 +229,8 @@ def test_where_exit_codes_cannot_be_had_rank_0_has_the_word(tmp_path: Path) -> N
 
 def test_an_attempt_that_fails_leaves_other_attempts_alone(tmp_path: Path) -> None:
     with local() as executor:
-        one = executor.submit(make_rank_group(tmp_path, "one", DEAF, [("await", "go"), ("exit", 1)]))
-        other = executor.submit(make_rank_group(tmp_path, "one0", DEAF, DEAF))
+        one = executor.submit(make_rank_group(tmp_path, "one", IGNORES_STOP, [("await", "go"), ("exit", 1)]))
+        other = executor.submit(make_rank_group(tmp_path, "one0", IGNORES_STOP, IGNORES_STOP))
         until_heard(executor, other)
         (tmp_path / "one/go").touch()
         until_exit(executor, one)
@@ -245,8 +244,10 @@ def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(
     monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
-        handle = executor.submit(make_rank_group(tmp_path, "a", DEAF, [("await", "go"), ("die", 9)], DEAF))
-        other = executor.submit(make_launch(tmp_path, "other", DEAF))
+        handle = executor.submit(
+            make_rank_group(tmp_path, "a", IGNORES_STOP, [("await", "go"), ("die", 9)], IGNORES_STOP)
+        )
+        other = executor.submit(make_launch(tmp_path, "other", IGNORES_STOP))
         executor.poll(0.0)
         kills["count"] = 7  # of the other's family, say: for two ranks that we kill ourselves it is no explanation
         (tmp_path / "a/go").touch()

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from command_helpers import wait_until
 from executor_helpers import (
+    IGNORES_STOP,
     PUPPET,
     READY,
     Order,
@@ -40,8 +41,6 @@ from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
-
-ASLEEP: list[Order] = [("when asked", None), ("say", READY), ("sleep", None)]
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def task_of(pid: int) -> int:
 def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.registry.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
-    taken = [placed(executor, on_node(tmp_path, node, f"j{number}", ASLEEP)).cpus for number in range(at_once)]
+    taken = [placed(executor, on_node(tmp_path, node, f"j{number}", IGNORES_STOP)).cpus for number in range(at_once)]
     assert [len(cpus) for cpus in taken] == [1] * at_once
     assert len({*taken}) == at_once
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
@@ -177,7 +176,7 @@ def test_a_suspended_node_is_lost_although_its_connections_persist(
 ) -> None:
     with ray_cluster.further(num_cpus=3) as late:
         until_used(executor.nodes, late.node_id)
-        event = placed(executor, on_node(tmp_path, late.node_id, "a", ASLEEP))
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", IGNORES_STOP))
         (raylet,) = late.all_processes["raylet"]
         machine = psutil.Process(raylet.process.pid)
         processes = [machine, *machine.children(recursive=True)]
@@ -198,7 +197,7 @@ def test_an_end_by_rays_memory_monitor_is_not_a_crash(
 ) -> None:
     with memory_watched_node(ray_cluster, num_cpus=3) as late:
         until_used(executor.nodes, late.node_id)
-        greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *ASLEEP]
+        greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *IGNORES_STOP]
         event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
         end = until_exit(executor, event.handle)[event.handle]
         assert (end.returncode, end.oom_killed) == (-9, True)
@@ -209,9 +208,9 @@ def test_an_end_by_rays_memory_monitor_is_not_a_crash(
 
 def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.registry.driver_node
-    running = [executor.submit(on_node(tmp_path, node, f"j{number}", ASLEEP)) for number in range(4)]
+    running = [executor.submit(on_node(tmp_path, node, f"j{number}", IGNORES_STOP)) for number in range(4)]
     until_heard(executor, *running)
-    waiting = executor.submit(on_node(tmp_path, node, "waiting", ASLEEP))
+    waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
 
@@ -293,7 +292,7 @@ def test_ranks_on_several_nodes_leave_together_when_asked(tmp_path: Path, execut
 
 
 def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
-    launches = [over_two_nodes(tmp_path, executor.nodes, f"j{number}", ASLEEP, ASLEEP) for number in (0, 1)]
+    launches = [over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP) for number in (0, 1)]
     placed(executor, launches[0])  # three nodes hold three such ranks, not four
     waiting = executor.submit(launches[1])
     executor.cancel(waiting, kill=False)
