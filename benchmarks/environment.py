@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.bare import BarePhysics, trajectory_of_simulation
+from benchmarks.bare_physics import BarePhysics, trajectory_of_simulation
 from benchmarks.harness import ROOT, Line, at_least, both_ways, cpu_timed, keep_to_one_core, print_table, spread
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from benchmarks.contenders import Contender, Pace
+    from benchmarks.interleaved_learners import Contender, Pace
     from benchmarks.roofline import Networks
 
 Targets = tuple[float, float] | tuple[()]
@@ -140,23 +140,23 @@ def dummy(robot: str) -> Any:
 
 
 def over_dummy(spec: WorkerSpec, learner: str) -> Contender:
-    from benchmarks.bare import Shadow
-    from benchmarks.contenders import Library
+    from benchmarks.bare_physics import Shadow
+    from benchmarks.interleaved_learners import Library
 
     venv = dummy(str(spec.env))
     return Library(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
 
 
 def over_environment_of_job(spec: WorkerSpec) -> Contender:
-    from benchmarks.contenders import Library
+    from benchmarks.interleaved_learners import Library
     from orchestrator.worker.envs import env_factory
 
     return Library(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
 
 
 def over_batch(spec: WorkerSpec, learner: str) -> Contender:
-    from benchmarks.bare import Shadow
-    from benchmarks.contenders import Library
+    from benchmarks.bare_physics import Shadow
+    from benchmarks.interleaved_learners import Library
     from orchestrator.worker.envs import env_factory
 
     venv, twin = (env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
@@ -166,7 +166,7 @@ def over_batch(spec: WorkerSpec, learner: str) -> Contender:
 
 def others_over_dummy(robot: str) -> dict[str, Contender]:
     """Other implementations with the same default hyperparameters, where they are installed."""
-    from benchmarks.contenders import Library, OneFile
+    from benchmarks.interleaved_learners import Library, OneFile
 
     others: dict[str, Contender] = {ONE_FILE: OneFile(dummy(robot))}
     if importlib.util.find_spec("sbx") is not None:
@@ -186,7 +186,7 @@ def compare(
 
     :param of_physics: targets of the fast learner's share of bare physics; None: no shares are printed.
     """
-    from benchmarks.contenders import race
+    from benchmarks.interleaved_learners import race
 
     paces = race(contenders, repeats)
     fast = paces[FAST]
@@ -215,7 +215,7 @@ def compare(
 
 def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> list[Line]:
     """Time per minibatch of ``train()`` of the same rollout by both learners."""
-    from benchmarks.contenders import BUFFER, Library, Update
+    from benchmarks.interleaved_learners import BUFFER, Library, Update
 
     models = {learner: built(spec, learner, dummy(str(spec.env))) for learner in (FAST, STOCK)}
     for model in models.values():

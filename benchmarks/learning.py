@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import learning_figures, published
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
-from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, p_value
+from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, p_value
 from orchestrator.analysis.statistics import t_quantile
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError

@@ -24,7 +24,7 @@ from benchmarks import learning_figures
 from benchmarks.harness import ROOT
 from benchmarks.learning import mean_std, power, probability, signed
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
-from benchmarks.permutation import Pair, holm, interval, p_value
+from benchmarks.permutation_tests import Pair, holm, interval, p_value
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
 from orchestrator.bench import workload

@@ -8,8 +8,8 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.simulation import resident_mib
-from benchmarks.streams import ROW
+from benchmarks.node_streams import ROW
+from benchmarks.simulated_experiment import resident_mib
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Progressed
 from orchestrator.executors.ray.file_sync.chunks import Appended, Payload

@@ -28,9 +28,9 @@ from typing import Any
 
 from benchmarks import ray_streams
 from benchmarks.harness import ROOT
-from benchmarks.simulated import Rates
-from benchmarks.simulation import CORES, Outcome, resident_mib, simulate
-from benchmarks.streams import Load, measure
+from benchmarks.node_streams import Load, measure
+from benchmarks.simulated_cluster import Rates
+from benchmarks.simulated_experiment import CORES, Outcome, resident_mib, simulate
 from orchestrator.supervisor.events import Reporter
 from orchestrator.terminal.live_table import LiveReporter
 
@@ -73,7 +73,7 @@ def stream(root: Path, nodes: int, report_every_s: float) -> dict[str, Any]:
 
 def pending(root: Path, count: int) -> dict[str, Any]:
     """Resident memory of a driver while ``count`` jobs wait and one runs, with Ray loaded where it is installed."""
-    from benchmarks.waiting import supervise
+    from benchmarks.pending_jobs import supervise
 
     with contextlib.suppress(ImportError):
         importlib.import_module("ray")  # for the memory that it takes

@@ -18,8 +18,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import contenders, harness, roofline
-from benchmarks.bare import BarePhysics, Shadow, Trajectory, trajectory_of_simulation
+from benchmarks import harness, interleaved_learners, roofline
+from benchmarks.bare_physics import BarePhysics, Shadow, Trajectory, trajectory_of_simulation
 from benchmarks.harness import Line, at_least, at_most, both_ways
 from benchmarks.learner import networks
 from benchmarks.plain_torch_ppo import PlainPPO
@@ -145,11 +145,13 @@ class Runner:
 
 
 def test_a_race_goes_in_turns_and_does_not_count_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contenders.gc, "collect", lambda: None)  # slow with torch loaded, and nothing is timed here
+    monkeypatch.setattr(
+        interleaved_learners.gc, "collect", lambda: None
+    )  # slow with torch loaded, and nothing is timed here
     turns: list[str] = []
     a = Runner("a", itertools.chain([100.0], itertools.cycle([1.0, 3.0])), turns)
     b = Runner("b", itertools.chain([100.0], itertools.repeat(8.0)), turns)
-    paces = contenders.race({"a": a, "b": b}, repeats=2)
+    paces = interleaved_learners.race({"a": a, "b": b}, repeats=2)
     assert "".join(turns) == "ab" + "abba" + "baab"
     assert paces["a"].learner_s == [4.0 / 4096] * 2
     assert paces["b"].learner_s == [16.0 / 4096] * 2
@@ -169,10 +171,10 @@ def test_bare_physics_goes_through_the_states_of_the_training_and_its_resets(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends in the same positions to the bit, or raises."""
-    monkeypatch.setattr(contenders, "LEAST_STEPS", 512)
+    monkeypatch.setattr(interleaved_learners, "LEAST_STEPS", 512)
     model = PPO("MlpPolicy", make(), seed=0, device="cpu", n_steps=128, batch_size=64, n_epochs=1)
-    contender = contenders.Library(model, Shadow(model.env, make()))
-    paces = contenders.race({"sb3": contender}, repeats=1)
+    contender = interleaved_learners.Library(model, Shadow(model.env, make()))
+    paces = interleaved_learners.race({"sb3": contender}, repeats=1)
     assert 0 < paces["sb3"].bare_s[0] < paces["sb3"].learner_s[0]
     assert len(model.ep_info_buffer or ()) > 4, "no episode ended: the resets have not been tried"
     assert model.num_timesteps == (1 + 2) * 256

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from supervisor_helpers import make_job
 
-from benchmarks import learning, learning_runs, permutation, published
-from benchmarks.permutation import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
+from benchmarks import learning, learning_runs, permutation_tests, published
+from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, mean_difference, p_value
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
@@ -122,7 +122,7 @@ class TestPromises:
 
     @pytest.mark.parametrize("robots", [1, 5])
     @pytest.mark.parametrize("statistic", [mean_difference, energy_distance])
-    def test_false_alarms_are_as_rare_as_promised(self, robots: int, statistic: permutation.Statistic) -> None:
+    def test_false_alarms_are_as_rare_as_promised(self, robots: int, statistic: permutation_tests.Statistic) -> None:
         assert 0.03 <= Design(seeds=5, robots=robots, statistic=statistic, draws=500).power() <= 0.06
 
     def test_power_rises_with_difference_seeds_and_robots(self) -> None:
@@ -153,7 +153,7 @@ class TestPromises:
     def test_the_interval_holds_the_true_difference_as_often_as_promised(
         self, robots: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(permutation, "p_values", quick(permutation.p_values))
+        monkeypatch.setattr(permutation_tests, "p_values", quick(permutation_tests.p_values))
         rng, held, tries = np.random.default_rng(6), 0, 300
         for _ in range(tries):
             pairs = [random_pair(rng, shift=0.5) for _ in range(robots)]
@@ -251,7 +251,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations with so few draws that they are fast; how exact they are is the claim of :class:`TestPromises`."""
-    monkeypatch.setattr(permutation, "p_values", quick(permutation.p_values))
+    monkeypatch.setattr(permutation_tests, "p_values", quick(permutation_tests.p_values))
     monkeypatch.setattr(learning, "Design", partial(Design, experiments=50, draws=50))
 
 

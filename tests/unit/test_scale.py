@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.text import Text
 from supervisor_helpers import RecordingReporter, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from benchmarks.simulated import Rates, endless_supervisor, entered
-from benchmarks.simulation import Outcome, simulate
+from benchmarks.simulated_cluster import Rates, endless_supervisor, entered
+from benchmarks.simulated_experiment import Outcome, simulate
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -211,7 +211,7 @@ def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.R
 def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
     code = (
         "import tempfile, pathlib\n"
-        "from benchmarks.waiting import supervise\n"
+        "from benchmarks.pending_jobs import supervise\n"
         "with tempfile.TemporaryDirectory() as root: print(supervise(pathlib.Path(root), 1000))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)

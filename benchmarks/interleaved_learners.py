@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from stable_baselines3.common.vec_env import VecEnv
 
-    from benchmarks.bare import Shadow
+    from benchmarks.bare_physics import Shadow
 
 LEAST_STEPS = 4096
 """Fewest env_steps of a contender in a repeat; at least one iteration is run."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.simulated import DAY_S, endless_supervisor, make_jobs
-from benchmarks.simulation import resident_mib
+from benchmarks.simulated_cluster import DAY_S, endless_supervisor, make_jobs
+from benchmarks.simulated_experiment import resident_mib
 from orchestrator.experiment import session  # noqa: F401 - everything that a driver loads
 from orchestrator.supervisor.events import SilentReporter, View
 

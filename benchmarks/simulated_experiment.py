@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.parts import Parts, timed
-from benchmarks.simulated import STEPS_PER_S, Nodes, Rates, Work, entered, make_jobs
+from benchmarks.part_profiler import Parts, timed
+from benchmarks.simulated_cluster import STEPS_PER_S, Nodes, Rates, Work, entered, make_jobs
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import TERMINAL

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.parts import Parts, timed
-from benchmarks.simulated import DAY_S, entered, make_jobs
-from benchmarks.simulation import booked
+from benchmarks.part_profiler import Parts, timed
+from benchmarks.simulated_cluster import DAY_S, entered, make_jobs
+from benchmarks.simulated_experiment import booked
 from orchestrator.core.job import Resources
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, RunPaths
