@@ -1,7 +1,7 @@
 """Faster start of a worker, without changing what it computes.
 
 From exec to the first environment step of a small PPO on one core (torch 2.13, stable-baselines3 2.9, mujoco 4.0):
-1.7 s as the libraries are, 0.9 s with :func:`without_garbage_collection` and
+1.7 s as the libraries are, 1.0 s with :func:`without_garbage_collection` and
 :func:`orchestrator.worker.runtime.sb3_internals.keep_compiler_out`.
 """
 
