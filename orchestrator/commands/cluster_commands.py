@@ -22,7 +22,7 @@ Host = Annotated[
         "--address",
         metavar="HOST",
         help="Address under which other machines reach this one.",
-        show_default="the address they see",
+        show_default="the one on the default route",
     ),
 ]
 Insecure = Annotated[

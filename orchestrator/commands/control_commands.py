@@ -1,4 +1,4 @@
-"""Commands on a run directory: look at it, stop it, put jobs back, show a trained policy."""
+"""Commands on a run directory: look at it, stop it, retry jobs, show a trained policy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def retry(
         Argument(metavar="[JOB]...", help="Jobs to retry; if none are named, all failed and cancelled jobs."),
     ] = None,
 ) -> None:
-    """Put failed and cancelled jobs back in the queue; they resume from their last checkpoint."""
+    """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
     from orchestrator.experiment import control
 
     print(control.retry(run_dir, jobs or []))
@@ -120,7 +120,7 @@ def play(
             min=0.01, help="Simulated time to show, in seconds.", show_default="10; in a window, until it is closed"
         ),
     ] = None,
-    episodes: Annotated[int | None, Option(min=1, help="Number of episodes to show, instead of a time.")] = None,
+    episodes: Annotated[int | None, Option(min=1, help="Number of episodes to show, whatever their length.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the evaluation episodes.")] = 0,
     stochastic: Annotated[
         bool, Option("--stochastic", help="Sample actions, as in training, instead of taking their mean.")

@@ -84,22 +84,24 @@ def bench(
     strong: Annotated[bool, Option(help="Also measure the makespan of the whole job file.")] = True,
     strong_seconds: Annotated[
         float,
-        Option(
-            min=1.0, help="Work of the job file on one core, in seconds, to which it is scaled down for the makespan."
-        ),
+        Option(min=1.0, help="For the makespan the job file is scaled down to this work, in seconds on one core."),
     ] = 120.0,
     tune: Annotated[
-        bool, Option("--tune", help="Search for the best number of processes, threads and environments instead.")
+        bool,
+        Option(
+            "--tune",
+            help="Search for the best number of processes, threads and environments; measure no baselines.",
+        ),
     ] = False,
     ranks: Annotated[
         str | None,
         Option(
             metavar="N,N",
-            help="Compare one job over these numbers of ranks, such as 1,2,4, with as many separate jobs instead.",
+            help="Compare one job over these numbers of ranks, such as 1,2,4, with as many separate jobs; no baselines.",
         ),
     ] = None,
 ) -> None:
-    """Measure how training scales with processes, beside other ways of starting them; resumes where it stopped."""
+    """Measure how training scales with the number of processes, and compare baselines; resumes if it was interrupted."""
     from orchestrator.bench import baselines, benchmark, plan, rank_analysis, scaling_analysis
     from orchestrator.jobfile import load
     from orchestrator.terminal import bench_view

@@ -191,7 +191,7 @@ class LocalExecutor:
             self._reaper.sweep(token)
 
     def _is_oom_kill(self) -> bool:
-        """Whether the kernel has killed a process for want of memory that explains no other exit."""
+        """Whether the kernel has killed a process because memory ran out, which no other exit explains yet."""
         kills = cgroup.oom_kills()
         if kills is None or self._oom_kills is None or kills <= self._oom_kills:
             return False

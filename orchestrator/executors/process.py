@@ -140,7 +140,7 @@ def end_group(popen: subprocess.Popen[bytes]) -> int:
 def worker_environment(
     launch: Launch, rank: int, *, channel: int, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The environment of this process, but for what describes it as a rank, with threads, GPUs and number of a rank.
+    """The environment of this process, without what describes it as a rank, with threads, GPUs and number of a rank.
 
     :param added: set last; None removes a variable.
     """

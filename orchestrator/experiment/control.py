@@ -14,13 +14,14 @@ from typing import Literal
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, summary
 
 FOLLOW_EVERY_S = 0.3
 CHUNK = 1 << 16
+NAMES_SHOWN = 10
 PAST = {"cancel": "cancelled", "retry": "retried"}
 
 
@@ -117,7 +118,7 @@ def _tail(descriptor: int, lines: int) -> int:
 
 
 def stop(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Ask for a stop, or cancel ``jobs``. Returns a message saying what was done."""
+    """Request a stop, or cancel ``jobs``. Returns a message saying what was done."""
     if jobs:
         return _ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
@@ -129,11 +130,11 @@ def stop(run_dir: Path, jobs: Sequence[str]) -> str:
     if not paths.ledger.exists():
         return f"{run_dir}: its supervisor has just ended; nothing to stop"
     _with_ledger(paths, [Request(verb="stop", job_id=None)])
-    return f"{run_dir}: asked {holder} to stop; workers checkpoint and leave"
+    return f"{run_dir}: asked {holder} to stop; its workers save a checkpoint and exit"
 
 
 def retry(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Put failed and cancelled jobs (all, or ``jobs``) back. Returns a message saying what was done."""
+    """Queue failed and cancelled jobs (all, or ``jobs``) again. Returns a message saying what was done."""
     return _ask(run_dir, jobs, "retry")
 
 
@@ -147,14 +148,16 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
         wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)
         raise UsageError(f"{run_dir}: {wrong}; only jobs that are {' or '.join(from_states)} can be {PAST[verb]}")
     if not chosen:
-        return f"{run_dir}: no job has failed or was cancelled"
-    message = f"{run_dir}: {count(len(chosen), 'job')} ({', '.join(chosen[:10])}{' …' if chosen[10:] else ''})"
+        return f"{run_dir}: no job has failed or been cancelled; nothing to retry"
+    these = f"{count(len(chosen), 'job')} ({listed(chosen, NAMES_SHOWN)})"
     if snapshot.holder is not None:
         _with_ledger(snapshot.paths, [Request(verb=verb, job_id=job_id) for job_id in chosen])
-        return f"{message}: asked its supervisor to {'cancel' if verb == 'cancel' else 'try again'}"
+        return f"{run_dir}: asked its supervisor to {verb} {these}"
     with run_directory.claim(run_dir) as paths:
         _move(paths, chosen, from_states, Pending() if verb == "retry" else Cancelled())
-    return f"{message}: {'put back; run the same `run` command again to resume' if verb == 'retry' else 'cancelled'}"
+    if verb == "cancel":
+        return f"{run_dir}: cancelled {these}"
+    return f"{run_dir}: queued {these} again; run the same `run` command again to resume"
 
 
 def _move(paths: RunPaths, chosen: Sequence[str], from_states: Sequence[str], new: Pending | Cancelled) -> None:
@@ -181,7 +184,7 @@ def _row(snapshot: Snapshot, job_id: str) -> SummaryRow:
     for row in snapshot.rows:
         if row["job_id"] == job_id:
             return row
-    raise UsageError(f"{snapshot.paths.root}: {job_id} is no longer there")
+    raise UsageError(f"{snapshot.paths.root}: job {job_id} has been removed")
 
 
 def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
@@ -192,7 +195,7 @@ def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
         matches = [name] if name in job_ids else [job_id for job_id in job_ids if job_id.startswith(name)]
         if len(matches) != 1:
             shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
-            what = "fits several jobs" if matches else "no such job; there is"
-            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(shown[:10])}")
+            what = "matches several jobs" if matches else "no such job; jobs here"
+            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(shown[:NAMES_SHOWN])}")
         resolved += matches
     return resolved

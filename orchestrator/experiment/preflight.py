@@ -130,7 +130,7 @@ def ask(
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
-    A request that ends a child which has answered others before is repeated in a new child: those may be to blame.
+    A request that ends a child which has answered others is repeated in a new one: those may be the cause.
 
     :param time_limit_s: for each request.
     :param on_answer: called with the number of answers so far.

@@ -132,7 +132,7 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     advice = (
         "--on-change=restart trains them again (the old job directories are kept under another name),"
-        " --on-change=keep continues with the earlier declaration, another --run-dir leaves them alone"
+        " --on-change=keep continues with the earlier declaration, another --run-dir keeps them as they are"
     )
     return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *shown, *more, advice])
 
@@ -169,5 +169,5 @@ def _report_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:
         text = f"{finished} finished before, {begun} {'resumes' if begun == 1 else 'resume'}"
         reporter.event("resumed", f"{text} from the last checkpoint")
     if dead:
-        text = f"failed or cancelled before, and not run again until `retry` puts them back: {listed(dead, SHOWN)}"
+        text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
         reporter.event("warning", text, jobs=dead)

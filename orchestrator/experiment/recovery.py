@@ -75,7 +75,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
 
 
 def apply_late_requests(ledger: Ledger) -> None:
-    """Apply what the previous supervisor did not live to read; a ``stop`` was meant for that one and is dropped."""
+    """Apply the requests that the previous supervisor did not read, except ``stop``, which was meant for it alone."""
     requests = ledger.take_requests()
     states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
     for request in requests:
@@ -116,7 +116,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
         outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
     else:
-        outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before it did")
+        outcome = AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did")
     of_attempt = directory.attempt(attempt.number)
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
     last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
@@ -150,5 +150,5 @@ def kill_leftover(pid: int, pid_start: float) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         if is_zombie(pid):
-            return  # it stays one in a container whose first process reaps nobody
+            return  # not every container has a first process that reaps zombies
         time.sleep(0.01)

@@ -34,7 +34,9 @@ def load(run_dir: Path) -> RecordedExperiment:
     try:
         top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise RunDirError(f"{paths.experiment}: cannot be read ({error}); run the job file instead") from error
+        raise RunDirError(
+            f"{paths.experiment}: cannot be read ({error}); run the job file, which replaces it"
+        ) from error
     max_parallel = top.get("max_parallel", "auto")
     experiment = Experiment(
         name=top["name"],

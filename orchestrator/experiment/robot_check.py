@@ -104,7 +104,7 @@ def _items(paths: Sequence[Path]) -> Iterator[_Item]:
         if path.is_dir():
             items = list(_below(path))
             if not items:
-                raise UsageError(f"{path}: no *.xml in it or below")
+                raise UsageError(f"{path}: no *.xml in this folder or below it")
         else:
             items = list(_of_job_file(path)) if path.suffix == ".toml" else [_file(str(path))]
         for item in items:

@@ -1,4 +1,4 @@
-"""The plan of a run: on which machine, in which order, with which robots, and what speaks against it."""
+"""The plan of a run: the machine, the order of launch, the robots, and the problems found."""
 
 from __future__ import annotations
 

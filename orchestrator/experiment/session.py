@@ -46,7 +46,7 @@ def run(
     job_file: bytes | None = None,
     warm: preflight.Child | None = None,
 ) -> RunResult:
-    """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is asked for.
+    """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is requested.
 
     :param job_file: its text, kept in the run directory.
     :raises UsageError: for anything the user can fix; nothing was launched.
@@ -109,7 +109,7 @@ def run(
 
 
 def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
-    """Whether a signal or another process asks for a stop. Other requests are left to the next supervisor."""
+    """Whether a signal or another process requests a stop. Other requests are left to the next supervisor."""
     if stops.count:
         return True
     requests = ledger.take_requests()

@@ -86,7 +86,7 @@ def make_missing(
         while waiting or running:
             if stopped():
                 missing = count(len(waiting) + len(running), "video")
-                text = f"stopped; {missing} not made: run the same command again to make them"
+                text = f"stopped before {missing} could be made; run the same command again to make the rest"
                 reporter.event("warning", text, jobs=[*running, *waiting])
                 return
             while waiting and (slot := slots.acquire(1)) is not None:

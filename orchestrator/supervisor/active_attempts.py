@@ -37,7 +37,7 @@ class ActiveAttempt:
     end_reason: AttemptOutcome | None = None
     """Why the supervisor asked it to end; None while it has not."""
     kill_at: float | None = None
-    """When it is killed if it has not left by then."""
+    """When it is killed if it still runs then."""
     is_placed: bool = True
     """Whether it runs on its node. Until then no time limit applies."""
     node: str | None = None
@@ -133,7 +133,7 @@ class ActiveAttempts:
             self.check_at(attempt, now)
 
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> float:
-        """Note why and until when ``attempt`` may leave; returns the earliest of its deadlines."""
+        """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""
         before = attempt.end_reason  # the first reason counts, except that a cancelled job is not resumed after a stop
         if before is None or (before.cause is Cause.INTERRUPTED and reason.cause is Cause.CANCELLED):
             attempt.end_reason = reason

@@ -110,7 +110,7 @@ def _kind_and_text(
         case Pending(failures=failures, not_before=not_before):
             wait_s = max(0.0, (not_before or 0.0) - now)
             is_counted = outcome.cause is not Cause.NODE_LOST
-            retry = f"retry {failures} of {job.max_retries}" if is_counted else "it resumes"
+            retry = f"retry {failures} of {job.max_retries}" if is_counted else "resumes"
             return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
         case Cancelled():
             return "cancelled", "cancelled"

@@ -13,7 +13,7 @@ def free_number(paths: JobPaths, number: int) -> int:
     """``number``, or the last of the later attempts that have a directory already.
 
     A power cut may remove the latest launches from the ledger and leave their directories; and a worker that finds
-    the directory of a later attempt than its own takes itself for superseded.
+    the directory of a later attempt than its own ends as superseded.
     """
     while paths.attempt(number + 1).root.exists():
         number += 1
@@ -21,7 +21,7 @@ def free_number(paths: JobPaths, number: int) -> int:
 
 
 def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
-    """Write what the workers of attempt ``number`` read. :raises OSError: when the disk refuses."""
+    """Write what the workers of attempt ``number`` read. :raises OSError: a file cannot be written."""
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
     # A supervisor that died between launch and record may have left files under the same number.
@@ -31,6 +31,6 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
 
 
 def remove_replay_buffers(paths: JobPaths, ranks: int) -> None:
-    """Remove the replay buffers of the other ranks, which cannot: they may be copied back from other nodes later."""
+    """Remove the replay buffers of ranks above 0, which cannot do it: other nodes may copy them back later."""
     for rank in range(1, ranks):
         shutil.rmtree(paths.replay(rank), ignore_errors=True)

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from orchestrator.core.job import Resources
 
 PATIENCE = 16
-"""How often a job that does not fit may be overtaken before jobs that would take what it needs wait too."""
+"""How often a job that does not fit may be overtaken; after that, jobs that need the same resources wait too."""
 
 LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""

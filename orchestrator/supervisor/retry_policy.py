@@ -1,4 +1,4 @@
-"""Pure decisions: launch order, limits, what the end of an attempt means, and when to retry.
+"""Pure decisions: launch order, limits, the outcome of an attempt, and when to retry.
 
 No I/O and no clock: everything comes in as values and goes out as values.
 """
@@ -15,10 +15,10 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
 
 RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
-"""Causes that another attempt may be spared; they count against ``max_retries``."""
+"""Causes that may not recur in another attempt; they count against ``max_retries``."""
 
 MOST_LOSSES = 10
-"""A lost node is not the job's fault and is not counted. After this many it is: the job may be what ends its nodes."""
+"""Attempts lost with their node that count as no failure. After these, the job itself may be what ends its nodes."""
 
 RESUMABLE = (Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL)
 """Causes that are not the job's fault: it waits for the next supervisor, and nothing is counted."""
@@ -52,7 +52,7 @@ def judge(
     rank: int | None = None,
     lost: str | None = None,
 ) -> AttemptOutcome:
-    """What the end of an attempt means.
+    """The outcome of an attempt that has ended.
 
     :param returncode: as in :mod:`subprocess`; None where it is not known (node lost).
     :param end_reason: why the supervisor asked it to end; None where it did not.
@@ -65,25 +65,25 @@ def judge(
     if returncode == ExitCode.SUCCEEDED and not silent:
         return AttemptOutcome(cause=None)
     reason = record.message if record is not None else ""
-    who, whose = ("", "") if rank is None else (f"rank {rank} ", f"rank {rank}: ")
+    who, was, whose = ("", "", "") if rank is None else (f"rank {rank} ", "was ", f"rank {rank}: ")
     if returncode == ExitCode.DISK_FULL and (end_reason is None or end_reason.cause is Cause.INTERRUPTED):
         return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
     if end_reason is not None:
         return end_reason
     if returncode is not None and returncode < 0:
         names = {number.value: number.name for number in signal.Signals}
-        killed = f"{who}{'was ' if who else ''}killed by {names.get(-returncode, f'signal {-returncode}')}"
+        killed = f"{who}{was}killed by {names.get(-returncode, f'signal {-returncode}')}"
         if oom_killed:
             return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory")
         return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
-    early = "ended with exit code 0 before the training was done: something in its environment leaves the process"
+    early = "ended with exit code 0 before the training was done; code of its environment may have called sys.exit"
     log = f"rank-{rank}.log" if rank else "worker.log"
     causes: Mapping[int | None, tuple[Cause, str]] = {
-        None: (Cause.NODE_LOST, lost or "the node it ran on was lost"),
+        None: (Cause.NODE_LOST, lost or "its node was lost"),
         ExitCode.DIVERGED: (Cause.DIVERGED, whose + (reason or "values became non-finite")),
         ExitCode.RANK_LOST: (Cause.RANK_LOST, reason or f"{who}lost the other ranks"),
         # The supervisor did not ask for the next two. They count as a signal does, or retries would never end.
-        ExitCode.INTERRUPTED: (Cause.SIGNAL, f"{who}left at a signal that somebody else sent"),
+        ExitCode.INTERRUPTED: (Cause.SIGNAL, f"{who}{was}stopped by a signal that the supervisor did not send"),
         ExitCode.ORPHANED: (Cause.SIGNAL, f"{who}lost the connection to its supervisor"),
         ExitCode.SUCCEEDED: (Cause.ERROR, early),
     }
@@ -155,6 +155,6 @@ def promised_mib(resources: Resources, rss_mib: float) -> int:
     return max(0, resources.all_memory_mib - int(rss_mib))
 
 
-def memory_admits(wanted_mib: int, available_mib: int, promised_mib: int) -> bool:
-    """Whether a job that may grow to ``wanted_mib`` may start beside others, whose promised memory is set aside."""
-    return available_mib - promised_mib >= wanted_mib
+def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> bool:
+    """Whether a job that may grow to ``needed_mib`` may start beside others, whose promised memory is set aside."""
+    return available_mib - promised_mib >= needed_mib

@@ -46,7 +46,7 @@ VIEWED = 5
 
 @dataclass(slots=True, kw_only=True)
 class Supervisor:
-    """Brings every job to a terminal state, or stops when asked and leaves all of it resumable."""
+    """Brings every job to a terminal state, or stops on request and leaves the experiment resumable."""
 
     paths: RunPaths
     rows: Sequence[JobRow]
@@ -56,7 +56,7 @@ class Supervisor:
     slots: Slots
     reporter: Reporter
     grace_s: float = 30.0
-    """How long all workers together may take to leave when they are asked to."""
+    """Time that all workers together have to exit when they are asked to."""
     exit_record_expected: bool = True
     """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
     now: Callable[[], float] = time.monotonic
@@ -64,7 +64,7 @@ class Supervisor:
 
     _active: ActiveAttempts = field(default_factory=ActiveAttempts, init=False)
     _unhandled: deque[Event] = field(default_factory=deque, init=False)
-    """Kept when handling one of them fails: an exit that is lost would be awaited for ever."""
+    """Events that remain if handling one raises: the supervisor would wait for ever for an exit that is lost."""
     _ended: deque[tuple[ActiveAttempt, State]] = field(default_factory=lambda: deque(maxlen=VIEWED), init=False)
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
@@ -118,7 +118,7 @@ class Supervisor:
         self.reporter.tick(self._view)
 
     def request_stop(self, reason: str) -> None:
-        """Safe in a signal handler. The first call lets workers checkpoint and leave, the second kills them."""
+        """Safe in a signal handler. The first call lets workers save a checkpoint and exit, the second kills them."""
         self._termination.request_stop(reason)
 
     @property
@@ -221,7 +221,7 @@ class Supervisor:
     def _handle_requests(self) -> None:
         for request in self.ledger.take_requests():
             if request.verb == "stop":
-                self.request_stop("`stop` was asked for")
+                self.request_stop("requested by `stop`")
             elif request.job_id in self._jobs.states:
                 self._handle_job_request(request.verb, request.job_id)
         self._termination.apply_stops()
@@ -230,7 +230,7 @@ class Supervisor:
         state = self._jobs.states[job_id]
         if verb == "retry" and state.name in ("FAILED", "CANCELLED"):
             self._jobs.move(job_id, Pending())
-            self.reporter.event("retrying", f"{job_id} is tried again because `retry` was asked for", job_id=job_id)
+            self.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
         elif verb == "cancel" and isinstance(state, Pending):
             self._jobs.move(job_id, Cancelled())
             self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
@@ -282,11 +282,11 @@ class Supervisor:
         """Once, when nothing runs and a node that may still join is needed."""
         if not self._active and not self._waits_for_node:
             self._waits_for_node = True
-            text = f"{job.job_id} and jobs like it wait for a node with room: {_demand(job)}"
+            text = f"{job.job_id} waits for a node with room for {_demand(job)}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 
     def _fail_unlaunched(self, job: Job) -> None:
-        reason = f"asks for {_demand(job)}, which this machine can never give; see `doctor`"
+        reason = f"asks for {_demand(job)}, more than this machine has; see `doctor`"
         self._jobs.move(job.job_id, Failed(cause=Cause.LAUNCH, message=reason))
         self.reporter.event("failed", f"{job.job_id} failed: {reason}", job_id=job.job_id, reason=reason)
 

@@ -1,7 +1,7 @@
 """Ends attempts before their training is done: all of them on a stop, one when it is cancelled or exceeds a limit.
 
-An attempt may checkpoint and leave until a deadline; then it is killed. Stops are asked for by signals, by the `stop`
-command, and by a full disk; every message about them is written here.
+An attempt may save a checkpoint and exit until a deadline; then it is killed. A stop is requested by signals, by the
+`stop` command, or by a full disk; every message about stops is written here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class StopRequests:
-    """Counts signals that ask for a stop, and delivers them to a supervisor once there is one.
+    """Counts signals that request a stop, and delivers them to a supervisor once there is one.
 
     During start-up the first signal takes effect at the next :meth:`check`, where nothing is half done; the second
     one at once.
@@ -49,7 +49,7 @@ class StopRequests:
             raise KeyboardInterrupt
 
     def check(self) -> None:
-        """:raises KeyboardInterrupt: when a stop was asked for; nothing has been launched."""
+        """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
         if self.count:
             raise KeyboardInterrupt
 
@@ -69,7 +69,7 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # An ignored signal stays ignored (nohup); None is a handler that Python cannot put back.
+        # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
         handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
         before = {number: signal.signal(number, self.handle_signal) for number in handled}
         try:
@@ -90,12 +90,12 @@ class Termination:
     now: Callable[[], float]
     stops_requested: int = field(default=0, init=False)
     stage: int = field(default=0, init=False)
-    """0: no stop; 1: workers may checkpoint and leave; 2: they are killed."""
+    """0: no stop; 1: workers may save a checkpoint and exit; 2: they are killed."""
     disk_full: DiskFullError | None = field(default=None, init=False)
     _reason: str = field(default="", init=False)
 
     def request_stop(self, reason: str) -> None:
-        """Ask for a stop of everything. Safe in a signal handler; :meth:`apply_stops` acts on it."""
+        """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops` acts on it."""
         self.stops_requested += 1
         self._reason = reason
 
@@ -107,14 +107,14 @@ class Termination:
             self.request_stop("the disk is full")
 
     def apply_stops(self) -> None:
-        """The first stop lets workers checkpoint and leave, the second one kills them."""
+        """The first stop lets workers save a checkpoint and exit, the second one kills them."""
         if self.stops_requested <= self.stage or self.stage == 2:
             return
         self.stage = min(self.stops_requested, 2)
         grace_s = self.grace_s if self.stage == 1 else 0.0
         message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
-            then = f"workers checkpoint and leave within {grace_s:.0f} s. Press Ctrl-C again to kill them."
+            then = f"workers save a checkpoint and exit within {grace_s:.0f} s. Press Ctrl-C again to kill them."
             message = f"stopping ({self._reason}): {then}"
         self.reporter.event("stopping", message, running=len(self.active))
         deadline = self.now() + grace_s

@@ -63,7 +63,7 @@ def show_end(finished: RunResult) -> None:
     if finished.interrupted and finished.exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
     elif finished.exit_code:
-        text = f"Not every job succeeded: `logs {root} JOB` shows a job's output, `retry {root}` puts them back."
+        text = f"Some jobs have not succeeded. `logs {root} JOB` shows the output of one; `retry {root}` queues them again."
         put(on, Text(text, style="red"))
 
 

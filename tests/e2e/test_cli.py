@@ -326,7 +326,7 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (("logs", "run", "hoper-s0"), "no such job; there is: hopper-s0"),
+        (("logs", "run", "hoper-s0"), "no such job; jobs here: hopper-s0"),
         (("logs", "run", "hopper", "--attempt", "3"), "there is no attempt 3"),
         (("stop", "run", "hopper"), "hopper-s0 is SUCCEEDED"),
         (("retry", "run", "nobody"), "no such job"),
@@ -353,9 +353,9 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
         assert "asked its supervisor to cancel" in give("stop", "run", "one", cwd=tmp_path).stdout
         run.until("cancelled", "one-s0")
         run.until("launched", "three-s0")
-        assert "asked its supervisor to try again" in give("retry", "run", "one", cwd=tmp_path).stdout
+        assert "asked its supervisor to retry 1 job" in give("retry", "run", "one", cwd=tmp_path).stdout
         run.until("retrying", "one-s0")
-        assert "to stop; workers checkpoint and leave" in give("stop", "run", cwd=tmp_path).stdout
+        assert "to stop; its workers save a checkpoint" in give("stop", "run", cwd=tmp_path).stdout
         assert run.end() == 130
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert set(states.values()) == {"PENDING"}
@@ -376,7 +376,7 @@ def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 130, err
-    assert "stopping (SIGINT): workers checkpoint and leave" in out
+    assert "stopping (SIGINT): workers save a checkpoint" in out
     assert re.search("^hopper-s0 +INTERRUPTED ", out, re.MULTILINE)
     assert "Run the same command again to resume." in out
 

@@ -155,7 +155,7 @@ def pixels(video: Path) -> bytes:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("nobody",), "nobody: no such job; there is: "),
+        (("nobody",), "nobody: no such job; jobs here: "),
         (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512"),
         (
             ("hopper", "--checkpoint", "gone.pt"),
