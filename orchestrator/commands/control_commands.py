@@ -57,7 +57,9 @@ def logs(
     follow: Annotated[
         bool, Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
     ] = False,
-    lines: Annotated[int, Option("-n", "--lines", min=0, help="Number of last lines to show; 0: all.")] = 200,
+    lines: Annotated[
+        int, Option("-n", "--lines", min=0, help="Number of lines to show, from the end of the log; 0: all.")
+    ] = 200,
     attempt: Annotated[
         int | None, Option(min=0, help="Number of the attempt, from 0.", show_default="the last")
     ] = None,

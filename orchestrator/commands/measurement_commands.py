@@ -36,7 +36,7 @@ def verify(
     ] = None,
     iterations: Annotated[int, Option(min=3, help="Number of iterations of each training.")] = 6,
     repeats: Annotated[
-        int, Option(min=1, help="Repeats of each measurement; five narrow the interval of the slow-down.")
+        int, Option(min=1, help="Repeats of each measurement; with 5 the interval of the slow-down is narrower.")
     ] = 1,
     output: Annotated[
         Path | None, Option(help="Directory for certificate.json.", show_default="RUN_DIR, or runs/<name>-verify")
@@ -69,7 +69,10 @@ def bench(
     ] = "auto",
     arms: Annotated[
         str | None,
-        Option(help="Ways of starting the processes, separated by commas.", show_default="all; see docs/bench.md"),
+        Option(
+            help="Baselines to measure, separated by commas: ways of starting the processes.",
+            show_default="all; see docs/bench.md",
+        ),
     ] = None,
     repeats: Annotated[int, Option(min=1, help="Repeats of each measurement.")] = 5,
     seconds: Annotated[
@@ -80,7 +83,7 @@ def bench(
     job: Annotated[str | None, Option(help="The job that every process trains.", show_default="the first job")] = None,
     set_: Settings = None,
     seed: Annotated[int, Option(min=0, help="Seed of the order of the measurements.")] = 0,
-    retakes: Annotated[int, Option(min=0, help="Largest number of repeats of a measurement that was disturbed.")] = 2,
+    retakes: Annotated[int, Option(min=0, help="How often a measurement that was disturbed is repeated at most.")] = 2,
     strong: Annotated[bool, Option(help="Also measure the makespan of the whole job file.")] = True,
     strong_seconds: Annotated[
         float,
@@ -97,11 +100,11 @@ def bench(
         str | None,
         Option(
             metavar="N,N",
-            help="Compare one job over these numbers of ranks, such as 1,2,4, with as many separate jobs; no baselines.",
+            help="Compare jobs of these numbers of ranks, such as 1,2,4, with as many separate jobs; no baselines.",
         ),
     ] = None,
 ) -> None:
-    """Measure how training scales with the number of processes, and compare baselines; resumes if it was interrupted."""
+    """Measure how training scales with the number of processes, and compare baselines. Can be resumed."""
     from orchestrator.bench import baselines, benchmark, plan, rank_analysis, scaling_analysis
     from orchestrator.jobfile import load
     from orchestrator.terminal import bench_view

@@ -65,7 +65,10 @@ def run(
     ] = False,
     on_change: Annotated[
         OnChangeChoice,
-        Option(help="What to do with jobs that have run and whose declaration in the job file has changed."),
+        Option(
+            help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. restart: "
+            "train them again. keep: continue with the earlier declaration."
+        ),
     ] = OnChangeChoice.refuse,
     set_: Settings = None,
     rebuild_ledger: Annotated[

@@ -63,7 +63,9 @@ def show_end(finished: RunResult) -> None:
     if finished.interrupted and finished.exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
     elif finished.exit_code:
-        text = f"Some jobs have not succeeded. `logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        text = (
+            f"Some jobs did not succeed. `logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        )
         put(on, Text(text, style="red"))
 
 

@@ -53,7 +53,7 @@ def record(code: int, message: str = "") -> ExitRecord:
         (-63, None, None, False, Cause.SIGNAL, "killed by signal 63"),
         (-9, None, None, True, Cause.OUT_OF_MEMORY, "killed by SIGKILL: the machine ran out of memory"),
         (-9, None, LATE, True, Cause.TIMEOUT, "late"),
-        (None, None, None, False, Cause.NODE_LOST, "the node it ran on was lost"),
+        (None, None, None, False, Cause.NODE_LOST, "its node was lost"),
         (None, None, GONE, False, Cause.CANCELLED, "cancelled"),
         (None, record(0), None, False, None, ""),  # nobody saw it end, but it had its say
         (None, record(1, "ValueError: no"), None, False, Cause.ERROR, "ValueError: no"),
