@@ -29,9 +29,9 @@ COMMANDS = (run_command, control_commands, inspection_commands, measurement_comm
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed, or the run could not continue (the disk is full, the "
-    "head of the cluster is lost); run the same command again to resume. 2: wrong usage or job file. 130: stopped; run "
-    "the same command again to resume.",
+    epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed, or the run could not continue (the disk "
+    "is full, the head of the cluster is lost); run the same command again to resume. 2: wrong usage or job file. 130: "
+    "stopped; run the same command again to resume.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in COMMANDS:

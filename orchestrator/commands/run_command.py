@@ -66,8 +66,8 @@ def run(
     on_change: Annotated[
         OnChangeChoice,
         Option(
-            help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. restart: "
-            "train them again. keep: continue with the earlier declaration."
+            help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. "
+            "restart: train them again. keep: continue with the earlier declaration."
         ),
     ] = OnChangeChoice.refuse,
     set_: Settings = None,

@@ -112,7 +112,8 @@ def existing(root: Path) -> RunPaths:
     """The paths of an existing run directory. :raises RunDirError: it is none, or does not exist."""
     paths = RunPaths(root)
     if not root.is_dir() or not is_run_directory(paths):
-        what = "is not a run directory" if root.exists() else "no such run directory"
+        kind = "directory" if root.is_dir() else "file"
+        what = f"this {kind} is not a run directory, which `run` makes" if root.exists() else "no such run directory"
         raise RunDirError(f"{root}: {what}{_suggestions(root)}")
     return paths
 

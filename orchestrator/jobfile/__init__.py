@@ -140,4 +140,5 @@ def _missing_file(path: Path) -> str:
     if not path.parent.is_dir():
         return "no such file, and its folder does not exist"
     suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
-    return "no such file" + (f"; did you mean {quoted(str(path.with_name(suggested)))}?" if suggested else "")
+    what = "no such file" if path.suffix == ".toml" else "no such file or directory"
+    return what + (f"; did you mean {quoted(str(path.with_name(suggested)))}?" if suggested else "")

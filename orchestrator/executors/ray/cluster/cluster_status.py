@@ -38,7 +38,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A live node. Resources as Ray counts them: used ones are allocated to somebody."""
+    """A live node. Resources as Ray counts them: used ones are allocated, by this program or others."""
 
     name: str
     address: str
@@ -71,7 +71,7 @@ def status(where: str | None = None) -> ClusterStatus:
     cluster_token.require_ray()
     cluster = where or node_state.local_cluster() or os.environ.get("RAY_ADDRESS")
     if not cluster:
-        hint = "`cluster up` starts one, `cluster join HOST:PORT` joins one; or name one with --address HOST:PORT"
+        hint = "`cluster up` starts one, `cluster join HOST:PORT` joins one, --address HOST:PORT shows another one"
         raise UsageError(f"this machine is not a node of a cluster: {hint}")
     return from_facts(query.facts(address.host_port(*address.parse(cluster, address.DEFAULT_PORT))))
 
@@ -128,8 +128,8 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
         shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
         if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY:
             lines.append(
-                f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as another program uses their cores: "
-                "run `doctor` there"
+                f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as another program uses their cores. "
+                "Run `doctor` there to see which"
             )
     for index, ratio in _speed_ratios(nodes).items():
         if ratio < LOW_SPEED_RATIO:
