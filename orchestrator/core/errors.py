@@ -74,4 +74,4 @@ class ClusterLostError(OrchestratorError):
 
 
 class IllegalTransition(OrchestratorError):
-    """A job was to move to a state that may not follow its own: a defect of this program."""
+    """A move between states that is not allowed: a defect of this program."""

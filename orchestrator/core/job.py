@@ -86,7 +86,7 @@ class Cause(enum.StrEnum):
     """A rank lost the others, and none is known to have failed by itself: one hung or could not be reached."""
     SUPERVISOR_DIED = "supervisor-died"
     INTERRUPTED = "interrupted"
-    """Asked to stop because the whole experiment stops; not a failure."""
+    """Ended because the whole experiment stops; not a failure."""
     CANCELLED = "cancelled"
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"

@@ -32,7 +32,7 @@ class Behaviour:
     rss_mib: Sequence[tuple[float, float]] = ()
     """Memory samples: when, and how much."""
     leaves_within_s: float = 0.0
-    """How long it takes to leave when it is asked to; ``NEVER`` if it ignores that."""
+    """How long it takes to exit when it is asked to; ``NEVER`` if it ignores the request."""
     returncode_asked: int = ExitCode.INTERRUPTED
 
 

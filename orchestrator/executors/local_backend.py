@@ -1,4 +1,4 @@
-"""Attempts run on this machine: the backend ``local``."""
+"""The backend ``local``: attempts run on this machine."""
 
 from __future__ import annotations
 

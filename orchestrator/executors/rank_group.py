@@ -36,7 +36,7 @@ class RankExit:
         match self.returncode:
             case ExitCode.SUCCEEDED:
                 return 0
-            case ExitCode.INTERRUPTED | None:  # ranks that leave on request may still be writing a checkpoint
+            case ExitCode.INTERRUPTED | None:  # ranks that exit on request may still be writing a checkpoint
                 return 1
             case ExitCode.RANK_LOST:
                 return FAILED

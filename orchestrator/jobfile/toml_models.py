@@ -59,7 +59,7 @@ class Settings(TomlTable):
     algo: Algorithm = key("ppo", "Learning algorithm.")
     task: value_types.Task = key(
         "auto",
-        "What the robot must do: a built-in task, a Gymnasium preset, or a class of yours; auto: the robot decides.",
+        "A built-in task, a Gymnasium preset, or a class of yours; auto: chosen from the robot's structure.",
         "forward",
     )
     env: value_types.EnvId = key(

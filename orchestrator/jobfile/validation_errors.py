@@ -38,7 +38,7 @@ _NOT_CONFIGURABLE = {
     "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
     "verbose": "cannot be set: the command shows progress, and progress.csv records it",
     "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
-    "optimize_memory_usage": "cannot be set: Stable-Baselines3 would take time limits for terminations",
+    "optimize_memory_usage": "cannot be set: Stable-Baselines3 would treat time limits as terminations",
     **dict.fromkeys(("rollout_buffer_class", "rollout_buffer_kwargs"), _NO_CLASS),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "_init_setup_model"), _NO_CLASS),
 }

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 TURN_S = 0.1
-"""Longest wait for another supervisor that chooses CPUs, which takes less than a millisecond."""
+"""Longest wait for another supervisor that is choosing CPUs, which it does within a millisecond."""
 
 
 def shared_directory() -> Path | None:

@@ -32,7 +32,7 @@ def examine(
     """Run every check; takes about two seconds, or 0.5 s when not ``deep``.
 
     :param threads: threads of a worker, for the check in a child process that ``deep`` adds.
-    :param machine: examined instead of this one.
+    :param machine: the machine to examine; None: this one.
     """
     machine = machine or detect(root, with_gpus=True)
     return (

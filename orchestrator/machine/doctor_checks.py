@@ -61,8 +61,8 @@ def cores(machine: Machine) -> Iterator[Finding]:
     text = f"{count(machine.physical_cores, 'physical core')}, {logical}, {count(nodes, 'NUMA node')}."
     yield Finding("ok", "Cores", text)
     if siblings:
-        text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of cores, idle by default: sharing is slow."
-        cure = f"measure whether --max-parallel {len(machine.cpus)} finishes the whole experiment sooner"
+        text = f"{siblings} of {len(machine.cpus)} CPUs are second threads of cores; by default they stay idle."
+        cure = f"measure whether the experiment finishes sooner with --max-parallel {len(machine.cpus)}"
         yield Finding("note", "SMT", text, cure)
 
 

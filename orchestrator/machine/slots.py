@@ -37,7 +37,7 @@ class Slot:
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
     rank_slots: tuple[RankSlot, ...] = ()
-    """Set instead of ``cpus`` and ``gpus`` on several machines, where each machine chooses its own."""
+    """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
 
 class Slots(Protocol):

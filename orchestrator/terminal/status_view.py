@@ -1,4 +1,4 @@
-"""What ``status`` shows, and ``run`` when it ends: one line per job, and why jobs failed."""
+"""What ``status`` shows, and what ``run`` shows at its end: one line per job, and why jobs failed."""
 
 from __future__ import annotations
 

@@ -262,9 +262,9 @@ def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
     ]
     made.update()
     assert reports == [
-        "warning: late has joined the cluster and is not used: numpy 2.1.0, here 2.4.6",
+        "warning: late has joined the cluster but is not used: numpy 2.1.0, here 2.4.6",
         "node: fine has joined the cluster: 2 cores",
-        "warning: broken has joined the cluster and is not used: it has no disk",
+        "warning: broken has joined the cluster but is not used: it has no disk",
     ]
     assert made.slots.lanes == 4
     nodes.pending = [NodeLeft("late"), NodeLeft("a")]

@@ -3,7 +3,7 @@
 On a node the local executor starts the same worker processes as on one machine, on CPUs of their own.
 
 ==================== ===============================================================================================
-``ray_backend``      everything together, for ``run --executor ray``
+``ray_backend``      the backend ``ray``, which combines the other modules
 ``ray_executor``     the executor: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
 ``node_attempt``     what such a task does on its node, in a folder of the ``scratch_directory``
 ``node_agent``       one small actor on each node: its CPUs, orders to attempts, facts about the node

@@ -39,7 +39,7 @@ class CompatibleNodes:
         return list(self._usable.values())
 
     def get(self, node_id: str) -> RayNode | None:
-        """None for a node that is not used (any more)."""
+        """The node; None if it is not used, or not any more."""
         return self._usable.get(node_id)
 
     def transfer_mode(self, node: RayNode) -> TransferMode:
@@ -88,7 +88,7 @@ class CompatibleNodes:
         if incompatible:
             lines = "".join(f"\n  {line}" for line in incompatible)
             raise UsageError(
-                f"jobs cannot run, or would not be the same jobs, on {count(len(incompatible), 'node')} of the"
+                f"jobs cannot run, or would give other results, on {count(len(incompatible), 'node')} of the"
                 f" cluster:{lines}\n"
                 "correct it there (package versions must be those of this machine), or remove these nodes from the"
                 " cluster"
@@ -145,7 +145,7 @@ class CompatibleNodes:
             self.report("node", f"{node.name} has joined the cluster: {count(node.cores, 'core')}")
 
     def _report_unused(self, name: str, why: str) -> None:
-        self.report("warning", f"{name} has joined the cluster and is not used: {why}")
+        self.report("warning", f"{name} has joined the cluster but is not used: {why}")
 
     def _incompatibilities(self, node: RayNode) -> list[str]:
         """Why ``node`` cannot be used; empty: it can."""

@@ -70,7 +70,7 @@ class NodeFailed:
 
 
 NodeChange: TypeAlias = RayNode | NodeLeft | NodeFailed
-"""A :class:`RayNode` has joined, or has answered after doubts about it."""
+"""A :class:`RayNode` has joined, or has answered after it was suspected."""
 
 
 @dataclass(slots=True, kw_only=True)

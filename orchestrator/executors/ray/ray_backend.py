@@ -1,4 +1,4 @@
-"""Attempts run on the nodes of a Ray cluster: the backend ``ray``."""
+"""The backend ``ray``: attempts run on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
