@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.errors import UsageError
@@ -29,6 +29,42 @@ OF_BOTH = ("name", "jobs", "work", "machine", "versions")
 PLANS = ("plan.json", "ranks.json")
 """Plans of a benchmark of baselines, and of one of ranks."""
 STATUSES = ("ok", "cut", "failed", "disturbed")
+
+
+class MeasurementKey(TypedDict):
+    arm: str
+    level: int
+    repeat: int
+
+
+class Throughput(TypedDict):
+    throughput: float | None
+    """env_steps/s of all processes together; None for a measurement without figures."""
+    window_s: float | None
+    processes: Sequence[Mapping[str, Any]]
+    """Figures of each, by columns of ``timings.csv``."""
+
+
+class MeasurementRecord(MeasurementKey, Throughput):
+    """A line of ``cells.jsonl``."""
+
+    started_at: float
+    status: str
+    message: str
+    drift: Mapping[str, Any]
+    disturbance: str
+    """What makes the measurement doubtful, in words; empty where nothing does."""
+
+
+class TunePoint(TypedDict):
+    processes: int
+    threads: int
+    n_envs: int
+    smt: bool
+    throughput: float | None
+    """The median of ``samples``."""
+    samples: list[float]
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +183,9 @@ def read(run_dir: Path) -> Benchmark:
     )
 
 
-def by_baseline(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[Levels, Failed]:
+def by_baseline(records: Sequence[MeasurementRecord], order: Sequence[str]) -> tuple[Levels, Failed]:
     """Samples by baseline, in ``order``, and level, rising; and the reasons where all measurements failed."""
-    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, int], list[MeasurementRecord]] = {}
     for record in records:
         groups.setdefault((record["arm"], record["level"]), []).append(record)
     names = [*order, *(baseline for baseline, _ in groups)]
@@ -164,7 +200,7 @@ def by_baseline(records: Sequence[Mapping[str, Any]], order: Sequence[str]) -> t
     return baselines, failed
 
 
-def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
+def records(path: Path) -> tuple[list[MeasurementRecord], int]:
     """The measurements of a ``cells.jsonl``, and the number of other lines; a last line without newline is neither."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -175,7 +211,7 @@ def records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
     return readable, len(measurements) - len(readable)
 
 
-def _measurement(line: bytes) -> Mapping[str, Any] | None:
+def _measurement(line: bytes) -> MeasurementRecord | None:
     """None for a line that is not the record of a measurement."""
     try:
         record = json.loads(line)
@@ -188,7 +224,7 @@ def _measurement(line: bytes) -> Mapping[str, Any] | None:
         and record.get("status") in STATUSES
         and (_has_figures(record) or record["status"] in ("failed", "disturbed"))
     )
-    return record if valid else None
+    return cast(MeasurementRecord, record) if valid else None
 
 
 def _has_figures(record: Mapping[str, Any]) -> bool:
@@ -196,12 +232,17 @@ def _has_figures(record: Mapping[str, Any]) -> bool:
     return (finite(record.get("throughput")) or 0.0) > 0
 
 
-def _level(level: int, records: Sequence[Mapping[str, Any]]) -> LevelSamples | None:
+def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | None:
     """None when no record has figures. Of several records of a repeat the last one counts."""
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
     disturbed = {one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)}
     samples = [
-        Sample(repeat=repeat, throughput=float(one["throughput"]), at_most=one["status"] == "cut", figures=figures(one))
+        Sample(
+            repeat=repeat,
+            throughput=float(one["throughput"] or 0.0),
+            at_most=one["status"] == "cut",
+            figures=figures(one),
+        )
         for repeat, one in sorted((counted or disturbed).items())
     ]
     if not samples:
@@ -210,16 +251,16 @@ def _level(level: int, records: Sequence[Mapping[str, Any]]) -> LevelSamples | N
     return LevelSamples(processes=level, samples=samples, statuses=statuses, messages=messages, disturbed=not counted)
 
 
-def _statuses(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _statuses(records: Iterable[MeasurementRecord]) -> dict[str, int]:
     counts = Counter(one["status"] for one in records)
     return {status: counts[status] for status in STATUSES}
 
 
-def _messages(records: Iterable[Mapping[str, Any]]) -> list[str]:
+def _messages(records: Iterable[MeasurementRecord]) -> list[str]:
     return list(dict.fromkeys(str(one["message"]) for one in records if one.get("message")))
 
 
-def figures(record: Mapping[str, Any]) -> dict[str, float]:
+def figures(record: MeasurementRecord) -> dict[str, float]:
     """Figures of one process, averaged over the processes of a measurement; without those that were not measured.
 
     Besides :data:`SUMS` and :data:`COUNTS`: ``update_s``, backward and optimiser of one minibatch; ``runnable``,
@@ -244,7 +285,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _processes(record: MeasurementRecord) -> list[Mapping[str, Any]]:
     return [one for one in record.get("processes") or () if isinstance(one, Mapping)]
 
 

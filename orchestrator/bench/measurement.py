@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.analysis import samples
+from orchestrator.analysis.samples import MeasurementKey, MeasurementRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Measurement:
     def __str__(self) -> str:
         return f"{self.baseline} × {self.level}"
 
-    def key(self) -> dict[str, Any]:
+    def key(self) -> MeasurementKey:
         """The entries of a record that identify its measurement."""
         return {"arm": self.baseline, "level": self.level, "repeat": self.repeat}
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Measurement:
+    def of(cls, record: MeasurementKey) -> Measurement:
         return cls(baseline=record["arm"], level=record["level"], repeat=record["repeat"])
 
 
@@ -41,11 +41,11 @@ class MeasurementLog:
 
     path: Path
 
-    def read(self) -> list[Mapping[str, Any]]:
+    def read(self) -> list[MeasurementRecord]:
         """Every complete line. A torn line is left out, and its measurement is repeated."""
         return samples.records(self.path)[0]
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: MeasurementRecord) -> None:
         content = self.path.read_bytes() if self.path.exists() else b""
         with self.path.open("ab") as file:
             file.truncate(content.rfind(b"\n") + 1)  # without a torn last line
@@ -64,7 +64,7 @@ class MeasurementLog:
         return [measurement for measurement in planned if measurement not in done]
 
 
-def with_disturbance(record: dict[str, Any], *, again: bool) -> dict[str, Any]:
+def with_disturbance(record: MeasurementRecord, *, again: bool) -> MeasurementRecord:
     """``record`` with the status that its disturbance, if any, gives it.
 
     A disturbed measurement that was cut off is without a figure as long as it is measured ``again``; after that its
@@ -79,7 +79,7 @@ def with_disturbance(record: dict[str, Any], *, again: bool) -> dict[str, Any]:
     return {**record, "status": "disturbed", "throughput": None} if again else record
 
 
-def describe(record: Mapping[str, Any]) -> str:
+def describe(record: MeasurementRecord) -> str:
     """The result of a measurement in one line."""
     status, message = record["status"], record["message"]
     if record["throughput"] is None:

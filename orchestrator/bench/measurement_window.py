@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.analysis.samples import Throughput
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 
 WARM_UP = 2
@@ -106,15 +107,15 @@ def _sum(counted: Sequence[tuple[Iteration, float]], name: str) -> float | None:
     return math.fsum((value or 0.0) * share for value, share in values)
 
 
-def measured(all_series: Sequence[TimeSeries], span: Window) -> dict[str, Any]:
-    """``throughput``, ``window_s`` and ``processes`` of a completed measurement."""
+def measured(all_series: Sequence[TimeSeries], span: Window) -> Throughput:
+    """Of a completed measurement."""
     processes = [process(series, span.begin, span.end) for series in all_series]
     total = math.fsum(one["env_steps"] for one in processes)
     return {"throughput": total / span.length_s, "window_s": span.length_s, "processes": processes}
 
 
-def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> dict[str, Any]:
-    """The entries of :func:`measured` for a measurement that was cut off; ``throughput`` is an upper bound.
+def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> Throughput:
+    """Of a measurement that was cut off; ``throughput`` is an upper bound.
 
     An iteration that has begun takes at least as long as it has taken so far. So a process that has finished ``n``
     iterations since ``t`` has done fewer than ``n + 1`` until now. Counting begins at the end of the warm-up, or, where

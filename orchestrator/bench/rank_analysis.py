@@ -12,6 +12,7 @@ from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, known_estimate
+from orchestrator.bench.benchmark_facts import RankFacts
 from orchestrator.bench.rank_benchmark import ONE, TOGETHER
 from orchestrator.bench.throughput_ratios import SAME, efficiency_facts, gain, high, low, throughput, times
 from orchestrator.core.paths import RunPaths
@@ -33,10 +34,7 @@ class RankVerdict:
 def facts(run_dir: Path) -> dict[str, Any] | None:
     """Every figure of ``bench --ranks``; None where it was not measured.
 
-    ``one`` is one job of one rank; ``ways.<way>.<N>`` the same over N ranks (or their cores): ``throughput`` in
-    env_steps/s, ``speedup`` against ``one``, ``efficiency`` (speed-up divided by N), ``allreduce`` (rank 0's share of
-    time in collectives, waiting included), each as ``median``, ``low``, ``high``, ``n``; ``at_most`` marks an upper
-    bound, and ``cells`` is the number of measurements with each status.
+    ``one`` is one job of one rank, ``ways.<way>.<N>`` the same over N ranks (or their cores).
     """
     folder = RunPaths(run_dir).bench
     plan = read_json_object(folder / "ranks.json")
@@ -68,7 +66,7 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     }
 
 
-def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> dict[str, Any]:
+def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> RankFacts:
     return {
         "throughput": throughput(measured).facts(),
         "at_most": measured.at_most,

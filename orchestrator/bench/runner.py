@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.analysis.samples import MeasurementRecord, Throughput
 from orchestrator.bench import baselines, drift, measurement_window
 from orchestrator.bench.baselines import ALL_BASELINES
 from orchestrator.bench.measured_processes import MeasuredProcesses, await_end, start, start_facts
@@ -68,10 +68,8 @@ def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iter
 
 def measure(
     measurement: Measurement, work: Work, setup: Setup, *, seconds: float, limit_s: float, reference_s: float
-) -> dict[str, Any]:
-    """Run a measurement. Returns a record of ``cells.jsonl`` with the status "ok", "cut" or "failed".
-
-    ``disturbance`` says in words what makes the measurement doubtful; it is empty where nothing does.
+) -> MeasurementRecord:
+    """Run a measurement. Returns a record with the status "ok", "cut" or "failed".
 
     :param seconds: how long all processes train side by side after their warm-up.
     :param limit_s: time after which the measurement is cut off.
@@ -96,26 +94,32 @@ def measure(
     await_end(pids)
     all_series = _time_series(processes, work, affinities)
     after_s = drift.kernel_s(setup.cpus)
-    record: dict[str, Any] = {**measurement.key(), "started_at": round(started_at, 3), "message": ""}
-    others_cores = None
+    others_cores, message = None, failure
+    result: Throughput = {"throughput": None, "window_s": None, "processes": []}
     if window is not None:
-        record |= {"status": "ok", **measurement_window.measured(all_series, window)}
+        status, result = "ok", measurement_window.measured(all_series, window)
         first, last = loads[0], loads[-1]
         others_cores = None if first is None or last is None else last.others_since(first)
         if window.length_s < seconds:
-            record["message"] = f"measured for {window.length_s:.1f} s only, until the time limit of {limit_s:.0f} s"
+            message = f"measured for {window.length_s:.1f} s only, until the time limit of {limit_s:.0f} s"
     elif failure:
-        record |= {"status": "failed", "throughput": None, "window_s": None, "processes": [], "message": failure}
+        status = "failed"
     else:
         warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
         text = f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up"
-        record |= {"status": "cut", **measurement_window.bounded(all_series, cut_at)}
-        record["message"] = f"{text}; the throughput is an upper bound"
-    times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
-    record["drift"] = {**times_s, "others_cores": others_cores}
-    record["disturbance"] = drift.disturbance(reference_s, (before_s, after_s), others_cores)
+        status, result = "cut", measurement_window.bounded(all_series, cut_at)
+        message = f"{text}; the throughput is an upper bound"
     shutil.rmtree(folder, ignore_errors=True)
-    return record
+    times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
+    return {
+        **measurement.key(),
+        "started_at": round(started_at, 3),
+        "message": message,
+        "status": status,
+        **result,
+        "drift": {**times_s, "others_cores": others_cores},
+        "disturbance": drift.disturbance(reference_s, (before_s, after_s), others_cores),
+    }
 
 
 def _launch(measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str) -> MeasuredProcesses:

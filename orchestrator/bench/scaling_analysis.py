@@ -14,6 +14,7 @@ from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSample
 from orchestrator.analysis.statistics import known_estimate
 from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
+from orchestrator.bench.benchmark_facts import LevelFacts
 from orchestrator.bench.throughput_ratios import efficiency_facts, speed_up, throughput
 from orchestrator.core.text import joined
 
@@ -27,17 +28,7 @@ STARTUP = ("import_s", "first_step_s")
 
 
 def analyse(run_dir: Path) -> dict[str, Any]:
-    """Every figure of a benchmark; an unknown figure is None.
-
-    ``arms.<baseline>.levels.<K>`` holds ``throughput`` (env_steps/s of all K processes), ``speedup`` and ``efficiency``
-    (against the same baseline's lowest level; efficiency is the speed-up divided by ``ideal``, the smaller of K and the
-    cores), ``speedup_absolute`` and ``efficiency_absolute`` (against one pinned process), ``phases`` and
-    ``wall_s`` (seconds per 1,000 env_steps of a process), ``update_s`` (seconds of backward and optimiser for one
-    minibatch), ``witnesses`` (seconds and counts per 1,000 env_steps of a process; ``runnable`` threads,
-    ``n_threads``, ``rss_mib``, ``others_cores`` as they are), ``startup``, each as ``median``, ``low``, ``high``,
-    ``n``; and ``cells``, the number of measurements with each status. Where ``at_most`` is true measurements were cut
-    off: the throughput is an upper bound, and ``low`` is None. ``ranks`` is the result of
-    :func:`orchestrator.bench.rank_analysis.facts`.
+    """Every figure of a benchmark, with a :class:`LevelFacts` at ``arms.<baseline>.levels.<K>`` for K processes.
 
     :raises UsageError: it is no benchmark's directory, or nothing has been measured yet.
     """
@@ -74,17 +65,18 @@ def analyse(run_dir: Path) -> dict[str, Any]:
 
 def _level(
     bench: Benchmark, one: LevelSamples, levels: Mapping[int, LevelSamples], reference: LevelSamples | None
-) -> dict[str, Any]:
+) -> LevelFacts:
     base = levels[min(levels)]
     ideal = min(one.processes, bench.capacity)
-    absolute = None if reference is None else speed_up(one, reference)
+    absolute = efficiency_facts(None if reference is None else speed_up(one, reference), ideal)
     return {
         "throughput": throughput(one).facts(),
         "at_most": one.at_most,
         "ideal": ideal,
         "base": base.processes,
         **efficiency_facts(speed_up(one, base), ideal),
-        **{f"{name}_absolute": figure for name, figure in efficiency_facts(absolute, ideal).items()},
+        "speedup_absolute": absolute["speedup"],
+        "efficiency_absolute": absolute["efficiency"],
         "phases": {phase: known_estimate(one.values(phase)) for phase in PHASES},
         "wall_s": known_estimate(one.values("wall")),
         "update_s": known_estimate(one.values("update_s")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.analysis.samples import LevelSamples
-from orchestrator.analysis.statistics import Estimate, EstimateFacts, estimate, ratio
+from orchestrator.analysis.statistics import Estimate, estimate, ratio
+from orchestrator.bench.benchmark_facts import EfficiencyFacts
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""
@@ -36,7 +37,7 @@ def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
     return _bounded(_ratio(measured, base).scaled(base.processes), measured)
 
 
-def efficiency_facts(speedup: Estimate | None, ideal: int) -> dict[str, EstimateFacts | None]:
+def efficiency_facts(speedup: Estimate | None, ideal: int) -> EfficiencyFacts:
     """``speedup``, and ``efficiency``: the same divided by ``ideal``; None where it is not known."""
     if speedup is None:
         return {"speedup": None, "efficiency": None}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.analysis.samples import TunePoint
 from orchestrator.bench import drift, plan
 from orchestrator.bench.measurement import Measurement
 from orchestrator.bench.runner import Setup, measure
@@ -67,7 +68,7 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
     return lines(best, work)
 
 
-def lines(best: dict[str, Any], work: Work) -> list[str]:
+def lines(best: TunePoint, work: Work) -> list[str]:
     """The lines of a job file that set the best point."""
     n_steps = work.job.spec.steps_an_iteration // best["n_envs"]
     return [
@@ -87,7 +88,8 @@ def lines(best: dict[str, Any], work: Work) -> list[str]:
 
 class _Search:
     def __init__(self, document: dict[str, Any], work: Work, setup: Setup, seconds: float) -> None:
-        self._document, self._work, self._setup, self._seconds = document, work, setup, seconds
+        self._points: list[TunePoint] = document["points"]
+        self._work, self._setup, self._seconds = work, setup, seconds
         self._reference_s = drift.kernel_s(setup.cpus)
 
     def points(self) -> Iterator[Point]:
@@ -111,12 +113,12 @@ class _Search:
         return n_envs >= 1 and steps % n_envs == 0 and steps // n_envs > 1
 
     def _unmeasured(self, points: list[Point]) -> list[Point]:
-        return [point for point in points if point not in map(_point, self._document["points"])]
+        return [point for point in points if point not in map(_point, self._points)]
 
-    def _measured(self) -> list[dict[str, Any]]:
-        return [entry for entry in self._document["points"] if entry["throughput"] is not None]
+    def _measured(self) -> list[TunePoint]:
+        return [entry for entry in self._points if entry["throughput"] is not None]
 
-    def best(self) -> dict[str, Any] | None:
+    def best(self) -> TunePoint | None:
         """The best of the points that were measured most often: a single measurement may have been lucky."""
         return max(self._measured(), key=lambda entry: (len(entry["samples"]), entry["throughput"]), default=None)
 
@@ -132,13 +134,14 @@ class _Search:
             limit_s=LIMIT_S,
             reference_s=self._reference_s,
         )
-        entry = next((entry for entry in self._document["points"] if _point(entry) == point), None)
+        entry = next((entry for entry in self._points if _point(entry) == point), None)
         if entry is None:
             smt = processes * threads > self._setup.machine.physical_cores
-            entry = {"processes": processes, "threads": threads, "n_envs": n_envs, "smt": smt}
-            entry |= {"throughput": None, "samples": [], "message": ""}
-            self._document["points"].append(entry)
-        if record["status"] == "ok":
+            entry = TunePoint(
+                processes=processes, threads=threads, n_envs=n_envs, smt=smt, throughput=None, samples=[], message=""
+            )
+            self._points.append(entry)
+        if record["status"] == "ok" and record["throughput"] is not None:
             entry["samples"].append(record["throughput"])
             entry["throughput"] = statistics.median(entry["samples"])
         entry["message"] = record["message"] or record["disturbance"]
@@ -148,5 +151,5 @@ class _Search:
         )
 
 
-def _point(entry: dict[str, Any]) -> Point:
+def _point(entry: TunePoint) -> Point:
     return entry["processes"], entry["threads"], entry["n_envs"]

@@ -99,7 +99,7 @@ def run(
             limit_s=PATIENCE * cell_s * sharing + extra_s,
             reference_s=document["reference_s"],
         )
-        record |= measurement.key()
+        record = {**record, **measurement.key()}
         again = bool(record["disturbance"]) and log.disturbed()[measurement] < retakes
         record = with_disturbance(record, again=again)
         log.append(record)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, MARKERS, PHASES, SERIES
 
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 Facts: TypeAlias = Mapping[str, Any]
-Curves: TypeAlias = Mapping[str, Mapping[int, Facts]]
-"""Baseline → processes → estimate; ``cut`` in it marks a bound, that of a measurement which was cut off."""
+
+
+class Point(EstimateFacts):
+    cut: bool
+    """Whether it is a bound, that of a measurement which was cut off."""
+
+
+Curves: TypeAlias = Mapping[str, Mapping[int, Point]]
+"""Baseline → processes → estimate."""
 
 DODGE = 0.09
 """Distance between the marks of two baselines, as a part of the distance between levels."""
@@ -60,7 +68,7 @@ def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.
         for place, one in places.items():
             if one["low"] is not None and one["high"] is not None:
                 axes.vlines(place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1)
-            if one.get("cut"):
+            if one["cut"]:
                 above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
                 axes.annotate(bound, (place, one["median"] * scale), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.bench.benchmark_facts import LevelFacts
 from orchestrator.core.text import count, duration
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables
@@ -74,12 +76,12 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
         return headlines
     full = max((level for level in baselines[name] if level <= capacity), default=min(baselines[name]))
     one = baselines[name][full]
-    for label, key, form in (
-        ("env_steps/s", "throughput", number),
-        ("speed-up", "speedup", number),
-        ("efficiency", "efficiency", percent),
+    for label, estimate, form in (
+        ("env_steps/s", one["throughput"], number),
+        ("speed-up", one["speedup"], number),
+        ("efficiency", one["efficiency"], percent),
     ):
-        if (estimate := one.get(key)) and estimate["median"] is not None:
+        if estimate:
             within = "" if estimate["low"] is None else f"; {form(estimate['low'])} to {form(estimate['high'])}"
             note = f"{name}, {full} at once{within}"
             headlines.append(Headline(label=label, value=form(estimate["median"]), note=note))
@@ -111,7 +113,8 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
     if not any(baselines.values()):
         return [Section(title="Scaling", parts=failures)] if failures else []
     parts: list[Part] = []
-    speedups, efficiencies = _curves(baselines, "speedup"), _curves(baselines, "efficiency")
+    speedups = _curves(baselines, lambda one: one["speedup"])
+    efficiencies = _curves(baselines, lambda one: one["efficiency"])
     if speedups:
         parts.append(
             Figure(
@@ -129,17 +132,13 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
     return [Section(title="Scaling", parts=[*parts, *failures, tables.throughput(baselines)])]
 
 
-def _curves(baselines: Baselines, name: str, part: str | None = None) -> dict[str, dict[int, Any]]:
-    """Baseline → level → estimate of a figure, with ``cut``; without what is not known.
-
-    :param part: key of a level's entry under which the figure lies.
-    """
-    curves: dict[str, dict[int, Any]] = {}
+def _curves(baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts | None]) -> figures.Curves:
+    """Without what is not known."""
+    curves: dict[str, dict[int, figures.Point]] = {}
     for baseline, levels in baselines.items():
         for level, one in levels.items():
-            estimate = (one[part] if part else one).get(name)
-            if estimate and estimate["median"] is not None:
-                curves.setdefault(baseline, {})[level] = {**estimate, "cut": bool(one.get("at_most"))}
+            if estimate := figure(one):
+                curves.setdefault(baseline, {})[level] = {**estimate, "cut": one["at_most"]}
     return curves
 
 
@@ -147,9 +146,8 @@ def _phases(baselines: Baselines) -> list[Section]:
     drawn: dict[str, dict[int, dict[str, float]]] = {}
     for name, levels in baselines.items():
         for level, one in levels.items():
-            if one.get("phases"):
-                medians = {phase: part["median"] for phase, part in one["phases"].items() if part}
-                drawn.setdefault(name, {})[level] = medians
+            medians = {phase: part["median"] for phase, part in one["phases"].items() if part}
+            drawn.setdefault(name, {})[level] = medians
     if not drawn:
         return []
     cut = {name: [level for level, one in baselines[name].items() if one["at_most"]] for name in drawn}
@@ -164,7 +162,8 @@ def _phases(baselines: Baselines) -> list[Section]:
 
 
 def _latency(baselines: Baselines) -> list[Section]:
-    latencies, delays = _curves(baselines, "update_s"), _curves(baselines, "run_delay_s", "witnesses")
+    latencies = _curves(baselines, lambda one: one["update_s"])
+    delays = _curves(baselines, lambda one: one["witnesses"]["run_delay_s"])
     metrics = tables.metrics(baselines)
     if metrics is None:
         return []
@@ -183,7 +182,7 @@ def _latency(baselines: Baselines) -> list[Section]:
 
 
 def _law(fits: Facts, baselines: Baselines) -> list[Section]:
-    curves = _curves(baselines, "speedup")
+    curves = _curves(baselines, lambda one: one["speedup"])
     fitted = {name: fit for name, fit in fits.items() if "sigma" in fit}
     gaining = {name: fit for name, fit in fitted.items() if _gains(fit, curves.get(name, {}))}
     sentences = [f"{plain(name)}: {plain(fit['law'])}." for name, fit in gaining.items()]
@@ -215,9 +214,10 @@ def _warnings(fits: Facts, prefix: str = "") -> list[str]:
     return [f"{', '.join(names)}: {prefix}{warning}." for warning, names in warned.items()]
 
 
-def _gains(fit: Facts, speedups: Mapping[int, Any]) -> bool:
+def _gains(fit: Facts, speedups: Mapping[int, figures.Point]) -> bool:
     """Whether the most processes that the law is fitted to are faster than one."""
-    return bool(speedups.get(max(fit["levels"]), {"median": 0.0})["median"] > 1)
+    most = speedups.get(max(fit["levels"]))
+    return most is not None and most["median"] > 1
 
 
 def _makespan(strong: Facts | None) -> list[Section]:

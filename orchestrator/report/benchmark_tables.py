@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Literal
 
+from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.bench.benchmark_facts import LevelFacts, MeasuredFacts
 from orchestrator.core.text import count
 from orchestrator.report.document import Columns, Part, Table, Text, table
 from orchestrator.report.number_format import interval, number, percent, plain
 
-Facts = Mapping[str, Any]
-Baselines = Mapping[str, Mapping[int, Any]]
-"""Baseline → processes → its entry in ``arms.<baseline>.levels`` of ``report.json``."""
-Row = tuple[str, int, Facts]
-"""Baseline, processes, entry."""
+Baselines = Mapping[str, Mapping[int, LevelFacts]]
+"""Baseline → processes → what was measured."""
+Row = tuple[str, int, LevelFacts]
+"""Baseline, processes, what was measured."""
 
-METRICS: dict[str, tuple[str, str, float]] = {
-    "update (ms)": ("", "update_s", 1e3),
-    "all (ms)": ("", "wall_s", 1e3),
-    "computing (ms)": ("witnesses", "cpu_s", 1e3),
-    "waiting for a CPU (ms)": ("witnesses", "run_delay_s", 1e3),
-    "throttled (ms)": ("witnesses", "throttled_s", 1e3),
-    "involuntary switches": ("witnesses", "involuntary_switches", 1.0),
-    "threads": ("witnesses", "n_threads", 1.0),
-    "MiB": ("witnesses", "rss_mib", 1.0),
-    "imports (s)": ("startup", "import_s", 1.0),
-    "first env_step (s)": ("startup", "first_step_s", 1.0),
+METRICS: dict[str, tuple[Callable[[LevelFacts], EstimateFacts | None], float]] = {
+    "update (ms)": (lambda one: one["update_s"], 1e3),
+    "all (ms)": (lambda one: one["wall_s"], 1e3),
+    "computing (ms)": (lambda one: one["witnesses"]["cpu_s"], 1e3),
+    "waiting for a CPU (ms)": (lambda one: one["witnesses"]["run_delay_s"], 1e3),
+    "throttled (ms)": (lambda one: one["witnesses"]["throttled_s"], 1e3),
+    "involuntary switches": (lambda one: one["witnesses"]["involuntary_switches"], 1.0),
+    "threads": (lambda one: one["witnesses"]["n_threads"], 1.0),
+    "MiB": (lambda one: one["witnesses"]["rss_mib"], 1.0),
+    "imports (s)": (lambda one: one["startup"]["import_s"], 1.0),
+    "first env_step (s)": (lambda one: one["startup"]["first_step_s"], 1.0),
 }
-"""Column → place of its estimate in a level's entry, and the factor to the column's unit."""
+"""Column → its estimate, and the factor to the column's unit."""
 
 METRICS_EXPLAINED = (
     "“Computing” grows without “waiting for a CPU” where cores become slower (frequency, a shared core, memory "
@@ -46,9 +47,9 @@ def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
     columns: Columns[Row] = {
         "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
-        "env_steps/s": lambda row: _bounded(row, "throughput", number),
-        "speed-up": lambda row: _bounded(row, "speedup", number),
-        "efficiency": lambda row: _bounded(row, "efficiency", percent),
+        "env_steps/s": lambda row: _bounded(row[2]["throughput"], row[2], number),
+        "speed-up": lambda row: _relative(row, "speedup", number),
+        "efficiency": lambda row: _relative(row, "efficiency", percent),
         "repeats": lambda row: str(row[2]["throughput"]["n"]),
         "remarks": lambda row: remarks(row[2]),
     }
@@ -59,14 +60,19 @@ def throughput(baselines: Baselines) -> Table:
     return table(_rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks"))
 
 
-def _bounded(row: Row, name: str, form: Callable[[float | None], str]) -> str:
+def _relative(row: Row, name: Literal["speedup", "efficiency"], form: Callable[[float | None], str]) -> str:
     _, level, one = row
-    if name != "throughput" and level == one["base"] and one[name]:
-        return form(one[name]["median"])  # relative to itself: no measurement, so without an interval
-    return ("≤ " if one["at_most"] and one[name] else "") + interval(one[name], form)
+    estimate = one[name]
+    if level == one["base"] and estimate:
+        return form(estimate["median"])  # relative to itself: no measurement, so without an interval
+    return _bounded(estimate, one, form)
 
 
-def remarks(one: Facts) -> str:
+def _bounded(estimate: EstimateFacts | None, one: LevelFacts, form: Callable[[float | None], str]) -> str:
+    return ("≤ " if one["at_most"] and estimate else "") + interval(estimate, form)
+
+
+def remarks(one: MeasuredFacts) -> str:
     """Numbers of measurements that are not simply counted, and the reasons."""
     parts = ["only disturbed measurements: not reliable"] if one["disturbed"] else []
     for status in ("failed",) if one["disturbed"] else ("disturbed", "failed"):
@@ -93,12 +99,11 @@ def metrics(baselines: Baselines) -> Table | None:
     first = "baseline × processes"
     columns: Columns[Row] = {
         first: lambda row: f"{plain(row[0])} × {row[1]}{' (≥)' if row[2]['at_most'] else ''}",
-        **{name: partial(_metric, place) for name, place in METRICS.items()},
+        **{name: partial(_metric, *metric) for name, metric in METRICS.items()},
     }
     return table(rows, columns, caption="Metrics of one process: medians.", text=(first,), shown=0) if rows else None
 
 
-def _metric(place: tuple[str, str, float], row: Row) -> str:
-    part, name, scale = place
-    estimate = (row[2][part] if part else row[2]).get(name)
-    return number(None if not estimate or estimate["median"] is None else estimate["median"] * scale)
+def _metric(metric: Callable[[LevelFacts], EstimateFacts | None], scale: float, row: Row) -> str:
+    estimate = metric(row[2])
+    return number(None if estimate is None else estimate["median"] * scale)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.bench.benchmark_facts import RankFacts
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report.benchmark_tables import failures, remarks
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
+from orchestrator.report.experiment_facts import RanksOfRobot, RanksRow
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
 
 MOST_ROBOTS = 8
 """Robots in the figure, as many as there are colours."""
 ALLREDUCE = "In all-reduce: share of rank 0's time in exchanges with the other ranks, waiting included."
-ITSELF = {"median": 1.0, "low": None, "high": None}
+ITSELF: figures.Point = {"median": 1.0, "low": None, "high": None, "n": 1, "cut": False}
 """The ratio of the base of a comparison to itself."""
 
 Facts = Mapping[str, Any]
 
 
-def experiment_section(robots: Sequence[Facts]) -> list[Section]:
-    """:param robots: ``ranks`` of :func:`orchestrator.report.experiment_data.gather`."""
+def experiment_section(robots: Sequence[RanksOfRobot]) -> list[Section]:
     if not robots:
         return []
-    columns: Columns[tuple[Facts, Facts]] = {
+    columns: Columns[tuple[RanksOfRobot, RanksRow]] = {
         "robot": lambda row: plain(row[0]["robot"]),
         "ranks": lambda row: str(row[1]["ranks"]),
         "mode": lambda row: row[1]["mode"] or DASH,
@@ -44,15 +46,18 @@ def experiment_section(robots: Sequence[Facts]) -> list[Section]:
     return [Section(title="Ranks", parts=[*parts, table(rows, columns, caption=caption, text=("robot", "mode"))])]
 
 
-def _figure(robots: Sequence[Facts]) -> Figure:
-    speedups: dict[str, dict[int, Any]] = {}
-    efficiencies: dict[str, dict[int, Any]] = {}
+def _figure(robots: Sequence[RanksOfRobot]) -> Figure:
+    speedups: dict[str, dict[int, figures.Point]] = {}
+    efficiencies: dict[str, dict[int, figures.Point]] = {}
     for robot in robots:
         for row in robot["rows"]:
-            if row["speedup"]:
+            if row["speedup"] and row["efficiency"]:
                 name = plain(robot["robot"], 30) + (f" · {row['mode']}" if row["mode"] == "parameter-server" else "")
-                speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["speedup"]
-                efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["efficiency"]
+                speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = {**row["speedup"], "cut": False}
+                efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = {
+                    **row["efficiency"],
+                    "cut": False,
+                }
     most = max(row["ranks"] for robot in robots for row in robot["rows"])
     return Figure(
         name="ranks",
@@ -70,7 +75,8 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
     if result is None or result["one"] is None:
         return []
     parts: list[Part] = [Text(sentences=list(map(plain, result["sentences"])))] if result["sentences"] else []
-    speedups, efficiencies = (_curves(result["ways"], name) for name in ("speedup", "efficiency"))
+    speedups = _curves(result["ways"], lambda one: one["speedup"])
+    efficiencies = _curves(result["ways"], lambda one: one["efficiency"])
     if speedups:
         parts.append(
             Figure(
@@ -93,7 +99,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
 def _table(result: Facts) -> Table:
     rows = [("one rank", "1", result["one"])]
     rows += [(way, ranks, one) for way, numbers in result["ways"].items() for ranks, one in numbers.items()]
-    columns: Columns[tuple[str, str, Facts]] = {
+    columns: Columns[tuple[str, str, RankFacts]] = {
         "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
         "env_steps/s": lambda row: ("≤ " if row[2]["at_most"] else "") + interval(row[2]["throughput"]),
         "speed-up": lambda row: number(1.0) if row[1] == "1" else interval(row[2]["speedup"]),
@@ -106,7 +112,14 @@ def _table(result: Facts) -> Table:
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
 
 
-def _curves(ways: Mapping[str, Mapping[str, Facts]], name: str) -> dict[str, dict[int, Any]]:
+def _curves(
+    ways: Mapping[str, Mapping[str, RankFacts]], figure: Callable[[RankFacts], EstimateFacts | None]
+) -> figures.Curves:
     """Way → ranks → estimate. All ways but Stable-Baselines3's own begin with the one rank they are compared with."""
-    known = {way: {int(ranks): one[name] for ranks, one in levels.items() if one[name]} for way, levels in ways.items()}
-    return {way: levels if way == "subproc" else {1: ITSELF, **levels} for way, levels in known.items() if levels}
+    curves: dict[str, dict[int, figures.Point]] = {}
+    for way, levels in ways.items():
+        for ranks, one in levels.items():
+            if estimate := figure(one):
+                curve = curves.setdefault(way, {} if way == "subproc" else {1: ITSELF})
+                curve[int(ranks)] = {**estimate, "cut": False}
+    return curves
