@@ -108,8 +108,10 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
         return state["env_steps"], held(buffer)
 
     assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [1000, 1001, 1002, 1003])]
-    said = capsys.readouterr().out
-    assert f"checkpoint-000000000012.pt is removed because its replay buffer is damaged: rank 1: {newest.name}" in said
+    output = capsys.readouterr().out
+    assert (
+        f"checkpoint-000000000012.pt is removed because its replay buffer is damaged: rank 1: {newest.name}" in output
+    )
 
 
 def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
@@ -125,8 +127,8 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tm
         CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
 
     helpers.in_threads(3, save)
-    told = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
-    with pytest.raises(ValueError, match=told):
+    message = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
+    with pytest.raises(ValueError, match=message):
         CheckpointStore(tmp_path, "of one").newest()
 
 

@@ -32,11 +32,11 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str | Non
     root = tmp_path_factory.mktemp("at-once")
     attempts = {name: helpers.Attempt(worker.job(root / name, spec)) for name, spec in JOBS.items()}
     with attempts["fast"], attempts["sb3"]:
-        found = {}
+        weights = {}
         for name, attempt in attempts.items():
             assert attempt.codes() == [0, 0], attempt.log
-            found[name] = hashes(attempt.records)
-    return found
+            weights[name] = hashes(attempt.records)
+    return weights
 
 
 def test_two_jobs_at_once_do_not_disturb_each_other(at_once: dict[str, set[str | None]], tmp_path: Path) -> None:

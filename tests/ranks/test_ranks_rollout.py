@@ -32,8 +32,8 @@ class Parts(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _parts(self, observation: Any) -> dict[str, Any]:
         return {"first": observation[:2], "rest": observation[2:]}
 
-    def reset(self, **given: Any) -> Any:
-        observation, info = self.env.reset(**given)
+    def reset(self, **arguments: Any) -> Any:
+        observation, info = self.env.reset(**arguments)
         return self._parts(observation), info
 
     def step(self, action: Any) -> Any:
@@ -58,24 +58,24 @@ def collected(case: str, *, stock: bool) -> tuple[PPO, dict[str, Any]]:
     policy, make = CASES[case]
     model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS, seed=1)
     _, callback = model._setup_learn(1000, None)
-    given = model.env, callback, model.rollout_buffer, N_STEPS
+    arguments = model.env, callback, model.rollout_buffer, N_STEPS
     torch.manual_seed(2)
     for _ in range(2):  # the second begins in the midst of episodes
-        done = model.collect_rollouts(*given) if stock else batched_rollout.collect(model, *given, ROWS_AT_ONCE)
+        done = model.collect_rollouts(*arguments) if stock else batched_rollout.collect(model, *arguments, ROWS_AT_ONCE)
         assert done
     return model, {name: getattr(model.rollout_buffer, name) for name in ARRAYS}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rollout_is_the_same_to_rounding(case: str) -> None:
-    ours, found = collected(case, stock=False)
+    ours, actual = collected(case, stock=False)
     stock, expected = collected(case, stock=True)
     for name in ARRAYS:
         if isinstance(expected[name], dict):
             for part in expected[name]:
-                np.testing.assert_allclose(found[name][part], expected[name][part], rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(actual[name][part], expected[name][part], rtol=1e-5, atol=1e-5)
         else:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
     assert ours.num_timesteps == stock.num_timesteps
     assert ours.rollout_buffer.full
     assert np.array_equal(ours._last_episode_starts, stock._last_episode_starts)

@@ -134,23 +134,23 @@ def test_ranks_that_are_done_are_a_job_that_is_done(run: Any) -> None:
 
 
 def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
-    row, told = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
+    row, reporter = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
     assert (row["state"], row["cause"], row["message"]) == ("FAILED", "error", "rank 2: ValueError: odd")
-    assert "a failed: rank 2: ValueError: odd" in told.messages()
+    assert "a failed: rank 2: ValueError: odd" in reporter.messages()
 
 
 def test_a_killed_rank_takes_all_into_the_next_attempt(run: Any) -> None:
     kill = "os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(600)"
-    row, told = run(f"leave(0) if number else {kill}", max_retries=1)
+    row, reporter = run(f"leave(0) if number else {kill}", max_retries=1)
     assert (row["state"], row["attempts"]) == ("SUCCEEDED", 2)
-    assert "a rank 1 was killed by SIGKILL; retry 1 of 1 in 1 s" in told.messages()
+    assert "a rank 1 was killed by SIGKILL; retry 1 of 1 in 1 s" in reporter.messages()
 
 
 def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
     lost = f'leave({int(ExitCode.RANK_LOST)}, "rank 0 of 3 has lost the others") if rank == 0 else time.sleep(600)'
-    row, told = run(f"leave(0) if number else {lost}", max_retries=1)
+    row, reporter = run(f"leave(0) if number else {lost}", max_retries=1)
     assert (row["state"], row["attempts"]) == ("SUCCEEDED", 2)
-    assert "a rank 0 of 3 has lost the others; retry 1 of 1" in told.messages()
+    assert "a rank 0 of 3 has lost the others; retry 1 of 1" in reporter.messages()
 
 
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
     tmp_path: Path, codes: list[int | None], said_by: int, code: int | None
 ) -> None:
     attempt = AttemptPaths(tmp_path)
-    for rank, said in enumerate(codes):
-        if said is not None:
-            attempt.exit_of(rank).write_text(ExitRecord(code=said, message="").to_json())
+    for rank, recorded in enumerate(codes):
+        if recorded is not None:
+            attempt.exit_of(rank).write_text(ExitRecord(code=recorded, message="").to_json())
     rank, record = recovery.decisive_record(attempt, len(codes))
     assert rank == said_by
     assert (record.code if record else None) == code

@@ -188,10 +188,10 @@ def flat(tensors: Any) -> np.ndarray:
 # -- the two sides
 
 
-def on_ranks(ranks: Ranks, given: Mapping[Case, tuple[Any, Data]]) -> dict[tuple[Case, Mode], dict[str, Any]]:
-    """Every case's update in both modes. :param given: policy and data."""
+def on_ranks(ranks: Ranks, cases: Mapping[Case, tuple[Any, Data]]) -> dict[tuple[Case, Mode], dict[str, Any]]:
+    """Every case's update in both modes. :param cases: policy and data."""
     results = {}
-    for case, (policy, data) in given.items():
+    for case, (policy, data) in cases.items():
         spec = CASES[case]
         for mode in MODES:
             model = build(dataclasses.replace(spec, mode=mode), ranks)
@@ -208,15 +208,15 @@ class Sides:
         self.size = size
         self.before: dict[Case, np.ndarray] = {}
         self.alone: dict[Case, dict[str, Any]] = {}
-        given = {}
+        cases = {}
         for case, spec in CASES.items():
             model = build(spec)
             data, policy = collected(model), copy.deepcopy(model.policy.state_dict())
-            given[case] = policy, data
+            cases[case] = policy, data
             self.before[case] = parameters(model)
             give(model, data, range(N_ENVS))
             self.alone[case] = updated(model, united(spec, size), spec)
-        self.ranks = helpers.together(size, directory, on_ranks, given, backend=backend)
+        self.ranks = helpers.together(size, directory, on_ranks, cases, backend=backend)
 
 
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]} ranks {group[1]}")
@@ -288,9 +288,9 @@ def test_a_rank_by_itself_would_come_to_something_else(sides: Sides, case: Case)
         hyperparameters=spec.hyperparameters | {"batch_size": spec.hyperparameters["batch_size"] // sides.size},
     )
     model = build(alone)
-    given = build(spec)
-    data = collected(given)
-    model.policy.load_state_dict(given.policy.state_dict())
+    built = build(spec)
+    data = collected(built)
+    model.policy.load_state_dict(built.policy.state_dict())
     give(model, data, range(alone.n_envs))
     lonely = updated(model, dealt(spec, sides.size, 0), alone)
     assert distance(lonely["parameters"], sides.alone[case]["parameters"], sides.before[case]) > 100 * ROUNDING

@@ -67,16 +67,16 @@ def training(way: str, seed: int = 3) -> WorkerSpec:
 def all_ways(group: ProcessGroup, root: Path) -> dict[str, dict[str, Any]]:
     """What this rank has after every training."""
     os.environ[shared_statistics.COMPARE_VARIABLE] = "1"
-    found = {}
+    trained = {}
     for way in WAYS:
-        found[way] = train(group, training(way), root / way)
+        trained[way] = train(group, training(way), root / way)
     for way in RESUMED:
         half = training(way).total_timesteps // 2
         with pytest.raises(Interrupted):
             train(group, training(way), root / f"{way} resumed", leave_at=half)
-        found[f"{way} resumed"] = train(group, training(way), root / f"{way} resumed")
-    found["another seed"] = train(group, training("fast allreduce", seed=4), root / "another seed")
-    return found
+        trained[f"{way} resumed"] = train(group, training(way), root / f"{way} resumed")
+    trained["another seed"] = train(group, training("fast allreduce", seed=4), root / "another seed")
+    return trained
 
 
 def train(group: ProcessGroup, spec: WorkerSpec, directory: Path, leave_at: int | None = None) -> dict[str, Any]:
@@ -308,11 +308,11 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
 
 
-@pytest.mark.parametrize("told", ["soon", "-1", "0", "nan", "inf"])
-def test_a_patience_that_is_no_number_of_seconds_is_refused(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, told)
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, text)
     with pytest.raises(
-        ranks.RanksError, match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{told}': expected a number of seconds"
+        ranks.RanksError, match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{text}': expected a number of seconds"
     ):
         process_group.timeout_s()
 
@@ -323,5 +323,5 @@ def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:
             ranks.require_equal(rank, "odd" if rank.rank == 2 else "even", "parameters")
         return str(error.value)
 
-    told = "parameters of rank 2 differ from those of rank 0: the ranks are no longer in sync"
-    assert helpers.in_threads(3, compared) == [told] * 3
+    message = "parameters of rank 2 differ from those of rank 0: the ranks are no longer in sync"
+    assert helpers.in_threads(3, compared) == [message] * 3

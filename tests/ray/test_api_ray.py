@@ -47,10 +47,10 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["ok"] == [True] * 4
-    assert found["environment"]
-    assert all(Path(model).is_file() for model in found["models"])
+    result = json.loads(done.stdout)
+    assert result["ok"] == [True] * 4
+    assert result["environment"]
+    assert all(Path(model).is_file() for model in result["models"])
     nodes = [row["node"] for name in ("far", "trained") for row in commands.summary(tmp_path / name).values()]
     assert len(nodes) == 4
     assert all(nodes)

@@ -52,8 +52,8 @@ def both() -> Iterator[tuple[Machine, Machine, str]]:
     """A head and a node, both on loopback, and the address of the head."""
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
-        said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
-        assert f"the head of a cluster runs at {address}" in said
+        output = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
+        assert f"the head of a cluster runs at {address}" in output
         node.take_token_of(head)
         assert node.done("join", address).startswith(f"joined the cluster at {address} as 127.0.0.1: ")
         yield head, node, address
@@ -68,13 +68,13 @@ def listening(machine: Machine) -> set[str]:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             if (target := str(link.readlink())).startswith("socket:"):
                 inodes.add(target[8:-1])
-    found = set()
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in inodes:
-                found.add(fields[1].rpartition(":")[0])
-    return found
+                addresses.add(fields[1].rpartition(":")[0])
+    return addresses
 
 
 def test_only_its_owner_can_read_the_token(both: tuple[Machine, Machine, str]) -> None:
@@ -93,18 +93,18 @@ def test_others_cannot_enter_rays_directory(both: tuple[Machine, Machine, str]) 
 def test_on_loopback_nothing_listens_on_other_interfaces(both: tuple[Machine, Machine, str]) -> None:
     loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     for machine in both[:2]:
-        found = listening(machine)
-        assert found
-        assert found <= loopback
+        addresses = listening(machine)
+        assert addresses
+        assert addresses <= loopback
 
 
 def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine, str]) -> None:
     head, node, address = both
     for machine in (head, node):
-        said = machine.done("status")
-        assert said.startswith(f"{address}: 2 nodes, 0 of ")
-        assert " (head) " in said
-        assert "stable-baselines3 " in said
+        output = machine.done("status")
+        assert output.startswith(f"{address}: 2 nodes, 0 of ")
+        assert " (head) " in output
+        assert "stable-baselines3 " in output
     facts = json.loads(head.done("status", "--json", "--address", address))
     assert [row["is_head"] for row in facts["nodes"]] == [True, False]
     counted = "from orchestrator.machine.topology import detect; print(detect().capacity)"
@@ -176,9 +176,9 @@ def test_a_program_that_has_used_ray_otherwise_is_refused(both: tuple[Machine, M
 def test_a_node_that_ends_immediately_shows_its_logs() -> None:
     with helpers.machines(()) as (machine,):
         done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
-        said, *words = done.stdout.splitlines()
-        assert said == "Ray ended immediately after its start. The last lines of its logs:", done.stdout + done.stderr
-        assert any(line.startswith("  raylet.") for line in words)
+        first, *lines = done.stdout.splitlines()
+        assert first == "Ray ended immediately after its start. The last lines of its logs:", done.stdout + done.stderr
+        assert any(line.startswith("  raylet.") for line in lines)
         assert machine.record is None
         assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
 
@@ -189,9 +189,9 @@ def test_a_token_that_others_can_read_is_refused(both: tuple[Machine, Machine, s
         other.take_token_of(head)
         other.token.chmod(0o644)
         for arguments in (["join", address], ["up", "--address", "127.0.0.1"], ["status", "--address", address]):
-            said = other.refused(*arguments)
-            assert f"{other.token}: others can read this token (mode 0644)" in said
-            assert f"chmod 600 {other.token}" in said
+            message = other.refused(*arguments)
+            assert f"{other.token}: others can read this token (mode 0644)" in message
+            assert f"chmod 600 {other.token}" in message
         assert other.record is None
 
 
@@ -220,8 +220,8 @@ def test_down_ends_only_its_own_node(both: tuple[Machine, Machine, str]) -> None
             assert third.record is not None
             mark = json.loads(third.record.read_text())["mark"]
             assert "raylet" in helpers.processes_with(mark).values()
-            said = third.done("down")
-            assert said.startswith(f"ended 127.0.0.1, a node of the cluster at {address}: raylet")
+            output = third.done("down")
+            assert output.startswith(f"ended 127.0.0.1, a node of the cluster at {address}: raylet")
             assert not helpers.processes_with(mark)
             assert third.record is None
             assert not list(third.temporary.glob("orchestrator-*/ray-*"))
@@ -250,14 +250,14 @@ def test_down_ends_what_is_left_of_a_broken_node() -> None:
 def test_a_cluster_without_token_needs_the_option_insecure() -> None:
     with helpers.machines((), ()) as (head, node):
         address = f"127.0.0.1:{free_port()}"
-        said = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
-        assert "WARNING: no authentication" in said
+        output = head.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2], "--insecure")
+        assert "WARNING: no authentication" in output
         assert not head.token.exists()
         assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", "it answers everyone"
         node.token.parent.mkdir(parents=True)
         node.token.write_text(OTHER_TOKEN)
         node.token.chmod(0o600)
-        for said in (node.refused("join", address), run_refused(node, address)):
-            assert f"{address}: this cluster has no authentication" in said
+        for message in (node.refused("join", address), run_refused(node, address)):
+            assert f"{address}: this cluster has no authentication" in message
         assert node.done("join", address, "--insecure").startswith(f"joined the cluster at {address}")
         assert head.done("status").startswith(f"{address}: 2 nodes")

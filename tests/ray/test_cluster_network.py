@@ -107,8 +107,8 @@ def ids(machine: Machine) -> list[str]:
 
 def test_joining_requires_the_token(site: Site) -> None:
     assert "there is no token. Copy the file" in site.attacker.refused("join", HEAD)
-    said = site.attacker.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
-    assert f"{HEAD}: this cluster has another token than the environment's RAY_AUTH_TOKEN" in said
+    message = site.attacker.refused("join", HEAD, RAY_AUTH_TOKEN="0123456789abcdef" * 4)
+    assert f"{HEAD}: this cluster has another token than the environment's RAY_AUTH_TOKEN" in message
     assert len(json.loads(site.head.done("status", "--json"))["nodes"]) == 3
 
 
@@ -167,9 +167,9 @@ def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess
     before = ids(site.head)
     done = site.attacker.run([sys.executable, grpc_probe.__file__, *ADDRESSES])
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    scan = json.loads(done.stdout)
     for address in ADDRESSES:
-        ports = found[address]
+        ports = scan[address]
         # Raylet, its object manager, its agent and an actor's process; on the head Ray's control service too.
         assert len(ports) >= 4 + (address == ADDRESSES[0])
         for port, answers in ports.items():
@@ -177,9 +177,11 @@ def test_an_attacker_finds_no_port_that_runs_code(site: Site, driver: subprocess
             if answers["http"] is not None:
                 assert answers["http"] == 401, where
                 continue
-            told = {method: status for method, status in answers["grpc"].items() if status != grpc_probe.UNIMPLEMENTED}
-            assert told, f"{where}: neither Ray's gRPC nor HTTP; what is it?"
-            assert set(told.values()) == {grpc_probe.UNAUTHENTICATED}, f"{where}: {told}"
+            statuses = {
+                method: status for method, status in answers["grpc"].items() if status != grpc_probe.UNIMPLEMENTED
+            }
+            assert statuses, f"{where}: neither Ray's gRPC nor HTTP; what is it?"
+            assert set(statuses.values()) == {grpc_probe.UNAUTHENTICATED}, f"{where}: {statuses}"
     assert ids(site.head) == before
     assert driver.stdin is not None
     assert driver.stdout is not None
@@ -240,10 +242,10 @@ def test_an_attacker_runs_no_code_in_ranks(site: Site, tmp_path: Path) -> None:
             PYTHONPATH=str(Path(ranks_intruder.__file__).parent),
         )
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert set(found["known"]) >= {"0/0", "0/1"}, "messages of the ranks"
-        assert int(meeting[1]) in found["ports"][meeting[0]], "torch's store"
-        assert [bool(found["ports"][address]) for address in ADDRESSES].count(True) == 2, "of the nodes with a rank"
+        scan = json.loads(done.stdout)
+        assert set(scan["known"]) >= {"0/0", "0/1"}, "messages of the ranks"
+        assert int(meeting[1]) in scan["ports"][meeting[0]], "torch's store"
+        assert [bool(scan["ports"][address]) for address in ADDRESSES].count(True) == 2, "of the nodes with a rank"
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
@@ -273,8 +275,8 @@ def test_a_network_that_stalls_for_20_s_loses_nothing(site: Site) -> None:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, out
-    told = [json.loads(line)["event"] for line in out.splitlines()]
-    assert told == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "no loss, no warning"
+    events = [json.loads(line)["event"] for line in out.splitlines()]
+    assert events == ["launched"] * 3 + ["stopping"] + ["paused"] * 3 + ["ended"], "no loss, no warning"
     assert [row["attempts"] for row in summary(run_dir).values()] == [1, 1, 1]
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
 

@@ -76,12 +76,12 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
 
 def mentioned(text: str) -> list[str]:
     """Pids of processes that have ``text`` in their command line."""
-    found = []
+    names = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-    return found
+                names.append(entry.name)
+    return names
 
 
 def test_ranks_over_two_nodes_train_one_policy(tmp_path: Path, ray_cluster: Cluster) -> None:

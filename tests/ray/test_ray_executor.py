@@ -117,8 +117,8 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
     with ray_cluster.further(num_cpus=2) as late:
         until_used(nodes, late.node_id)
         first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
-        known = nodes.get(late.node_id)
-        assert known is not None
+        first = nodes.get(late.node_id)
+        assert first is not None
         (raylet,) = late.all_processes["raylet"]
         processes = psutil.Process(raylet.process.pid).children()
         (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
@@ -128,7 +128,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
         def is_replaced() -> bool:
             nodes.update()
             now = nodes.get(late.node_id)
-            return now is not None and now.agent != known.agent
+            return now is not None and now.agent != first.agent
 
         wait_until(is_replaced, "another agent")
         second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
@@ -259,8 +259,8 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
     launch = over_two_nodes(tmp_path, executor.nodes, f"a{fails}", *orders)
     handle = executor.submit(launch)
     assert until_exit(executor, handle)[handle] == Exited(handle, 10, rank=fails)
-    left = (launch.job_dir / f"{name}-{1 - fails}" for name in ("child", "daemon"))
-    await_gone(map(int, await_files(*left)))
+    pid_files = (launch.job_dir / f"{name}-{1 - fails}" for name in ("child", "daemon"))
+    await_gone(map(int, await_files(*pid_files)))
 
 
 def test_ranks_whose_node_dies_end_on_the_others_too(

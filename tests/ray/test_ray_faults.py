@@ -55,18 +55,18 @@ def test_a_stop_lets_every_node_checkpoint_and_the_same_command_resumes(
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
     run_dir = tmp_path / "run"
     storage = way if way == "stream" else f"file://{tmp_path}/between"
-    left = {f"long-s{seed}": 512 for seed in range(3)}
+    steps_before = {f"long-s{seed}": 512 for seed in range(3)}
     for attempt in range(2):
         with Run(jobs, *options(ray_cluster, "run", storage), cwd=tmp_path) as run:
-            for _ in left:
+            for _ in steps_before:
                 run.until("launched")
-            wait_until(lambda: has_progressed(run_dir, left), "progress")  # noqa: B023 - called before it changes
+            wait_until(lambda: has_progressed(run_dir, steps_before), "progress")  # noqa: B023 - called before it changes
             run.signal(signal.SIGINT)
             assert run.end() == 130
-        assert [event["event"] for event in run.events].count("paused") == len(left)
-        for name in left if attempt else ():
-            assert last_attempt(run_dir, name)["resumed_from"] == left[name], "it resumed where it was stopped"
-        left = {name: row["env_steps"] for name, row in summary(run_dir).items()}
+        assert [event["event"] for event in run.events].count("paused") == len(steps_before)
+        for name in steps_before if attempt else ():
+            assert last_attempt(run_dir, name)["resumed_from"] == steps_before[name], "it resumed where it was stopped"
+        steps_before = {name: row["env_steps"] for name, row in summary(run_dir).items()}
 
 
 @pytest.mark.parametrize("way", ["stream", pytest.param("shared", marks=pytest.mark.slow)])
@@ -237,8 +237,8 @@ def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(
     assert nodes[0] == name
     assert len(nodes) == 2
     assert nodes[1] != name
-    told = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
-    assert f"{name} is no longer used: its disk is full" in told
-    assert any(f"no space left on the disk of {name}" in message for message in told)
+    messages = [event["message"] for event in run.events if event["event"] in ("warning", "retrying")]
+    assert f"{name} is no longer used: its disk is full" in messages
+    assert any(f"no space left on the disk of {name}" in message for message in messages)
     assert last_attempt(tmp_path / "stream", "large-s0")["resumed_from"] == 128, "its checkpoint had been received"
     assert weights(tmp_path / "stream")["large-s0"] == undisturbed["large-s0"]

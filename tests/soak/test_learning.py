@@ -45,9 +45,9 @@ def test_every_built_in_task_has_a_job_file_and_a_margin() -> None:
 
 @pytest.mark.parametrize("jobs", FILES, ids=lambda path: path.stem)
 def test_a_tasks_job_file_is_one_robot_one_seed_and_one_core(jobs: Path) -> None:
-    given = tomllib.loads(jobs.read_text())
-    (job,) = given["jobs"]
-    settings = given["defaults"] | job
+    document = tomllib.loads(jobs.read_text())
+    (job,) = document["jobs"]
+    settings = document["defaults"] | job
     assert settings["task"] == jobs.stem
     assert (jobs.parent / settings["xml"]).is_file()
     assert len(settings["seeds"]) == 1
