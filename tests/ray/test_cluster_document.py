@@ -23,9 +23,9 @@ def commands() -> list[tuple[str, str]]:
     """Machine and command of each line of the document's code blocks."""
     blocks = re.findall(r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    commands = [line.partition("$ ")[::2] for line in lines]
-    assert all(machine in MACHINES and command for machine, command in commands), lines
-    return commands
+    pairs = [line.partition("$ ")[::2] for line in lines]
+    assert all(machine in MACHINES and command for machine, command in pairs), lines
+    return pairs
 
 
 def test_from_nothing_to_a_running_cluster_takes_five_commands() -> None:

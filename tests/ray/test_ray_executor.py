@@ -117,8 +117,8 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
     with ray_cluster.further(num_cpus=2) as late:
         until_used(nodes, late.node_id)
         first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
-        first = nodes.get(late.node_id)
-        assert first is not None
+        node = nodes.get(late.node_id)
+        assert node is not None
         (raylet,) = late.all_processes["raylet"]
         processes = psutil.Process(raylet.process.pid).children()
         (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
@@ -128,7 +128,7 @@ def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
         def is_replaced() -> bool:
             nodes.update()
             now = nodes.get(late.node_id)
-            return now is not None and now.agent != first.agent
+            return now is not None and now.agent != node.agent
 
         wait_until(is_replaced, "another agent")
         second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
