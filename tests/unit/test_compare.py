@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import command_helpers as commands
 import measurement_helpers as bench
 import pytest
-from command_helpers import Experiment
 from measurement_helpers import collapsed, measurements, slower
 
 from orchestrator.analysis.compare import Comparison, Pair, compare
@@ -90,74 +88,19 @@ class TestBenchmarks:
         assert found.differences == []
 
     def test_the_table_and_json(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
-        shown = commands.give("compare", *machines, cwd=tmp_path)
+        shown = commands.invoke("compare", *machines, cwd=tmp_path)
         assert shown.returncode == 0
         row = next(line for line in shown.stdout.splitlines() if line.startswith("default × 2"))
         assert "≤ " in row
         assert "≥ " in row
         assert "torch: 2.13.0 → 2.14.0" in shown.stdout
         assert "Only in B: pinned × 4, default × 4" in shown.stdout
-        facts = json.loads(commands.give("compare", *machines, "--json", cwd=tmp_path).stdout)
+        facts = json.loads(commands.invoke("compare", *machines, "--json", cwd=tmp_path).stdout)
         assert facts["kind"] == "benchmark"
         assert set(facts["pairs"][0]["ratio"]) == {"median", "low", "high", "n"}
 
 
-class TestExperiments:
-    def test_jobs_are_compared_over_their_seeds(self, finished_once: Experiment) -> None:
-        found = compare(finished_once.run_dir, finished_once.run_dir)
-        assert found.kind == "experiment"
-        one = pair(found, "hopper", "env_steps/s")
-        assert one.ratio is not None
-        assert (one.ratio.median, one.ratio.low, one.a.n) == (1, None, 1)
-        evaluated = pair(found, "balancer", "evaluation")
-        assert evaluated.a.median == evaluated.b.median
-
-    def test_another_learner_is_listed(self, tmp_path: Path, finished_once: Experiment) -> None:
-        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
-        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
-            ledger.execute("UPDATE jobs SET learner = 'sb3'")
-        ledger.close()
-        assert ("learner", "sb3", "fast") in compare(copy, finished_once.run_dir).differences
-
-    def test_a_return_that_is_not_positive_has_no_ratio(self, tmp_path: Path, finished_once: Experiment) -> None:
-        found = compare(finished_once.run_dir, finished_once.run_dir)
-        for one in found.pairs:
-            assert (one.ratio is None) == (one.a.median <= 0)
-
-    def test_the_command_shows_them(self, finished_once: Experiment, tmp_path: Path) -> None:
-        shown = commands.give("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
-        assert shown.returncode == 0
-        assert "env_steps/s" in shown.stdout
-        assert "Other differences" not in shown.stdout
-
-    def test_returns_of_training_are_not_compared_with_evaluations(
-        self, tmp_path: Path, finished_once: Experiment
-    ) -> None:
-        figures = {(one.what, one.figure) for one in compare(finished_once.run_dir, finished_once.run_dir).pairs}
-        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
-        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
-            ledger.execute("UPDATE jobs SET eval_mean = NULL")
-        ledger.close()
-        without = {(one.what, one.figure) for one in compare(finished_once.run_dir, copy).pairs}
-        assert ("balancer", "evaluation") in figures
-        assert without == {one for one in figures if one[1] != "evaluation"}
-
-    def test_jobs_that_have_not_finished_are_not_compared(self, tmp_path: Path, finished_once: Experiment) -> None:
-        copy = shutil.copytree(finished_once.run_dir, tmp_path / "copy")
-        with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
-            ledger.execute("UPDATE jobs SET state = 'FAILED', cause = 'error'")
-        ledger.close()
-        with pytest.raises(UsageError, match=r"nothing that is finished\. Names of finished jobs"):
-            compare(finished_once.run_dir, copy)
-
-
 class TestWhatCannotBeCompared:
-    def test_different_kinds(self, machines: tuple[Path, Path], finished_once: Experiment, tmp_path: Path) -> None:
-        done = commands.give("compare", machines[0], finished_once.run_dir, cwd=tmp_path)
-        assert done.returncode == 2
-        assert "is a benchmark" in done.stderr
-        assert f"{finished_once.run_dir} is an experiment" in done.stderr
-
     def test_nothing_in_common(self, tmp_path: Path) -> None:
         bench.write(tmp_path / "a", measurements("pinned", 1))
         bench.write(tmp_path / "b", measurements("default", 1, phases=slower(2, "env")))

@@ -1,42 +1,20 @@
-"""The tables of the algorithms: Stable-Baselines3's own names and defaults, and of a job that of its own one only."""
+"""The tables of hyperparameters: a job gets that of its algorithm only, and wrong ones are refused."""
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stable_baselines3 import A2C, PPO, SAC, TD3
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import LEAST_ITERATION, WorkerSpec
 from orchestrator.experiment.reconcile import _keys
 from orchestrator.jobfile import from_mapping
-from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs
-from orchestrator.worker.training import algorithms
+from orchestrator.jobfile.hyperparameters import ALGORITHMS
 
-CLASSES = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
 JOB = {"name": "one", "env": "Pendulum-v1", "total_timesteps": 1000}
-
-NOT_IN_A_JOB_FILE = {
-    "policy",
-    "env",
-    "policy_kwargs",
-    "verbose",
-    "seed",
-    "device",
-    "tensorboard_log",
-    "_init_setup_model",
-}
-CLASSES_OF_BUFFERS = {f"{kind}_buffer_{what}" for kind in ("rollout", "replay") for what in ("class", "kwargs")} | {
-    "optimize_memory_usage"
-}
-OF_CODE = {"observation_space", "action_space", "lr_schedule", "use_sde", "optimizer_class", "optimizer_kwargs"} | {
-    "features_extractor_class",
-    "features_extractor_kwargs",
-}
 
 
 def resolve(*jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any) -> tuple[Job, ...]:
@@ -51,35 +29,10 @@ def problem(*jobs: dict[str, Any], **given: Any) -> tuple[str, str]:
     return found.where, found.message
 
 
-def test_algorithms_of_job_file_and_worker_are_the_same() -> None:
-    assert set(ALGORITHMS) == set(algorithms.CLASSES) == set(POLICY_KEYS)
-
-
-@pytest.mark.parametrize("algo", CLASSES)
-def test_names_and_defaults_are_those_of_stable_baselines3(algo: str) -> None:
-    parameters = inspect.signature(CLASSES[algo]).parameters
-    ours = ALGORITHMS[algo]().model_dump()
-    assert {name: parameters[name].default for name in ours} == ours
-    left_out = parameters.keys() - ours.keys()
-    assert left_out <= NOT_IN_A_JOB_FILE | CLASSES_OF_BUFFERS
-
-
-@pytest.mark.parametrize("algo", CLASSES)
-def test_policy_kwargs_are_those_of_its_policies(algo: str) -> None:
-    defaults = PolicyKwargs().model_dump()
-    for policy in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
-        parameters = inspect.signature(CLASSES[algo].policy_aliases[policy]).parameters
-        assert POLICY_KEYS[algo] <= parameters.keys()
-        missing = parameters.keys() - POLICY_KEYS[algo] - OF_CODE
-        assert missing <= {"dist_kwargs"}, policy
-        for key in POLICY_KEYS[algo]:
-            assert defaults[key] in (None, parameters[key].default)
-
-
 def test_a_job_gets_the_table_of_its_algorithm_and_the_others_in_defaults_are_for_others() -> None:
     tables = {"ppo": {"n_steps": 256}, "sac": {"gamma": 0.9, "ent_coef": "auto_0.1"}, "td3": {"action_noise": 0.1}}
     jobs = resolve(
-        *({"name": algo, "algo": algo} for algo in CLASSES),
+        *({"name": algo, "algo": algo} for algo in ALGORITHMS),
         {"name": "own", "algo": "sac", "sac": {"gamma": 0.5}},
         defaults=tables,
         **{"a2c.n_steps": 7},

@@ -1,10 +1,8 @@
-"""What is imported where: the contracts of import-linter, and what a process loads at run time."""
+"""What is imported where; ``tests/process/test_footprint.py`` looks at what processes load."""
 
 from __future__ import annotations
 
 import ast
-import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,11 +13,6 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "orchestrator"
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 """Imported by the worker only."""
-
-
-def test_the_import_contracts_hold() -> None:
-    done = subprocess.run(["lint-imports"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def test_no_two_modules_have_the_same_name() -> None:
@@ -51,35 +44,20 @@ def test_only_the_worker_imports_training_libraries_not_even_late(path: Path) ->
         assert names <= {"orchestrator", *sys.stdlib_module_names}
 
 
-def loaded_by(*arguments: str) -> set[str]:
-    """Top-level packages, and modules of this program, that a fresh interpreter loads."""
-    command = [sys.executable, "-X", "importtime", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    names = re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, re.MULTILINE)
-    assert "site" in names
-    return {name if name.startswith("orchestrator") else name.split(".")[0] for name in names}
+def imported_by(path: Path) -> set[str]:
+    """Modules that a file imports, also late, itself or through the helpers of tests."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(str(node.module))
+    helpers = (REPOSITORY / f"tests/helpers/{module}.py" for module in modules)
+    return modules.union(*(imported_by(helper) for helper in helpers if helper.exists()))
 
 
-def test_help_loads_nothing_that_it_does_not_need() -> None:
-    loaded = loaded_by("-m", "orchestrator", "--help")
-    assert not loaded & {*HEAVY, "numpy", "pydantic", "psutil", "sqlite3", "matplotlib"}
-    assert not {name for name in loaded if name.startswith(("orchestrator.jobfile", "orchestrator.worker"))}
-
-
-@pytest.mark.parametrize(
-    "module", ["supervisor.supervisor", "experiment.session", "experiment.control", "executors.local", "api"]
-)
-def test_the_supervisor_loads_nothing_heavy(module: str) -> None:
-    loaded = loaded_by("-c", f"import orchestrator.{module}")
-    assert not loaded & {*HEAVY, "numpy", "psutil", "matplotlib", "multiprocessing", "asyncio"}
-    assert "orchestrator.executors.fake" not in loaded
-
-
-@pytest.mark.parametrize("module", ["supervisor.supervisor", "experiment.control", "executors.local", "ledger"])
-def test_only_who_reads_job_files_loads_pydantic(module: str) -> None:
-    assert "pydantic" not in loaded_by("-c", f"import orchestrator.{module}")
-
-
-def test_a_worker_is_tied_to_its_supervisor_before_anything_heavy_is_loaded() -> None:
-    loaded = loaded_by("-c", "import orchestrator.worker.__main__")
-    assert not loaded & {*HEAVY, "numpy", "pydantic", "rich", "typer"}
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda path: path.name)
+def test_unit_tests_import_no_training_library(path: Path) -> None:
+    modules = imported_by(path)
+    assert not {module.split(".")[0] for module in modules} & HEAVY
+    assert not {module for module in modules if module.startswith("orchestrator.worker")}

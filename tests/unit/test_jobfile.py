@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -996,15 +994,6 @@ def test_schema_and_program_accept_every_form(place: Path, job: dict[str, Any]) 
 
 
 # Speed and weight
-
-
-def test_reading_a_job_file_imports_nothing_heavy(write: Callable[..., Path]) -> None:
-    code = (
-        "import sys; from pathlib import Path; from orchestrator.jobfile import load; load(Path(sys.argv[1]));"
-        "heavy = {'torch', 'stable_baselines3', 'gymnasium', 'mujoco', 'numpy', 'jsonschema'} & sys.modules.keys();"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code, write(EXAMPLE)], cwd=ROOT, check=True)
 
 
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.machine import cgroup, topology
-from orchestrator.machine.gpu import Gpu, detect_gpus
-from orchestrator.machine.process_identity import process_start, same_process
+from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Cpu, Machine, detect, largest_job
 
@@ -295,51 +291,6 @@ class TestCgroups:
         assert cgroup.oom_kills(root) == 1
 
 
-NVIDIA_SMI = """#!/bin/sh
-echo "0, GPU-aaaa-1, NVIDIA H200, 143771"
-echo "1, GPU-bbbb-2, NVIDIA H200, 143771"
-echo "2, GPU-cccc-3, NVIDIA T4, [N/A]"
-"""
-
-
-class TestGpus:
-    def fake(self, folder: Path, script: str) -> dict[str, str]:
-        program = folder / "nvidia-smi"
-        program.write_text(script)
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        return {"PATH": str(folder)}
-
-    def test_every_gpu_is_handed_out_by_uuid(self, tmp_path: Path) -> None:
-        found = detect_gpus(self.fake(tmp_path, NVIDIA_SMI))
-        assert [gpu.index for gpu in found] == ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-cccc-3"]
-        assert (found[0].name, found[0].memory_mib, found[2].memory_mib) == ("NVIDIA H200", 143771, None)
-
-    @pytest.mark.parametrize(
-        ("visible", "expected"),
-        [
-            ("1,0", ["1", "0"]),
-            ("2", ["2"]),
-            ("GPU-bb", ["GPU-bb"]),
-            ("1,7,0", ["1"]),
-            ("MIG-x/1/0", ["MIG-x/1/0"]),
-            ("", []),
-            ("-1", []),
-            ("NoDevFiles", []),
-        ],
-    )
-    def test_outer_cuda_visible_devices_is_honoured(self, tmp_path: Path, visible: str, expected: list[str]) -> None:
-        environment = {**self.fake(tmp_path, NVIDIA_SMI), "CUDA_VISIBLE_DEVICES": visible}
-        assert [gpu.index for gpu in detect_gpus(environment)] == expected
-
-    def test_no_driver_no_gpus(self, tmp_path: Path) -> None:
-        assert detect_gpus({"PATH": str(tmp_path)}) == ()
-        assert detect_gpus(self.fake(tmp_path, "#!/bin/sh\necho 'has failed because'\nexit 9\n")) == ()
-
-    def test_a_hanging_driver_is_not_waited_for(self, tmp_path: Path) -> None:
-        environment = self.fake(tmp_path, "#!/bin/sh\nexec /bin/sleep 60\n")
-        assert detect_gpus(environment, timeout_s=0.1) == ()
-
-
 def made(nodes: int = 1, cores: int = 4, smt: int = 1, quota: float | None = None, gpus: int = 0) -> Machine:
     """``cores`` per node; CPUs are numbered as Linux mostly does: every core's first thread, then the siblings."""
     total = nodes * cores
@@ -514,44 +465,3 @@ class TestSlotPool:
             pool.release(slot)
         assert fill(pool) == fresh
         assert len(fresh) == pool.lanes
-
-
-class TestThisMachine:
-    def test_a_pid_with_its_start_time_is_an_identity(self) -> None:
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        start = process_start(child.pid)
-        assert start is not None
-        assert same_process(child.pid, start)
-        assert not same_process(child.pid, start + 1)
-        assert child.stdin is not None
-        child.stdin.close()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert same_process(child.pid, start), "a zombie still holds its pid"
-        child.wait()
-        assert process_start(child.pid) is None
-        assert not same_process(child.pid, start)
-
-    @pytest.mark.parametrize("pid", [0, -1, 2**30])
-    def test_no_such_process(self, pid: int) -> None:
-        assert process_start(pid) is None
-
-    def test_a_process_name_with_parentheses_does_not_confuse(self, tmp_path: Path) -> None:
-        program = tmp_path / "a) R 1 (b"
-        program.symlink_to("/bin/sleep")
-        child = subprocess.Popen([program, "60"])
-        try:
-            assert process_start(child.pid) == pytest.approx(process_start(os.getpid()), abs=1e6)
-        finally:
-            child.kill()
-            child.wait()
-
-    def test_detected_cpus_are_those_of_the_affinity_mask(self) -> None:
-        found = detect()
-        assert set(order(found)) == os.sched_getaffinity(0)
-        assert 1 <= found.capacity <= found.physical_cores
-        assert 0 < topology.available_memory_mib() <= found.memory_total_mib
-
-    def test_import_and_detection_load_nothing_heavy(self) -> None:
-        code = "import sys, orchestrator.machine.topology as m; m.detect(); print(*sys.modules)"
-        loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-        assert not {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"} & set(loaded)

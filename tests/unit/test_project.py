@@ -1,6 +1,5 @@
 """Documents, example files and help texts say what the code does."""
 
-import dataclasses
 import json
 import re
 import tomllib
@@ -11,9 +10,7 @@ import pytest
 import typer
 
 from orchestrator.cli import app
-from orchestrator.core.task_names import TASKS
 from orchestrator.jobfile import json_schema, load
-from orchestrator.worker.tasks import find_task
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB_FILES = sorted((ROOT / "jobs").glob("*.toml"))
@@ -49,20 +46,6 @@ def keys(schema: dict) -> set[str]:
 def test_documentation_names_every_key_of_the_job_file() -> None:
     text = (ROOT / "docs/job-file.md").read_text()
     assert {key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text} == set()
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task: str) -> None:
-    rows = {}
-    for line in (ROOT / "docs/tasks.md").read_text().splitlines():
-        if line.startswith("| `"):
-            option, tasks, default, _ = (cell.strip() for cell in line.strip("|").split("|"))
-            rows[option.strip("`")] = (tasks, default)
-    for field in dataclasses.fields(find_task(task).Options):
-        tasks, default = rows[field.name]
-        assert f"`{task}`" in tasks or tasks in ("all", "all but `balance`"), field.name
-        if isinstance(field.default, float):
-            assert str(field.default).removesuffix(".0") in default, field.name
 
 
 def test_readme_names_every_command() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import command_helpers as commands
 import pytest
 from report_helpers import ARMS, STEPS, TIMINGS, Trained, film_strip, make_bench_dir, make_run_dir
 
@@ -248,22 +247,6 @@ def test_same_run_gives_the_same_figures(tmp_path: Path) -> None:
     assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
 
 
-@pytest.mark.slow
-def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
-    done, _, _ = made(tmp_path / "run", [Trained()])
-    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
-    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n")
-    again = commands.give(
-        *("report", "run"),
-        cwd=tmp_path,
-        MATPLOTLIBRC=str(tmp_path / "matplotlibrc"),
-        MPLBACKEND="module://not_installed",
-        MPLCONFIGDIR="/proc/none",
-    )
-    assert (again.returncode, again.stderr) == (0, "")
-    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
-
-
 def test_not_a_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run directory"):
         report.make(tmp_path)
@@ -286,17 +269,6 @@ def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> Non
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in tables if "a\\|b" in line}
     assert len(cells) == 2  # of the table of robots and that of phases
     assert f"![Learning curves](<{done.page.parent}/learning-curves.png>)" in text
-
-
-def test_command_says_where_the_page_is_or_prints_markdown(tmp_path: Path) -> None:
-    make_run_dir(tmp_path / "run", [Trained(name="hopper")])
-    done = commands.give("report", "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "run/report/index.html\n"), done.stderr
-    done = commands.give("report", "run", "--format", "md", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "![Learning curves](<run/report/learning-curves.png>)" in done.stdout
-    done = commands.give("report", "nowhere", cwd=tmp_path)
-    assert (done.returncode, "no such run directory" in done.stderr) == (2, True)
 
 
 # -- benchmarks

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
+import random
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -115,9 +117,12 @@ def test_ranks_of_one_attempt_are_given_a_secret_of_their_own(tmp_path: Path, mo
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those that the kernel gives to connections, so that none takes it before the ranks do."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(tmp_path: Path, code: tuple[bytes, Path]) -> None:

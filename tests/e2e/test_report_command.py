@@ -1,0 +1,63 @@
+"""The command ``report``."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from report_helpers import Trained, make_run_dir
+
+from orchestrator import report
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the visible text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any], Page]:
+    make_run_dir(root, jobs)
+    done = report.make(root)
+    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
+
+
+@pytest.mark.slow
+def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
+    done, _, _ = made(tmp_path / "run", [Trained()])
+    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n")
+    again = commands.give(
+        *("report", "run"),
+        cwd=tmp_path,
+        MATPLOTLIBRC=str(tmp_path / "matplotlibrc"),
+        MPLBACKEND="module://not_installed",
+        MPLCONFIGDIR="/proc/none",
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+
+
+def test_command_says_where_the_page_is_or_prints_markdown(tmp_path: Path) -> None:
+    make_run_dir(tmp_path / "run", [Trained(name="hopper")])
+    done = commands.give("report", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "run/report/index.html\n"), done.stderr
+    done = commands.give("report", "run", "--format", "md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "![Learning curves](<run/report/learning-curves.png>)" in done.stdout
+    done = commands.give("report", "nowhere", cwd=tmp_path)
+    assert (done.returncode, "no such run directory" in done.stderr) == (2, True)

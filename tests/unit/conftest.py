@@ -1,0 +1,31 @@
+"""Tests of this folder start no process (and import no training library, see ``test_imports.py``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from typing import Any, NoReturn
+
+import pytest
+
+
+def refuse(*arguments: object, **_: object) -> NoReturn:
+    pytest.fail(f"a test in tests/unit starts a process; move it to tests/process: {arguments[1:]}")
+
+
+def _without_processes() -> Generator[None, Any, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        patch.setattr(os, "fork", refuse)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    return (yield from _without_processes())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    return (yield from _without_processes())
