@@ -130,7 +130,7 @@ def stop(run_dir: Path, jobs: Sequence[str]) -> str:
     if not paths.ledger.exists():
         return f"{run_dir}: its supervisor has just ended; nothing to stop"
     _with_ledger(paths, [Request(verb="stop", job_id=None)])
-    return f"{run_dir}: asked {holder} to stop; its workers save a checkpoint and exit"
+    return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
 
 
 def retry(run_dir: Path, jobs: Sequence[str]) -> str:

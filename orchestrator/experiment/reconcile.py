@@ -132,7 +132,7 @@ def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> s
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     advice = (
         "--on-change=restart trains them again (the old job directories are kept under another name),"
-        " --on-change=keep continues with the earlier declaration, another --run-dir keeps them as they are"
+        " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
     )
     return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *shown, *more, advice])
 

@@ -59,7 +59,11 @@ def show_end(finished: RunResult) -> None:
     on = console()
     root = finished.paths.root
     put(on, "", summary(finished.rows, on.width, alive=False), *_remarks(finished.rows))
-    put(on, "", f"{root}: summary.csv; in jobs/, for every job: model.zip, progress.csv, timings.csv and logs")
+    put(
+        on,
+        "",
+        f"Results in {root}: summary.csv, and in jobs/ the model.zip, progress.csv, timings.csv and logs of every job",
+    )
     if finished.interrupted and finished.exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
     elif finished.exit_code:

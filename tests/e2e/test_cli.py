@@ -355,7 +355,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
         run.until("launched", "three-s0")
         assert "asked its supervisor to retry 1 job" in give("retry", "run", "one", cwd=tmp_path).stdout
         run.until("retrying", "one-s0")
-        assert "to stop; its workers save a checkpoint" in give("stop", "run", cwd=tmp_path).stdout
+        assert "to stop; workers save a checkpoint" in give("stop", "run", cwd=tmp_path).stdout
         assert run.end() == 130
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert set(states.values()) == {"PENDING"}
