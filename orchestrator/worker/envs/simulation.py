@@ -70,6 +70,18 @@ class StepResult(NamedTuple):
     ended: Sequence[Episode]
 
 
+class SimulationState(TypedDict):
+    """Everything that the next steps depend on; checkpoints hold it under these keys."""
+
+    physics: Floats
+    """``(n_envs, state)`` rows of MuJoCo's ``mjSTATE_INTEGRATION``."""
+    fields: dict[str, NDArray[Any]]
+    goals: Floats
+    generators: list[Any]
+    episode_lengths: NDArray[np.int64]
+    episode_returns: Floats
+
+
 def generator(seed: int | Sequence[int], env: int) -> np.random.Generator:
     """The generator of environment ``env``: a function of ``(seed, env)`` and of nothing else."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(env,))))
@@ -266,8 +278,7 @@ class Simulation:
         fields = {name: field[envs] for name, field in self._fields.items()}
         return self.task.observe(States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields))
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything the next steps depend on, made of arrays, numbers and text."""
+    def get_state(self) -> SimulationState:
         return {
             "physics": self._batch.state.copy(),
             "fields": {name: field.copy() for name, field in self._fields.items()},
@@ -277,7 +288,7 @@ class Simulation:
             "episode_returns": self._episode_returns.copy(),
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
+    def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
 
         :return: ``(n_envs, observation_size)``, the current observations.

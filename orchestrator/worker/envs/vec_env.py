@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
-from orchestrator.worker.envs.simulation import BatchSettings, Simulation
+from orchestrator.worker.envs.simulation import BatchSettings, Simulation, SimulationState
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
 
@@ -76,10 +76,10 @@ class MujocoVecEnv(VecEnv):
         self.simulation.seed(seed)
         return [seed] * self.num_envs
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> SimulationState:
         return self.simulation.get_state()
 
-    def set_state(self, state: Mapping[str, Any]) -> NDArray[Any]:
+    def set_state(self, state: SimulationState) -> NDArray[Any]:
         return self.simulation.set_state(state)
 
     def close(self) -> None:

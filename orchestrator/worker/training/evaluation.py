@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -43,6 +43,27 @@ class EvaluatedEpisode(NamedTuple):
     """The environment's own measures by name; None where one was not finite."""
 
 
+class MeasureSummary(TypedDict):
+    mean: float | None
+    std: float | None
+    values: list[float | None]
+    """One for each episode; None where it did not report the measure."""
+
+
+class OutcomeSummary(TypedDict):
+    """As described in ``docs/evaluation.md``."""
+
+    mean: float
+    std: float
+    iqm: float
+    min: float
+    max: float
+    length_mean: float
+    returns: list[float]
+    lengths: list[int]
+    measures: dict[str, MeasureSummary]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Deterministic or stochastic episodes, in the order in which they ended; at least one."""
@@ -50,8 +71,7 @@ class Outcome:
     episodes: Sequence[EvaluatedEpisode]
 
     @functools.cached_property
-    def summary(self) -> dict[str, Any]:
-        """As described in ``docs/evaluation.md``. A measure is None in an episode that did not report it."""
+    def summary(self) -> OutcomeSummary:
         returns, lengths, reported = zip(*self.episodes, strict=True)
         names = dict.fromkeys(name for measures in reported for name in measures)
         return {
@@ -109,7 +129,7 @@ def interquartile_mean(values: Sequence[float]) -> float:
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
-def _summary(values: Sequence[float | None]) -> dict[str, Any]:
+def _summary(values: list[float | None]) -> MeasureSummary:
     numbers = [value for value in values if value is not None]
     mean, std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (None, None)
     return {"mean": mean, "std": std, "values": values}
