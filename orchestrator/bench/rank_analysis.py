@@ -11,10 +11,18 @@ from typing import Any, Literal
 from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import LevelSamples
-from orchestrator.analysis.statistics import Estimate, known_estimate
-from orchestrator.bench.benchmark_facts import RankFacts
+from orchestrator.analysis.statistics import Estimate, EstimateFacts, known_estimate
 from orchestrator.bench.rank_benchmark import ONE, TOGETHER
-from orchestrator.bench.throughput_ratios import SAME, efficiency_facts, gain, high, low, throughput, times
+from orchestrator.bench.throughput_ratios import (
+    SAME,
+    MeasuredFacts,
+    efficiency_facts,
+    gain,
+    high,
+    low,
+    throughput,
+    times,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 
@@ -29,6 +37,11 @@ class RankVerdict:
     choice: Choice
     """``jobs`` where many jobs surely do more, ``wide`` where one wide job does, ``either`` for a small difference."""
     sentences: tuple[str, ...]
+
+
+class RankFacts(MeasuredFacts):
+    allreduce: EstimateFacts | None
+    """Rank 0's share of time in collectives, waiting included."""
 
 
 def facts(run_dir: Path) -> dict[str, Any] | None:

@@ -11,11 +11,10 @@ from typing import Any
 
 from orchestrator.analysis import samples
 from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSamples
-from orchestrator.analysis.statistics import known_estimate
+from orchestrator.analysis.statistics import EstimateFacts, known_estimate
 from orchestrator.bench import rank_analysis, usl
 from orchestrator.bench.attribution import attribute
-from orchestrator.bench.benchmark_facts import LevelFacts
-from orchestrator.bench.throughput_ratios import efficiency_facts, speed_up, throughput
+from orchestrator.bench.throughput_ratios import MeasuredFacts, efficiency_facts, speed_up, throughput
 from orchestrator.core.text import joined
 
 REFERENCE = "pinned"
@@ -25,6 +24,24 @@ METRICS = {
 }
 """Figures of :func:`orchestrator.analysis.samples.figures` → their names in the report."""
 STARTUP = ("import_s", "first_step_s")
+
+
+class LevelFacts(MeasuredFacts):
+    ideal: int
+    """The number of processes, or of cores where that is smaller."""
+    base: int
+    """The baseline's lowest level."""
+    speedup_absolute: EstimateFacts | None
+    """Relative to one pinned process."""
+    efficiency_absolute: EstimateFacts | None
+    phases: Mapping[str, EstimateFacts | None]
+    """Seconds per 1,000 env_steps of a process, as ``wall_s``."""
+    wall_s: EstimateFacts | None
+    update_s: EstimateFacts | None
+    """Seconds of backward and optimiser for one minibatch."""
+    witnesses: Mapping[str, EstimateFacts | None]
+    """Seconds and counts per 1,000 env_steps of a process; ``runnable`` and all that follow it as they are."""
+    startup: Mapping[str, EstimateFacts | None]
 
 
 def analyse(run_dir: Path) -> dict[str, Any]:

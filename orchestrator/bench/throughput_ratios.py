@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
 from orchestrator.analysis.samples import LevelSamples
-from orchestrator.analysis.statistics import Estimate, estimate, ratio
-from orchestrator.bench.benchmark_facts import EfficiencyFacts
+from orchestrator.analysis.statistics import Estimate, EstimateFacts, estimate, ratio
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""
+
+
+class EfficiencyFacts(TypedDict):
+    speedup: EstimateFacts | None
+    """Relative to the baseline's lowest level, or to the fewest ranks."""
+    efficiency: EstimateFacts | None
+    """The speed-up divided by ``ideal``, or by the ratio of the numbers of ranks."""
+
+
+class MeasuredFacts(EfficiencyFacts):
+    """What was measured at one level of a baseline, or with one number of ranks."""
+
+    throughput: EstimateFacts
+    """env_steps/s of all processes."""
+    at_most: bool
+    """Whether measurements were cut off: the throughput is then an upper bound, and its ``low`` is None."""
+    disturbed: bool
+    cells: Mapping[str, int]
+    """Status → measurements."""
+    messages: Sequence[str]
 
 
 def throughput(measured: LevelSamples) -> Estimate:
@@ -37,7 +57,7 @@ def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
     return _bounded(_ratio(measured, base).scaled(base.processes), measured)
 
 
-def efficiency_facts(speedup: Estimate | None, ideal: int) -> EfficiencyFacts:
+def efficiency_facts(speedup: Estimate | None, ideal: float) -> EfficiencyFacts:
     """``speedup``, and ``efficiency``: the same divided by ``ideal``; None where it is not known."""
     if speedup is None:
         return {"speedup": None, "efficiency": None}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.bench.benchmark_facts import LevelFacts
+from orchestrator.bench.scaling_analysis import LevelFacts
 from orchestrator.core.text import count, duration
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report import benchmark_tables as tables

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Literal
 
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.bench.benchmark_facts import LevelFacts, MeasuredFacts
+from orchestrator.bench.scaling_analysis import LevelFacts
+from orchestrator.bench.throughput_ratios import MeasuredFacts
 from orchestrator.core.text import count
 from orchestrator.report.document import Columns, Part, Table, Text, table
 from orchestrator.report.number_format import interval, number, percent, plain

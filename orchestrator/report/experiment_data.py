@@ -13,6 +13,7 @@ from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, Evaluation
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
+from orchestrator.bench.throughput_ratios import efficiency_facts
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
@@ -66,7 +67,7 @@ def gather(run_dir: Path) -> ExperimentFacts:
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
-        "findings": list(map(dataclasses.asdict, contention.find(run_dir))) if rows else [],
+        "findings": contention.find(run_dir) if rows else [],
         "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
     }
@@ -75,7 +76,8 @@ def gather(run_dir: Path) -> ExperimentFacts:
 def to_json(facts: ExperimentFacts) -> dict[str, Any]:
     """The content of ``report.json``."""
     kept = {*COPIED, *(ReportedJob.__annotations__.keys() - SummaryRow.__annotations__.keys())}
-    return {**facts, "jobs": [{key: value for key, value in job.items() if key in kept} for job in facts["jobs"]]}
+    jobs = [{key: value for key, value in job.items() if key in kept} for job in facts["jobs"]]
+    return {**facts, "jobs": jobs, "findings": list(map(dataclasses.asdict, facts["findings"]))}
 
 
 def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow]]:
@@ -264,8 +266,7 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
                 "jobs": [job["job_id"] for job in by_seed.values()],
                 "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in by_seed.values()),
                 "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
-                "speedup": None if speedup is None else speedup.facts(),
-                "efficiency": None if speedup is None else speedup.scaled(1 / (ranks / base[0])).facts(),
+                **efficiency_facts(speedup, ranks / base[0]),
             }
         )
     return {"robot": jobs[0]["robot"], "task": jobs[0]["task"], "base": base[0], "rows": rows}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
+from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.run_reader import EpisodeKind, Evaluation, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.bench.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
 
 Timings: TypeAlias = Mapping[str, float | None]
@@ -81,16 +83,12 @@ class ReportedRobot(TypedDict):
     timed_env_steps: float
 
 
-class RanksRow(TypedDict):
+class RanksRow(EfficiencyFacts):
     ranks: int
     mode: str | None
     jobs: Sequence[str]
     env_steps_per_s: EstimateFacts | None
     allreduce: EstimateFacts | None
-    speedup: EstimateFacts | None
-    """Relative to the fewest ranks, over the seeds that were trained with both; None for the fewest ranks."""
-    efficiency: EstimateFacts | None
-    """The speed-up divided by the ratio of the numbers of ranks."""
 
 
 class RanksOfRobot(TypedDict):
@@ -107,7 +105,6 @@ class Totals(TypedDict):
     states: Mapping[str, int]
     retries: int
     busy_s: float
-    """Time in which at least one job was running."""
     core_hours: float
     env_steps: int
     env_steps_per_s: float | None
@@ -124,7 +121,6 @@ class ExperimentFacts(TypedDict):
     ranks: Sequence[RanksOfRobot]
     jobs: Sequence[ReportedJob]
     attempts: Sequence[ReportedAttempt]
-    findings: Sequence[Mapping[str, Any]]
-    """Fields of :class:`orchestrator.analysis.contention.ContentionFinding`."""
+    findings: Sequence[ContentionFinding]
     certificate: Mapping[str, Any] | None
     machine: Mapping[str, Any]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
@@ -84,18 +85,18 @@ def _headlines(totals: Totals) -> list[Headline]:
     ]
 
 
-def _findings(findings: Sequence[Mapping[str, Any]], jobs: Sequence[ReportedJob]) -> Section:
+def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]) -> Section:
     if not findings and not any((job["timings"]["iterations"] or 0) > 1 for job in jobs):
         early = "There are no findings yet: no job has finished a second iteration (the first one warms up)."
         return _text("Findings", early)
     if not findings:
         none = "No lost time was found: no contention for cores, no throttling, no surplus threads."
         return _text("Findings", none, tone="good")
-    columns: Columns[Mapping[str, Any]] = {
-        "job": lambda finding: listed(finding["job_ids"], NAMED) or "all jobs",
-        "cause": lambda finding: plain(finding["what"]),
-        "evidence": lambda finding: plain(finding["evidence"]),
-        "remedy": lambda finding: plain(finding["cure"]),
+    columns: Columns[ContentionFinding] = {
+        "job": lambda finding: listed(finding.job_ids, NAMED) or "all jobs",
+        "cause": lambda finding: plain(finding.what),
+        "evidence": lambda finding: plain(finding.evidence),
+        "remedy": lambda finding: plain(finding.cure),
     }
     caption = "What slowed jobs down, with the evidence and the remedy."
     parts = [table(findings, columns, caption=caption, text=columns, shown=MOST_FINDINGS)]

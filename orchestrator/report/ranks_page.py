@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.bench.benchmark_facts import RankFacts
+from orchestrator.bench.rank_analysis import RankFacts
 from orchestrator.report import benchmark_figures as figures
 from orchestrator.report.benchmark_tables import failures, remarks
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
