@@ -83,7 +83,7 @@ class ExperimentMetrics:
 def gather(run_dir: Path) -> ExperimentMetrics:
     """:raises LedgerError: when the ledger is damaged."""
     paths = RunPaths(run_dir)
-    by_job: dict[str, list[_Attempt]] = {}
+    by_job: dict[str, list[_AttemptSlot]] = {}
     for attempt in _attempts(paths):
         by_job.setdefault(attempt.job_id, []).append(attempt)
     jobs = [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()]
@@ -98,7 +98,9 @@ def gather(run_dir: Path) -> ExperimentMetrics:
     )
 
 
-class _Attempt(NamedTuple):
+class _AttemptSlot(NamedTuple):
+    """The CPUs and times of an attempt."""
+
     job_id: str
     number: int
     robot_hash: str | None
@@ -107,7 +109,7 @@ class _Attempt(NamedTuple):
     ended_at: float | None
 
 
-def _attempts(paths: RunPaths) -> list[_Attempt]:
+def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
     """All attempts; without a ledger the last one of each job."""
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
@@ -121,11 +123,11 @@ def _attempts(paths: RunPaths) -> list[_Attempt]:
         ledger.abandon()
 
 
-def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _Attempt:
-    return _Attempt(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
+def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
+    return _AttemptSlot(row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"])
 
 
-def _metrics(job: JobPaths, attempts: Sequence[_Attempt]) -> JobMetrics:
+def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     spec = run_reader.read_json_object(job.spec) or {}
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations

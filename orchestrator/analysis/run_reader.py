@@ -34,7 +34,7 @@ class Episodes(TypedDict):
     measures: Mapping[str, float | None]
 
 
-class Evaluation(TypedDict, total=False):
+class EvaluationFile(TypedDict, total=False):
     """From ``eval.json``; a kind of episodes is absent where the file has none."""
 
     episodes: Any
@@ -80,12 +80,12 @@ def learning_curve(path: Path) -> LearningCurve:
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
 
 
-def evaluation(path: Path) -> Evaluation | None:
+def evaluation(path: Path) -> EvaluationFile | None:
     """None when there is no ``eval.json``."""
     content = read_json_object(path)
     if content is None:
         return None
-    result: Evaluation = {"episodes": content.get("episodes")}
+    result: EvaluationFile = {"episodes": content.get("episodes")}
     for kind in EPISODE_KINDS:
         if kind in content:
             result[kind] = _episodes(content[kind])

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
-from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, Evaluation
+from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
 from orchestrator.bench.throughput_ratios import efficiency_facts
 from orchestrator.core.exit_record import read_exit_record
@@ -216,14 +216,14 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     }
 
 
-def _evaluation(evaluations: Sequence[Evaluation]) -> dict[EpisodeKind, EpisodeEstimates] | None:
+def _evaluation(evaluations: Sequence[EvaluationFile]) -> dict[EpisodeKind, EpisodeEstimates] | None:
     """None without any."""
     if not evaluations:
         return None
     return {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}
 
 
-def _episodes(evaluations: Sequence[Evaluation], kind: EpisodeKind) -> EpisodeEstimates:
+def _episodes(evaluations: Sequence[EvaluationFile], kind: EpisodeKind) -> EpisodeEstimates:
     parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
     measures = dict.fromkeys(name for part in parts for name in part["measures"])
     return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.run_reader import EpisodeKind, Evaluation, LearningCurve
+from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.bench.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
@@ -45,7 +45,7 @@ class ReportedJob(SummaryRow):
     failures: Sequence[FailedAttempt]
     timings: Timings
     curve: LearningCurve
-    evaluation: Evaluation | None
+    evaluation: EvaluationFile | None
     preview: bool
     """Whether it has a film strip."""
 

@@ -197,7 +197,7 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
     paths.timings_csv.write_text(
         "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
     )
-    attempt = job_metrics._Attempt("wide-s0", 0, None, cpus=[4, 5, 6, 7], started_at=0.0, ended_at=1.0)
+    attempt = job_metrics._AttemptSlot("wide-s0", 0, None, cpus=[4, 5, 6, 7], started_at=0.0, ended_at=1.0)
     assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
     narrow = job_metrics._metrics(paths, [attempt._replace(cpus=[4, 5])])
     metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
