@@ -88,7 +88,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     deterministic: Outcome
     """Episodes with the policy's most likely actions."""
     stochastic: Outcome
@@ -135,7 +135,7 @@ def _summary(values: list[float | None]) -> MeasureSummary:
     return {"mean": mean, "std": std, "values": values}
 
 
-def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> Evaluation:
+def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]) -> EvaluationResult:
     """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with normalisation frozen.
 
     The number of episodes of each environment is fixed beforehand: taking the first to end would favour short ones.
@@ -158,7 +158,7 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
             finally:
                 venv.close()
 
-    return Evaluation(deterministic=outcome(True), stochastic=outcome(False), seed=seed, n_envs=n_envs)
+    return EvaluationResult(deterministic=outcome(True), stochastic=outcome(False), seed=seed, n_envs=n_envs)
 
 
 def _seed(spec: WorkerSpec, purpose: int) -> int:
