@@ -35,6 +35,8 @@ TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
 TOGETHER = ("ray", "bench")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
+APART = frozenset({"ray/test_cluster_network.py"})
+"""Files of these folders that may run beside the others: a cluster of their own, in network namespaces of their own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,7 +75,8 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = Path(nodeid.partition("::")[0])
-        return path.parts[1] if path.parts[1] in TOGETHER else str(path)
+        is_apart = "/".join(path.parts[1:]) in APART
+        return path.parts[1] if path.parts[1] in TOGETHER and not is_apart else str(path)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:

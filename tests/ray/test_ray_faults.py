@@ -41,8 +41,8 @@ def checkpoints(run_dir: Path, job_id: str) -> list[int]:
 def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
     """The exit record of a job's last attempt."""
     number = summary(run_dir)[job_id]["attempts"] - 1
-    word: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
-    return word
+    record: dict[str, Any] = json.loads((run_dir / f"jobs/{job_id}/attempts/{number}/exit.json").read_text())
+    return record
 
 
 # -- the user, or the driver
