@@ -260,7 +260,7 @@ class Work:
             progress_every_s=self._progress_every_s,
             progress=progress,
             rss_mib=((START_S, 400.0),),
-            leaves_within_s=2.0,
+            exits_within_s=2.0,
         )
 
     def _lose(self, job_id: str, ran_s: float) -> None:

@@ -87,14 +87,14 @@ class ExaminationAnswer(JsonLine):
     fragment: str | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
     includes: Sequence[str] = ()
-    """Real paths of the files that it includes directly, when ``alone`` was asked."""
+    """Real paths of the files that it includes directly, if ``alone`` was set."""
     xml: str | None = None
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
     """SHA-256 over the contents of the bundle; a copy under another name has the same."""
     task: str | None = None
     task_reason: str | None = None
-    """Why it was chosen; None when it was asked for."""
+    """Why the task was chosen; None if the request names it."""
     process_exits: bool = False
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)

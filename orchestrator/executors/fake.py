@@ -31,7 +31,7 @@ class Behaviour:
     hangs_after_s: float = NEVER
     rss_mib: Sequence[tuple[float, float]] = ()
     """Memory samples: when, and how much."""
-    leaves_within_s: float = 0.0
+    exits_within_s: float = 0.0
     """How long it takes to exit when it is asked to; ``NEVER`` if it ignores the request."""
     returncode_asked: int = ExitCode.INTERRUPTED
 
@@ -132,7 +132,7 @@ class FakeExecutor:
         if attempt is not None and kill:
             self._in(0.0, self._end(handle, -9))
         elif attempt is not None:
-            self._in(attempt.behaviour.leaves_within_s, self._end(handle, int(attempt.behaviour.returncode_asked)))
+            self._in(attempt.behaviour.exits_within_s, self._end(handle, int(attempt.behaviour.returncode_asked)))
 
     def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED

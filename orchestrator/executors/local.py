@@ -134,7 +134,7 @@ class LocalExecutor:
         if group is not None and kill:
             group.kill()
         elif group is not None:
-            group.ask_to_leave()
+            group.request_exit()
 
     def close(self) -> None:
         for group in self._groups.values():

@@ -43,7 +43,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self.popen.pid
 
-    def ask_to_leave(self) -> None:
+    def request_exit(self) -> None:
         # Not Popen.send_signal, which may reap the process.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)

@@ -30,7 +30,7 @@ class RankExit:
 
     @property
     def severity(self) -> int:
-        """The most severe exit of a group is taken for its cause. From :data:`FAILED` on the other ranks are killed."""
+        """The most severe exit of a group counts as its cause. From :data:`FAILED` on the other ranks are killed."""
         if self.lost is not None:
             return FAILED + 1
         match self.returncode:
@@ -53,7 +53,7 @@ A killed process may take a while to free its memory before it is over, and othe
 class Member(Protocol):
     """A running rank, or several that can only be ended together."""
 
-    def ask_to_leave(self) -> None: ...
+    def request_exit(self) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -79,9 +79,9 @@ class RankGroup(Generic[Rank]):
         """Whether :meth:`settle` must be called even if no further rank ends."""
         return self._kill_at is not None and not self.rest_killed
 
-    def ask_to_leave(self) -> None:
+    def request_exit(self) -> None:
         for worker in self.running:
-            worker.ask_to_leave()
+            worker.request_exit()
 
     def kill(self) -> None:
         for worker in self.running:

@@ -95,7 +95,7 @@ def apply_late_requests(ledger: Ledger) -> None:
 
 
 def decisive_record(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord | None]:
-    """Rank (None with one rank only) and exit record that say why an attempt ended which no supervisor saw end.
+    """Rank (None with one rank only) and exit record that give the cause of an end that no supervisor saw.
 
     That is rank 0, unless another rank has failed in a way that would happen again.
     """
@@ -106,7 +106,7 @@ def decisive_record(attempt: AttemptPaths, ranks: int) -> tuple[int | None, Exit
 
 
 def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
-    """Kill what still runs of a job that a dead supervisor left RUNNING, and record how its attempt ended."""
+    """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its attempt ended."""
     if not isinstance(row.state, Running):
         return row
     attempt, directory = row.state.attempt, paths.job(row.job.job_id)

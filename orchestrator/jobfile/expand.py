@@ -23,7 +23,7 @@ from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems
 from orchestrator.jobfile.value_types import is_users_task
 
 MOST_JOBS = 100_000
-"""Largest number of jobs of an experiment: a matrix that makes more is taken for a mistake."""
+"""Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
 
 _NOT_IN_MATRIX = {
     "name": "cannot vary: job ids are made of the job's name and the matrix; leave it out",

@@ -185,7 +185,7 @@ class ThrottleMeter:
                 self._sources.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s))
 
     def read(self) -> float | None:
-        """Seconds so far; None when the kernel does not say."""
+        """Seconds so far; None when the kernel does not report it."""
         total_s = 0.0
         for file, key, unit_s in self._sources:
             try:

@@ -92,7 +92,7 @@ def cpu_model() -> str:
 
 
 def online_cpus(root: Path = ROOT) -> list[int]:
-    """Every CPU that is online, whether this process may use it or not; empty when the kernel does not say."""
+    """Every CPU that is online, whether this process may use it or not; empty when the kernel does not report it."""
     return _cpu_list(text_of(root / "sys/devices/system/cpu/online"))
 
 

@@ -101,7 +101,7 @@ class FakeStage:
             returncode=end,
             progress_every_s=0.5,
             progress=SAID,
-            leaves_within_s=NEVER if script.when_asked is None else 0.1,
+            exits_within_s=NEVER if script.when_asked is None else 0.1,
             returncode_asked=script.when_asked or 0,
         )
         if len(scripts) == 1:

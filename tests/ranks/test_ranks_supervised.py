@@ -154,7 +154,7 @@ def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
 
 
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
-    patient = Behaviour(after_s=NEVER, leaves_within_s=1.0)
+    patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
     experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
     experiment.reporter.each_turn = lambda view: (
         experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None

@@ -132,10 +132,10 @@ def test_an_attempt_finds_the_last_order_in_its_folder(
     run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes]
 ) -> None:
     agent = start_agent(run_dir, head)
-    agent.send_order("a/0", "leave")  # before it has begun
+    agent.send_order("a/0", "exit")  # before it has begun
     granted = acquire(agent, "a/0", task.pid)
     assert granted is not None
-    assert take_order(granted.folder) == "leave"
+    assert take_order(granted.folder) == "exit"
     assert take_order(granted.folder) is None
     agent.send_order("a/0", "kill")
     assert take_order(granted.folder) == "kill"

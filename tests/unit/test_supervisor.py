@@ -129,7 +129,7 @@ def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path
 
 
 def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path: Path) -> None:
-    hog = Behaviour(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], leaves_within_s=NEVER)
+    hog = Behaviour(after_s=NEVER, rss_mib=[(1.0, 50.0), (3.0, 333.0)], exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job("hog", max_retries=3)], behaviours({"hog": hog}))
     assert experiment.run() == {"hog": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(3.0)
@@ -139,7 +139,7 @@ def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path
 
 
 def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
-    late = Behaviour(after_s=NEVER, progress_every_s=0.5, leaves_within_s=2.0)
+    late = Behaviour(after_s=NEVER, progress_every_s=0.5, exits_within_s=2.0)
     experiment = Experiment(tmp_path, [make_job("late", timeout_s=60.0)], behaviours({"late": late}), grace_s=5.0)
     assert experiment.run() == {"late": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(62.0, abs=1.0)
@@ -147,14 +147,14 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
 
 
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
-    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job("deaf", timeout_s=60.0)], behaviours({"deaf": deaf}), grace_s=5.0)
     assert experiment.run() == {"deaf": "FAILED"}
     assert experiment.fake.time_s == pytest.approx(65.0, abs=1.0)
 
 
 def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
-    hung = Behaviour(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, leaves_within_s=NEVER)
+    hung = Behaviour(after_s=NEVER, progress_every_s=1.0, hangs_after_s=30.0, exits_within_s=NEVER)
     jobs = [make_job("hung", stall_timeout_s=20.0, max_retries=1)]
     experiment = Experiment(tmp_path, jobs, behaviours({"hung": [hung, Behaviour()]}))
     assert experiment.run() == {"hung": "SUCCEEDED"}
@@ -288,7 +288,7 @@ def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -
 
 
 def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
-    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=7.0)
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 10, lambda: experiment.supervisor.request_stop("SIGTERM")
@@ -298,7 +298,7 @@ def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: P
 
 
 def test_a_second_stop_kills_at_once(tmp_path: Path) -> None:
-    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER)
+    deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], lambda launch: deaf, cpus=4, grace_s=1e4)
 
     def each_turn(view: View) -> None:
@@ -376,7 +376,7 @@ def test_running_and_waiting_jobs_can_be_cancelled(tmp_path: Path) -> None:
 
 
 def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -> None:
-    slow = Behaviour(after_s=NEVER, leaves_within_s=5.0)
+    slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
 
     def each_turn(view: View) -> None:
@@ -440,8 +440,8 @@ def test_a_worker_that_finds_the_disk_full_stops_everything_resumably(tmp_path: 
 
 
 def test_a_full_disk_after_a_stop_does_not_count_as_the_second_stop(tmp_path: Path) -> None:
-    full = Behaviour(after_s=NEVER, leaves_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
-    slow = Behaviour(after_s=NEVER, leaves_within_s=9.0)
+    full = Behaviour(after_s=NEVER, exits_within_s=1.0, returncode_asked=int(ExitCode.DISK_FULL))
+    slow = Behaviour(after_s=NEVER, exits_within_s=9.0)
     experiment = Experiment(tmp_path, [make_job("full"), make_job("slow")], behaviours({"full": full, "slow": slow}))
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s >= 1, lambda: experiment.supervisor.request_stop("SIGINT")
@@ -484,7 +484,7 @@ def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
     jobs = [make_job(name) for name in names(40)]
     # Several end at the same instant: none may be waited for in vain.
     experiment = Experiment(
-        tmp_path, jobs, lambda launch: Behaviour(after_s=2.0, leaves_within_s=NEVER), cpus=8, grace_s=5
+        tmp_path, jobs, lambda launch: Behaviour(after_s=2.0, exits_within_s=NEVER), cpus=8, grace_s=5
     )
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = FullLedger(  # type: ignore[assignment]
         experiment.ledger, method, call
@@ -501,7 +501,7 @@ def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
 
 
 def test_workers_that_do_not_leave_a_full_disk_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
-    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER, progress_every_s=1.0)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: deaf, grace_s=6.0)
     full = FullLedger(experiment.ledger, "set_progress", 1)
     experiment.supervisor._recorder.ledger = experiment.supervisor.ledger = full  # type: ignore[assignment]
@@ -517,7 +517,7 @@ def test_a_second_stop_kills_while_a_full_disk_is_left(tmp_path: Path) -> None:
                 experiment.supervisor.request_stop("SIGINT")
             return FakeExecutor.poll(self, timeout_s)
 
-    deaf = Behaviour(after_s=NEVER, leaves_within_s=NEVER, progress_every_s=1.0)
+    deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER, progress_every_s=1.0)
     fake = Impatient(behave=lambda launch: deaf)
     experiment = Experiment(tmp_path, [make_job("a")], executor=fake, now=fake.now, grace_s=1e4)
     full = FullLedger(experiment.ledger, "set_progress", 1)

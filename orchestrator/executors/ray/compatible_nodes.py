@@ -58,7 +58,7 @@ class CompatibleNodes:
         return None if self._usable or not self._excluded else "; ".join(self._excluded.values())
 
     def suspect(self, node_id: str) -> None:
-        """Something was lost there: submit nothing to the node until it has answered, or left."""
+        """An attempt was lost on the node: submit nothing to it until it has answered, or left."""
         if node_id in self._usable:
             self.slots.pause(node_id)
             self.registry.suspect(node_id)

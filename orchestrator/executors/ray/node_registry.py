@@ -66,7 +66,7 @@ class NodeFailed:
     name: str
     why: str
     is_silent: bool = False
-    """The agent did not even run: as a rule the node is dead and the head does not know yet."""
+    """The agent did not start: usually the node is dead and the head has not noticed yet."""
 
 
 NodeChange: TypeAlias = RayNode | NodeLeft | NodeFailed

@@ -273,7 +273,7 @@ class RayExecutor:
         elif kill:
             attempt.tasks.kill()
         else:
-            attempt.tasks.ask_to_leave()
+            attempt.tasks.request_exit()
 
     def close(self) -> None:
         """End every attempt that still runs; the nodes stay in use."""

@@ -58,7 +58,7 @@ class RayTask:
         return [self._own_event(event) for event in batch.events]
 
     def lose(self) -> Exited:
-        """Its node has left. (Ray reports the loss of its task minutes later, when connections time out.)"""
+        """Its end, when its node has left. (Ray reports the loss of its task minutes later, when connections time out.)"""
         return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
 
     def _own_event(self, event: Event) -> Event:
@@ -112,9 +112,9 @@ class RayTask:
         self.nodes.exclude(self.node.node_id, "its disk is full")
         return Exited(self.handle, None, lost=f"no space left on the disk of {self.node.name}")
 
-    def ask_to_leave(self) -> None:
+    def request_exit(self) -> None:
         if self.is_placed:
-            self._send("leave")
+            self._send("exit")
         else:  # there is nothing to save yet
             self.asked_before_start = ExitCode.INTERRUPTED
             self.end()
@@ -140,6 +140,6 @@ class RayTask:
         ray.cancel(self.stream, force=True)
 
     def _send(self, order: Order) -> None:
-        """Also to a node that is no longer used. If the node has left, the task's end is reported soon."""
+        """Send an order, also to a node that is no longer used. If the node has left, the task's end is reported soon."""
         node = self.nodes.get(self.node.node_id) or self.node  # it may have a new agent
         node.agent.send_order.remote(self.assignment.key, order)

@@ -24,7 +24,7 @@ from orchestrator.machine.process_identity import same_process
 
 KILL_TIMEOUT_S = 5.0
 
-Order: TypeAlias = Literal["leave", "kill"]
+Order: TypeAlias = Literal["exit", "kill"]
 """The driver's order to an attempt, which the node agent leaves in its folder."""
 
 
@@ -132,7 +132,7 @@ def take_order(folder: Path) -> Order | None:
     taken = folder / "order.taken"
     try:
         (folder / "order").rename(taken)  # later orders are written to a new file
-        return "kill" if taken.read_text() == "kill" else "leave"
+        return "kill" if taken.read_text() == "kill" else "exit"
     except FileNotFoundError:
         return None
 

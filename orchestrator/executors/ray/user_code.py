@@ -25,7 +25,7 @@ from orchestrator.machine.topology import MIB
 MOST_FILES = 2_000
 MOST_FOLDERS = 5_000
 MOST_MIB = 16
-"""The three limits hold because every attempt reads the folder again, on every node that has one of that path."""
+"""There are three limits because every attempt reads the folder again, on every node that has one of that path."""
 FETCH_TIMEOUT_S = 120.0
 CODE_FOLDER = "code"
 """In a session's scratch directory, beside the folders of attempts, which have ``@`` in their names."""

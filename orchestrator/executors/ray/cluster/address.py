@@ -64,7 +64,7 @@ def check_own(host: str, port: int = 0) -> None:
     """:raises UsageError: ``host`` is not an address of this machine, or ``port`` is taken."""
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         raise UsageError(
-            f"{host} stands for every address; give the one at which the other machines reach this one, or no --address"
+            f"{host} is the wildcard address; give the one at which the other machines reach this one, or no --address"
         )
     with _socket(host, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,7 +74,7 @@ def check_own(host: str, port: int = 0) -> None:
             if error.errno == errno.EADDRINUSE:
                 problem = f"{host_port(host, port)}: another program listens there; give another --port"
             elif error.errno == errno.EACCES:
-                problem = f"{host_port(host, port)}: ports below 1024 need special rights; give another --port"
+                problem = f"{host_port(host, port)}: ports below 1024 need root privileges; give another --port"
             else:
                 problem = (
                     f"{host} is not an address of this machine ({error.strerror}); `ip address` lists its addresses"

@@ -30,7 +30,7 @@ HEALTH = {
 }
 """A node is declared dead after eight failed checks, 35 s at least, so nothing is lost when the network stalls for
 20 s. With Ray's defaults (five checks, one every 3 s) a node is dead after 12 s if the network reports that there is no
-route; and connections without traffic for 20 s are closed, and the process at the other end is taken for dead."""
+route; and connections without traffic for 20 s are closed, and the process at the other end is considered dead."""
 
 PRIORITY = {"RAY_worker_niceness": "0"}
 """Ray's default niceness of 15 would be inherited by the training processes, and every other process would take
