@@ -23,7 +23,7 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
 
 
 def remove_partial_files(directory: Path, name: str = "") -> None:
-    """Remove the temporary files of processes that were killed while they wrote ``name``, or any file, in ``directory``."""
+    """Remove the temporary files of killed processes that wrote ``name``, or any file, in ``directory``."""
     for partial in directory.glob(f".{name}*.tmp"):
         partial.unlink(missing_ok=True)
 

@@ -44,7 +44,7 @@ class ExitRecord:
     unsaveable: str | None = None
     """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
     cpus: Sequence[int] | None = None
-    """CPUs that the worker was allowed at its end; a job may have moved itself. None where the kernel does not report it."""
+    """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -58,7 +58,7 @@ class RayTask:
         return [self._own_event(event) for event in batch.events]
 
     def lose(self) -> Exited:
-        """Its end, when its node has left. (Ray reports the loss of its task minutes later, when connections time out.)"""
+        """Its end, when its node has left. (Ray reports that minutes later, when connections time out.)"""
         return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
 
     def _own_event(self, event: Event) -> Event:
@@ -140,6 +140,6 @@ class RayTask:
         ray.cancel(self.stream, force=True)
 
     def _send(self, order: Order) -> None:
-        """Send an order, also to a node that is no longer used. If the node has left, the task's end is reported soon."""
+        """Send an order, also to a node that is no longer used; if it has left, the task's end is reported soon."""
         node = self.nodes.get(self.node.node_id) or self.node  # it may have a new agent
         node.agent.send_order.remote(self.assignment.key, order)
