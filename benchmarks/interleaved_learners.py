@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from benchmarks.bare_physics import Shadow
 
 LEAST_STEPS = 4096
-"""Fewest env_steps of a contender in a repeat; at least one iteration is run."""
+"""Fewest env_steps of a learner in a repeat; at least one iteration is run."""
 BUFFER = (
     *("observations", "actions", "rewards", "episode_starts"),
     *("values", "log_probs", "advantages", "returns"),
 )
 
 
-class Contender(Protocol):
+class MeasuredLearner(Protocol):
     shadow: Shadow | None
     """Takes the same steps without the learner; None where that is not compared."""
 
@@ -39,7 +39,7 @@ class Contender(Protocol):
         ...
 
 
-class Library:
+class SB3Learner:
     """A learner with Stable-Baselines3's methods.
 
     :param model: an ``OnPolicyAlgorithm``, of Stable-Baselines3 or of SBX.
@@ -70,7 +70,7 @@ class Library:
         return rollout_s + cpu_timed(self.model.train)[0], actions
 
 
-class OneFile:
+class PlainTorchLearner:
     """:class:`benchmarks.plain_torch_ppo.PlainPPO`, with its default hyperparameters."""
 
     shadow: Shadow | None = None
@@ -91,7 +91,7 @@ class OneFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """Seconds per env_step, one value per repeat."""
 
     learner_s: list[float]
@@ -99,39 +99,39 @@ class Pace:
     """Bare physics of the same steps; zero without a shadow."""
 
 
-def race(contenders: Mapping[str, Contender], repeats: int) -> dict[str, Pace]:
-    """Alternate iterations of all contenders, after one warm-up iteration of each."""
-    for contender in contenders.values():
-        contender.iterate()
-    paces = {name: Pace([], []) for name in contenders}
+def interleave(measured: Mapping[str, MeasuredLearner], repeats: int) -> dict[str, StepTimes]:
+    """Alternate iterations of all learners, after one warm-up iteration of each."""
+    for learner in measured.values():
+        learner.iterate()
+    times = {name: StepTimes([], []) for name in measured}
     for number in range(repeats):
-        spent = {name: Spent() for name in contenders}
-        turns = max(1, LEAST_STEPS // max(contender.env_steps for contender in contenders.values()))
+        spent = {name: Spent() for name in measured}
+        turns = max(1, LEAST_STEPS // max(learner.env_steps for learner in measured.values()))
         for turn in range(turns):
-            for name in both_ways(number + turn, *contenders):
-                spent[name].add(contenders[name])
+            for name in both_ways(number + turn, *measured):
+                spent[name].add(measured[name])
         for name, sums in spent.items():
-            paces[name].learner_s.append(sums.learner_s / sums.env_steps)
-            paces[name].bare_s.append(sums.bare_s / sums.env_steps)
-    return paces
+            times[name].learner_s.append(sums.learner_s / sums.env_steps)
+            times[name].bare_s.append(sums.bare_s / sums.env_steps)
+    return times
 
 
 @dataclass(slots=True)
 class Spent:
-    """Time and env_steps of one contender in one repeat."""
+    """Time and env_steps of one learner in one repeat."""
 
     learner_s: float = 0.0
     bare_s: float = 0.0
     env_steps: int = 0
 
-    def add(self, contender: Contender) -> None:
-        gc.collect()  # garbage of the other contenders must not count
-        shadow = contender.shadow
+    def add(self, learner: MeasuredLearner) -> None:
+        gc.collect()  # garbage of the other learners must not count
+        shadow = learner.shadow
         if shadow is not None:
             shadow.remember()
-        seconds, actions = contender.iterate()
+        seconds, actions = learner.iterate()
         self.learner_s += seconds
-        self.env_steps += contender.env_steps
+        self.env_steps += learner.env_steps
         if shadow is not None:
             self.bare_s += shadow.seconds(actions)
 

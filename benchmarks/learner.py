@@ -32,7 +32,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from benchmarks.interleaved_learners import Contender, Pace
+    from benchmarks.interleaved_learners import MeasuredLearner, StepTimes
     from benchmarks.roofline import Networks
 
 Targets = tuple[float, float] | tuple[()]
@@ -55,11 +55,11 @@ STARTING_CORES = os.sched_getaffinity(0)
 def robot_of_gymnasium(robot: str, repeats: int) -> list[Line]:
     """Default hyperparameters, one environment in a DummyVecEnv; compared with other implementations."""
     spec = gymnasium_spec(robot)
-    contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
-    contenders[IN_JOB] = over_environment_of_job(spec)
-    contenders |= others_over_dummy(robot)
-    lines = compare(f"{robot}, defaults", contenders, repeats, GYMNASIUM[robot])
-    if SBX not in contenders:
+    measured = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
+    measured[IN_JOB] = over_environment_of_job(spec)
+    measured |= others_over_dummy(robot)
+    lines = compare(f"{robot}, defaults", measured, repeats, GYMNASIUM[robot])
+    if SBX not in measured:
         lines.append(Line(what=f"{SBX}, {robot}", measured="not installed", target="", good=True))
     return lines
 
@@ -75,8 +75,8 @@ def robot_of_ours(robot: str, repeats: int) -> list[Line]:
         for normalize in (False, True):
             what = f"{robot}, n_envs {spec.n_envs}, {words}, {'' if normalize else 'not '}normalised"
             chosen = replace(spec, normalize=normalize)
-            contenders = {name: over_batch(chosen, name) for name in (FAST, STOCK)}
-            lines += compare(what, contenders, repeats, over_stock, of_physics)
+            measured = {name: over_batch(chosen, name) for name in (FAST, STOCK)}
+            lines += compare(what, measured, repeats, over_stock, of_physics)
     return lines
 
 
@@ -88,11 +88,11 @@ def one_minibatch(repeats: int) -> list[Line]:
 def wide(repeats: int) -> list[Line]:
     """Larger networks, where matrix products take more of the time."""
     spec = gymnasium_spec("HalfCheetah-v5", policy_kwargs=WIDE_NETWORKS)
-    contenders = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
+    measured = {name: over_dummy(spec, name) for name in (FAST, STOCK)}
     what = "HalfCheetah-v5, net_arch [256, 256], ReLU"
     return [
         *minibatches(spec, "17-256-256-6, ReLU", repeats, WIDE),
-        *compare(what, contenders, repeats, WIDE),
+        *compare(what, measured, repeats, WIDE),
     ]
 
 
@@ -139,45 +139,45 @@ def dummy(robot: str) -> Any:
     return make_vec_env(robot, n_envs=1, seed=0)
 
 
-def over_dummy(spec: WorkerSpec, learner: str) -> Contender:
+def over_dummy(spec: WorkerSpec, learner: str) -> MeasuredLearner:
     from benchmarks.bare_physics import Shadow
-    from benchmarks.interleaved_learners import Library
+    from benchmarks.interleaved_learners import SB3Learner
 
     venv = dummy(str(spec.env))
-    return Library(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
+    return SB3Learner(built(spec, learner, venv), Shadow(venv, dummy(str(spec.env))) if learner == FAST else None)
 
 
-def over_environment_of_job(spec: WorkerSpec) -> Contender:
-    from benchmarks.interleaved_learners import Library
+def over_environment_of_job(spec: WorkerSpec) -> MeasuredLearner:
+    from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
-    return Library(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
+    return SB3Learner(built(spec, FAST, env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)))
 
 
-def over_batch(spec: WorkerSpec, learner: str) -> Contender:
+def over_batch(spec: WorkerSpec, learner: str) -> MeasuredLearner:
     from benchmarks.bare_physics import Shadow
-    from benchmarks.interleaved_learners import Library
+    from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
     venv, twin = (env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2))
     model = built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
-    return Library(model, Shadow(venv, twin))
+    return SB3Learner(model, Shadow(venv, twin))
 
 
-def others_over_dummy(robot: str) -> dict[str, Contender]:
+def others_over_dummy(robot: str) -> dict[str, MeasuredLearner]:
     """Other implementations with the same default hyperparameters, where they are installed."""
-    from benchmarks.interleaved_learners import Library, OneFile
+    from benchmarks.interleaved_learners import PlainTorchLearner, SB3Learner
 
-    others: dict[str, Contender] = {ONE_FILE: OneFile(dummy(robot))}
+    others: dict[str, MeasuredLearner] = {ONE_FILE: PlainTorchLearner(dummy(robot))}
     if importlib.util.find_spec("sbx") is not None:
         sbx = importlib.import_module("sbx")
-        others[SBX] = Library(sbx.PPO("MlpPolicy", dummy(robot), seed=0))
+        others[SBX] = SB3Learner(sbx.PPO("MlpPolicy", dummy(robot), seed=0))
     return others
 
 
 def compare(
     what: str,
-    contenders: Mapping[str, Contender],
+    measured: Mapping[str, MeasuredLearner],
     repeats: int,
     over_stock: Targets = (),
     of_physics: Targets | None = None,
@@ -186,26 +186,26 @@ def compare(
 
     :param of_physics: targets of the fast learner's share of bare physics; None: no shares are printed.
     """
-    from benchmarks.interleaved_learners import race
+    from benchmarks.interleaved_learners import interleave
 
-    paces = race(contenders, repeats)
-    fast = paces[FAST]
+    times = interleave(measured, repeats)
+    fast = times[FAST]
     lines = [
         at_least(
-            f"{what}: env_steps/s of {ahead} / {behind} ({rate(paces[ahead])} / {rate(paces[behind])})",
-            ratios(paces[behind].learner_s, paces[ahead].learner_s),
+            f"{what}: env_steps/s of {ahead} / {behind} ({rate(times[ahead])} / {rate(times[behind])})",
+            ratios(times[behind].learner_s, times[ahead].learner_s),
             *(over_stock if (ahead, behind) == (FAST, STOCK) else ()),
         )
-        for ahead, behind in [(name, STOCK) if name == IN_JOB else (FAST, name) for name in contenders if name != FAST]
+        for ahead, behind in [(name, STOCK) if name == IN_JOB else (FAST, name) for name in measured if name != FAST]
     ]
-    products, env_steps = products_of(contenders[FAST].model), contenders[FAST].env_steps  # type: ignore[attr-defined]
+    products, env_steps = products_of(measured[FAST].model), measured[FAST].env_steps  # type: ignore[attr-defined]
     if of_physics is not None:
         bare_s = statistics.median(fast.bare_s)
         most = bare_s / (bare_s + roofline.seconds(products) / env_steps)
         lines += [
             at_least(
                 f"{what}: env_steps/s of {name} / bare mj_step ({1 / bare_s:,.0f}; roofline: {most:.2f})",
-                ratios(paces[name].bare_s, paces[name].learner_s),
+                ratios(times[name].bare_s, times[name].learner_s),
                 *(of_physics if name == FAST else ()),
             )
             for name in (FAST, STOCK)
@@ -215,11 +215,11 @@ def compare(
 
 def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> list[Line]:
     """Time per minibatch of ``train()`` of the same rollout by both learners."""
-    from benchmarks.interleaved_learners import BUFFER, Library, Update
+    from benchmarks.interleaved_learners import BUFFER, SB3Learner, Update
 
     models = {learner: built(spec, learner, dummy(str(spec.env))) for learner in (FAST, STOCK)}
     for model in models.values():
-        Library(model).collect()
+        SB3Learner(model).collect()
     stock = models[STOCK]
     rollout = {name: getattr(stock.rollout_buffer, name).copy() for name in BUFFER}
     parameters = copy.deepcopy(stock.policy.state_dict())
@@ -275,8 +275,8 @@ def near_the_roof(
     )
 
 
-def rate(pace: Pace) -> str:
-    return f"{1 / statistics.median(pace.learner_s):,.0f}"
+def rate(times: StepTimes) -> str:
+    return f"{1 / statistics.median(times.learner_s):,.0f}"
 
 
 def ratios(numerators: list[float], denominators: list[float]) -> list[float]:

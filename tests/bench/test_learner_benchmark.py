@@ -144,17 +144,17 @@ class Runner:
         return next(self._seconds), np.zeros(1)
 
 
-def test_a_race_goes_in_turns_and_does_not_count_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_alternate_and_their_first_iteration_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         interleaved_learners.gc, "collect", lambda: None
     )  # slow with torch loaded, and nothing is timed here
     turns: list[str] = []
     a = Runner("a", itertools.chain([100.0], itertools.cycle([1.0, 3.0])), turns)
     b = Runner("b", itertools.chain([100.0], itertools.repeat(8.0)), turns)
-    paces = interleaved_learners.race({"a": a, "b": b}, repeats=2)
+    times = interleaved_learners.interleave({"a": a, "b": b}, repeats=2)
     assert "".join(turns) == "ab" + "abba" + "baab"
-    assert paces["a"].learner_s == [4.0 / 4096] * 2
-    assert paces["b"].learner_s == [16.0 / 4096] * 2
+    assert times["a"].learner_s == [4.0 / 4096] * 2
+    assert times["b"].learner_s == [16.0 / 4096] * 2
     assert [both_ways(number, 1, 2, 3) for number in (0, 1)] == [(1, 2, 3), (3, 2, 1)]
 
 
@@ -173,9 +173,9 @@ def test_bare_physics_goes_through_the_states_of_the_training_and_its_resets(
     """It ends in the same positions to the bit, or raises."""
     monkeypatch.setattr(interleaved_learners, "LEAST_STEPS", 512)
     model = PPO("MlpPolicy", make(), seed=0, device="cpu", n_steps=128, batch_size=64, n_epochs=1)
-    contender = interleaved_learners.Library(model, Shadow(model.env, make()))
-    paces = interleaved_learners.race({"sb3": contender}, repeats=1)
-    assert 0 < paces["sb3"].bare_s[0] < paces["sb3"].learner_s[0]
+    learner = interleaved_learners.SB3Learner(model, Shadow(model.env, make()))
+    times = interleaved_learners.interleave({"sb3": learner}, repeats=1)
+    assert 0 < times["sb3"].bare_s[0] < times["sb3"].learner_s[0]
     assert len(model.ep_info_buffer or ()) > 4, "no episode ended: the resets have not been tried"
     assert model.num_timesteps == (1 + 2) * 256
 
