@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypedDict
 
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.errors import disk_full_explained
@@ -63,15 +62,7 @@ LEARNERS_SHOWN = 4
 """Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that it names for each."""
 
 
-class LearnerRow(TypedDict):
-    """The part of a row that names the job's learner."""
-
-    job_id: str
-    learner: str | None
-    learner_reason: str | None
-
-
-def learner_summary(rows: Sequence[LearnerRow]) -> str:
+def learner_summary(rows: Sequence[SummaryRow]) -> str:
     """How many jobs each learner trains, and why some do not use the fast one; empty when no learner is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.analysis.statistics import EstimateFacts
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 Facts: TypeAlias = Mapping[str, Any]
 
 
-class Point(EstimateFacts):
-    cut: bool
-    """Whether it is a bound, that of a measurement which was cut off."""
-
-
-Curves: TypeAlias = Mapping[str, Mapping[int, Point]]
+Curves: TypeAlias = Mapping[str, Mapping[int, EstimateFacts]]
 """Baseline → processes → estimate."""
+Cut: TypeAlias = Mapping[str, Collection[int]]
+"""Baseline → levels at which measurements were cut off, so that an estimate is a bound."""
 
 DODGE = 0.09
 """Distance between the marks of two baselines, as a part of the distance between levels."""
@@ -31,11 +28,13 @@ LAW_POINTS = 60
 LEGEND_COLUMNS = 4
 
 
-def speedup(speedups: Curves, efficiencies: Curves, capacity: int, *, unit: str = "processes at once") -> Drawn:
+def speedup(
+    speedups: Curves, efficiencies: Curves, cut: Cut, capacity: int, *, unit: str = "processes at once"
+) -> Drawn:
     """Speed-up and efficiency of every baseline against the ideal; ``unit`` of the levels."""
     drawn, (left, right), levels = _pair_of_axes(speedups, legend_entries=len(speedups) + 1)
-    _curves(left, speedups, levels)
-    _curves(right, efficiencies, levels, scale=100)
+    _curves(left, speedups, levels, cut)
+    _curves(right, efficiencies, levels, cut, scale=100)
     ideal = [min(level, capacity) for level in levels]
     left.plot(range(len(levels)), ideal, color=DIM, linestyle="--", linewidth=1, label="ideal", zorder=1)
     right.axhline(100, color=DIM, linestyle="--", linewidth=1, zorder=1)
@@ -56,7 +55,7 @@ def _pair_of_axes(curves: Curves, legend_entries: int) -> tuple[Drawn, list[Axes
     return drawn, pair, sorted({level for levels in curves.values() for level in levels})
 
 
-def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.0, bound: str = "≤") -> None:
+def _curves(axes: Axes, curves: Curves, levels: Sequence[int], cut: Cut, scale: float = 1.0, bound: str = "≤") -> None:
     """:param bound: the mark of bounds."""
     for number, (name, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
@@ -68,21 +67,22 @@ def _curves(axes: Axes, curves: Curves, levels: Sequence[int], scale: float = 1.
         for place, one in places.items():
             if one["low"] is not None and one["high"] is not None:
                 axes.vlines(place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1)
-            if one["cut"]:
-                above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-                axes.annotate(bound, (place, one["median"] * scale), color=colour, **above)
+        for level in sorted(points.keys() & cut.get(name, ())):
+            above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+            place, median = levels.index(level) + shift, points[level]["median"] * scale
+            axes.annotate(bound, (place, median), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)
     axes.set_xlabel("processes at once")
 
 
-def latency(latencies: Curves, delays: Curves) -> Drawn:
+def latency(latencies: Curves, delays: Curves, cut: Cut) -> Drawn:
     """Time of one update of the network, and time spent waiting for a CPU, against processes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     drawn, (left, right), levels = _pair_of_axes(latencies, legend_entries=len(latencies))
-    _curves(left, latencies, levels, scale=1000, bound="≥")
-    _curves(right, delays, levels, bound="≥")
+    _curves(left, latencies, levels, cut, scale=1000, bound="≥")
+    _curves(right, delays, levels, cut, bound="≥")
     left.margins(y=0.12)  # for the marks
     right.margins(y=0.12)
     left.set_yscale("log")
@@ -97,8 +97,8 @@ def latency(latencies: Curves, delays: Curves) -> Drawn:
     return drawn
 
 
-def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Mapping[str, Sequence[int]]) -> Drawn:
-    """Seconds per 1,000 env_steps of one process by phase; a panel per baseline. ``cut``: levels that were cut off."""
+def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Cut) -> Drawn:
+    """Seconds per 1,000 env_steps of one process by phase; a panel per baseline."""
     drawn, panels = drawing.panels(len(baselines), columns=4, height_in=1.2, legend_in=0.45)
     for axes, (baseline, levels) in zip(panels, baselines.items(), strict=True):
         begin = [0.0] * len(levels)

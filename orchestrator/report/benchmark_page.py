@@ -124,7 +124,7 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
                 "Right: the speed-up divided by the number of processes, or of cores where that is smaller. Dashed: "
                 f"the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks measurements that "
                 "were cut off, for which only an upper bound is known.",
-                draw=partial(figures.speedup, speedups, efficiencies, facts["cores"]),
+                draw=partial(figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]),
             )
         )
     about = [f"{plain(name)}: {plain(one['about'])}." for name, one in facts["arms"].items() if one["about"]]
@@ -134,12 +134,15 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
 
 def _curves(baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts | None]) -> figures.Curves:
     """Without what is not known."""
-    curves: dict[str, dict[int, figures.Point]] = {}
-    for baseline, levels in baselines.items():
-        for level, one in levels.items():
-            if estimate := figure(one):
-                curves.setdefault(baseline, {})[level] = {**estimate, "cut": one["at_most"]}
-    return curves
+    known = {
+        name: {level: estimate for level, one in levels.items() if (estimate := figure(one))}
+        for name, levels in baselines.items()
+    }
+    return {name: estimates for name, estimates in known.items() if estimates}
+
+
+def _cut(baselines: Baselines) -> figures.Cut:
+    return {name: [level for level, one in levels.items() if one["at_most"]] for name, levels in baselines.items()}
 
 
 def _phases(baselines: Baselines) -> list[Section]:
@@ -150,13 +153,12 @@ def _phases(baselines: Baselines) -> list[Section]:
             drawn.setdefault(name, {})[level] = medians
     if not drawn:
         return []
-    cut = {name: [level for level, one in baselines[name].items() if one["at_most"]] for name in drawn}
     figure = Figure(
         name="phases",
         title="Where the time goes",
         caption="Seconds that one process needs for 1,000 env_steps, by phase: a phase that grows with the number of "
         "processes shows where the loss is. Scales differ between panels. “(≥)”: cut off, so the true time is longer.",
-        draw=partial(figures.phases, drawn, cut),
+        draw=partial(figures.phases, drawn, _cut(baselines)),
     )
     return [Section(title="Phases", parts=[figure])]
 
@@ -176,7 +178,7 @@ def _latency(baselines: Baselines) -> list[Section]:
         caption="Left: duration of one update of the network (backward pass and optimiser step of one minibatch; "
         "logarithmic). Right: seconds for which the threads of a process were ready to run but waited for a CPU, "
         "summed over them, per 1,000 env_steps. “≥” marks measurements that were cut off.",
-        draw=partial(figures.latency, latencies, delays),
+        draw=partial(figures.latency, latencies, delays, _cut(baselines)),
     )
     return [Section(title="Latency", parts=[figure, explained, metrics])]
 
@@ -214,7 +216,7 @@ def _warnings(fits: Facts, prefix: str = "") -> list[str]:
     return [f"{', '.join(names)}: {prefix}{warning}." for warning, names in warned.items()]
 
 
-def _gains(fit: Facts, speedups: Mapping[int, figures.Point]) -> bool:
+def _gains(fit: Facts, speedups: Mapping[int, EstimateFacts]) -> bool:
     """Whether the most processes that the law is fitted to are faster than one."""
     most = speedups.get(max(fit["levels"]))
     return most is not None and most["median"] > 1

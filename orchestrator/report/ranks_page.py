@@ -17,7 +17,7 @@ from orchestrator.report.number_format import DASH, interval, number, percent, p
 MOST_ROBOTS = 8
 """Robots in the figure, as many as there are colours."""
 ALLREDUCE = "In all-reduce: share of rank 0's time in exchanges with the other ranks, waiting included."
-ITSELF: figures.Point = {"median": 1.0, "low": None, "high": None, "n": 1, "cut": False}
+ITSELF: EstimateFacts = {"median": 1.0, "low": None, "high": None, "n": 1}
 """The ratio of the base of a comparison to itself."""
 
 Facts = Mapping[str, Any]
@@ -47,24 +47,21 @@ def experiment_section(robots: Sequence[RanksOfRobot]) -> list[Section]:
 
 
 def _figure(robots: Sequence[RanksOfRobot]) -> Figure:
-    speedups: dict[str, dict[int, figures.Point]] = {}
-    efficiencies: dict[str, dict[int, figures.Point]] = {}
+    speedups: dict[str, dict[int, EstimateFacts]] = {}
+    efficiencies: dict[str, dict[int, EstimateFacts]] = {}
     for robot in robots:
         for row in robot["rows"]:
             if row["speedup"] and row["efficiency"]:
                 name = plain(robot["robot"], 30) + (f" · {row['mode']}" if row["mode"] == "parameter-server" else "")
-                speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = {**row["speedup"], "cut": False}
-                efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = {
-                    **row["efficiency"],
-                    "cut": False,
-                }
+                speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["speedup"]
+                efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["efficiency"]
     most = max(row["ranks"] for robot in robots for row in robot["rows"])
     return Figure(
         name="ranks",
         title="Speed-up over ranks",
         caption="Left: env_steps/s relative to the fewest ranks (mostly one). Right: that divided by the ratio of the "
         "numbers of ranks. Dashed: the ideal relative to one rank. Vertical bars are 95 % intervals over seeds.",
-        draw=partial(figures.speedup, speedups, efficiencies, most, unit="ranks"),
+        draw=partial(figures.speedup, speedups, efficiencies, {}, most, unit="ranks"),
     )
 
 
@@ -86,7 +83,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
                 "divided by the number of ranks, or cores. “jobs” trains as many policies as there are ranks, other "
                 "ways train one; “subproc” is stock Stable-Baselines3 with a process for every environment, on as many "
                 f"cores. Dashed: the ideal where {cores} of them have cores of their own.",
-                draw=partial(figures.speedup, speedups, efficiencies, cores, unit="ranks, or jobs"),
+                draw=partial(figures.speedup, speedups, efficiencies, {}, cores, unit="ranks, or jobs"),
             )
         )
     about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
@@ -116,10 +113,8 @@ def _curves(
     ways: Mapping[str, Mapping[str, RankFacts]], figure: Callable[[RankFacts], EstimateFacts | None]
 ) -> figures.Curves:
     """Way → ranks → estimate. All ways but Stable-Baselines3's own begin with the one rank they are compared with."""
-    curves: dict[str, dict[int, figures.Point]] = {}
-    for way, levels in ways.items():
-        for ranks, one in levels.items():
-            if estimate := figure(one):
-                curve = curves.setdefault(way, {} if way == "subproc" else {1: ITSELF})
-                curve[int(ranks)] = {**estimate, "cut": False}
-    return curves
+    known = {
+        way: {int(ranks): estimate for ranks, one in levels.items() if (estimate := figure(one))}
+        for way, levels in ways.items()
+    }
+    return {way: levels if way == "subproc" else {1: ITSELF, **levels} for way, levels in known.items() if levels}
