@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -54,10 +55,22 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("full")
 
 
+def _named(config: pytest.Config) -> set[Path]:
+    """Files and folders that are named on the command line."""
+    return {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the folders of the full tier, unless they are asked for or named."""
+    if config.getoption("--full") or collection_path.parent != TESTS or collection_path.name not in FULL:
+        return None
+    return None if any(path.is_relative_to(collection_path) for path in _named(config)) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the full tier unless it is asked for, or a file or folder of it is named."""
     if not config.getoption("--full"):
-        named = {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
+        named = _named(config)
         left_out = {
             item for item in items if item.get_closest_marker("full") and not named & {item.path, item.path.parent}
         }
@@ -85,16 +98,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Two robots trained by the command; not to be changed."""
-    cwd = tmp_path_factory.mktemp("finished")
-    jobs = commands.write_experiment(
-        cwd,
-        {"name": "hopper", "xml": commands.HOPPER},
-        {"name": "balancer", "xml": commands.BALANCER, "task": "balance", "eval_episodes": 1},
-    )
-    done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return Experiment(cwd, jobs, cwd / "run")
+    """Two robots trained by the command; not to be changed. The workers of pytest-xdist share it."""
+    base = tmp_path_factory.getbasetemp()
+    cwd = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished-once"
+    cwd.mkdir(exist_ok=True)
+    with (cwd / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (cwd / ".trained").exists():
+            jobs = commands.write_experiment(
+                cwd,
+                {"name": "hopper", "xml": commands.HOPPER},
+                {"name": "balancer", "xml": commands.BALANCER, "task": "balance", "eval_episodes": 1},
+            )
+            done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)
+            assert done.returncode == 0, done.stderr
+            (cwd / ".trained").touch()
+    return Experiment(cwd, cwd / "jobs.toml", cwd / "run")
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class TestExperiments:
             assert (one.ratio is None) == (one.a.median <= 0)
 
     def test_the_command_shows_them(self, finished_once: Experiment, tmp_path: Path) -> None:
-        shown = commands.give("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
+        shown = commands.invoke("compare", finished_once.run_dir, finished_once.run_dir, cwd=tmp_path)
         assert shown.returncode == 0
         assert "env_steps/s" in shown.stdout
         assert "Other differences" not in shown.stdout
@@ -72,7 +72,7 @@ class TestExperiments:
 
 def test_a_benchmark_is_not_compared_with_an_experiment(finished_once: Experiment, tmp_path: Path) -> None:
     bench.write(tmp_path / "bench", measurements("pinned", 1))
-    done = commands.give("compare", tmp_path / "bench", finished_once.run_dir, cwd=tmp_path)
+    done = commands.invoke("compare", tmp_path / "bench", finished_once.run_dir, cwd=tmp_path)
     assert done.returncode == 2
     assert "is a benchmark" in done.stderr
     assert f"{finished_once.run_dir} is an experiment" in done.stderr

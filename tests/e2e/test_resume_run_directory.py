@@ -13,7 +13,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import REPOSITORY, Experiment, give, write_experiment
+from command_helpers import REPOSITORY, Experiment, give, invoke, write_experiment
 
 
 def experiment(folder: Path, steps: int) -> Path:
@@ -68,16 +68,16 @@ def test_training_and_play_go_on_when_the_originals_are_gone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]])
 def test_a_run_directory_takes_no_other_settings(option: list[str], finished_once: Experiment) -> None:
-    refused = give("run", finished_once.run_dir, *option, cwd=finished_once.cwd)
+    refused = invoke("run", finished_once.run_dir, *option, cwd=finished_once.cwd)
     assert refused.returncode == 2
     assert "need the job file" in refused.stderr
 
 
 def test_a_robot_that_vanished_from_the_run_directory_is_named(finished: Experiment) -> None:
     (finished.run_dir / "jobs/hopper-s0/robot/hopper.xml").unlink()
-    assert give("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"
+    assert invoke("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"
     with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING'")
-    refused = give("run", "run", cwd=finished.cwd)
+    refused = invoke("run", "run", cwd=finished.cwd)
     assert refused.returncode == 2
     assert "robot/hopper.xml: the robot of hopper-s0 is missing" in refused.stderr

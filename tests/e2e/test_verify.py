@@ -11,7 +11,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import Experiment, give, odd, wait_until, write_experiment
+from command_helpers import Experiment, give, invoke, odd, wait_until, write_experiment
 
 from orchestrator.verify import certificate
 
@@ -97,7 +97,7 @@ def assert_passes(finished: Experiment, *options: str, jobs: set[str]) -> None:
         assert entry["slowdown"]["low"] <= entry["slowdown"]["median"] <= entry["slowdown"]["high"]
     assert {entry["job_id"] for entry in written["jobs"]} == jobs
     assert not (finished.run_dir / "verify").exists(), "nothing but the certificate is left"
-    assert give("status", finished.run_dir, cwd=finished.cwd).returncode == 0
+    assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
 
 
 def test_a_job_of_a_run_directory_passes_without_its_original_files(finished: Experiment) -> None:

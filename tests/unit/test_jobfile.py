@@ -850,7 +850,7 @@ ANYTHING = st.recursive(
 TABLE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(defaults=TABLE | ANYTHING, jobs=st.lists(TABLE, min_size=1, max_size=3) | ANYTHING, top=TABLE, overrides=TABLE)
 def test_any_data_whatever_gives_an_experiment_or_all_its_problems(
     place: Path, defaults: Any, jobs: Any, top: dict[str, Any], overrides: dict[str, Any]
