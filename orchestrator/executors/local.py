@@ -52,13 +52,13 @@ class OrphanReaper:
         return self._popen.poll() is None
 
     def sweep(self, token: str) -> None:
-        """Let it kill every process that carries ``token``, without waiting for that."""
+        """Make the reaper kill every process that carries ``token``; does not wait for that."""
         # If the reaper was killed or stopped, the sweep at the end and the other mechanisms remain.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             self._pipe.write(token.encode() + b"\n")
 
     def close(self) -> None:
-        """Let it kill every process that carries the supervisor's token; returns when that is done."""
+        """Make the reaper kill every process that carries the supervisor's token; returns when that is done."""
         self._pipe.close()
         try:
             self._popen.wait(REAPER_PATIENCE_S)

@@ -23,7 +23,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
-"""Most chunks read at a time, so that a worker that floods its channel does not hold up the others."""
+"""Most chunks read at a time, so that a worker that floods its channel does not delay the others."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -46,7 +46,7 @@ class RankExit:
 
 FAILED = 2
 CAUSE_WITHIN_S = 1.0
-"""How long to wait, when ranks report that they lost another one, for that one to be found dead: its exit is the cause.
+"""How long to wait, when ranks report that they lost another one, until the exit of that one is known, which is the cause.
 A killed process may take a while to free its memory before it is over, and other ranks notice earlier."""
 
 
@@ -97,7 +97,7 @@ class RankGroup(Generic[Rank]):
     def settle(self) -> Exited | None:
         """The exit of the attempt when no rank runs any more. Kills the running ranks when another one has failed.
 
-        To be called after :meth:`note` of every rank that has ended, so that no consequence is taken for the cause.
+        To be called after :meth:`note` of every rank that has ended, so that no consequence counts as the cause.
         """
         if not self.running:
             return self._exited()

@@ -27,7 +27,7 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training import evaluation
-from orchestrator.worker.training.evaluation import Evaluation, interquartile_mean
+from orchestrator.worker.training.evaluation import EvaluationResult, interquartile_mean
 
 CART = """
 <mujoco><option timestep="0.02"/>
@@ -102,11 +102,11 @@ def policy(spec: WorkerSpec, directory: Path, **changes: Any) -> PPO:
     return model.learn(2 * spec.n_envs * model.n_steps)
 
 
-def evaluate(spec: WorkerSpec, directory: Path, model: PPO) -> Evaluation:
+def evaluate(spec: WorkerSpec, directory: Path, model: PPO) -> EvaluationResult:
     return evaluation.evaluate(spec, directory, model, lambda: None)
 
 
-def content(result: Evaluation) -> Any:
+def content(result: EvaluationResult) -> Any:
     return json.loads(result.to_json())
 
 
