@@ -46,7 +46,8 @@ class RankExit:
 
 FAILED = 2
 CAUSE_WITHIN_S = 1.0
-"""How long to wait, when ranks report that they lost another one, for the exit of that one, which is the cause. A killed process may take a while to free its memory before it is over, and other ranks notice earlier."""
+"""How long to wait, when ranks report that they lost another one, for the exit of that one, which is the cause.
+A killed process may take a while to free its memory before it is over, and other ranks notice earlier."""
 
 
 class Member(Protocol):
