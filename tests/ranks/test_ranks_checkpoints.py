@@ -29,7 +29,7 @@ from orchestrator.worker.training.replay import Replay
 
 BUFFER_ROWS = 4
 N_ENVS = 2
-"""Of all ranks together."""
+"""Environments of all ranks together."""
 
 
 def store_of(
@@ -42,8 +42,8 @@ def store_of(
 
 
 def add(buffer: ReplayBuffer, rank: int, row: int) -> None:
-    one = np.full((1, 2), number(rank, row), np.float32)
-    buffer.add(one, one, one, one[0, :1], np.zeros(1), [{}])
+    values = np.full((1, 2), number(rank, row), np.float32)
+    buffer.add(values, values, values, values[0, :1], np.zeros(1), [{}])
 
 
 def number(rank: int, row: int) -> float:
@@ -70,7 +70,7 @@ def held(buffer: ReplayBuffer) -> list[float]:
     return buffer.rewards[: buffer.size(), 0].tolist()
 
 
-def test_every_rank_goes_on_with_its_own_replay_buffer(tmp_path: Path) -> None:
+def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
     helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
 
     def resumed(rank: Any) -> tuple[Any, list[float]]:
@@ -82,7 +82,7 @@ def test_every_rank_goes_on_with_its_own_replay_buffer(tmp_path: Path) -> None:
     assert helpers.in_threads(2, resumed) == [("of rank 0", [4, 5, 2, 3]), ("of rank 1", [1004, 1005, 1002, 1003])]
 
 
-def test_ranks_forget_the_rows_that_no_checkpoint_needs_and_at_last_all_are_removed(tmp_path: Path) -> None:
+def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(tmp_path: Path) -> None:
     def trained(rank: Any) -> CheckpointStore:
         minutes = itertools.count(step=checkpoint.TRANSFER_S)  # one between any two looks at the clock
         return row_after_row(tmp_path, rank, range(40), now=lambda: next(minutes))[0]
@@ -136,34 +136,37 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(tm
 
 
 class Nodes:
-    """Two ranks, each on a node of its own, their files on the way to one home. The clock is simulated."""
+    """Two ranks, each on a node of its own, whose files are copied to one run directory. The clock is simulated."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
-        self.home = JobPaths(root / "home")
+        self.received = JobPaths(root / "received")
         self.time_s = 0.0
         self._root, self._dice = root, dice
-        self._lives = 0
-        self.home.checkpoints.mkdir(parents=True)
+        self._starts = 0
+        self.received.checkpoints.mkdir(parents=True)
         self.begin()
 
     def begin(self) -> None:
-        """Anew on other nodes, from what is at home."""
-        self._lives += 1
-        places = [self._root / f"life-{self._lives}-of-rank-{rank}" for rank in range(2)]
-        for rank, place in enumerate(places):
-            copy = Receiver(place, durable=False)
-            for piece in outgoing_chunks(self.home.root, ranks=[rank]):
-                copy.apply(piece)
-            JobPaths(place).checkpoints.mkdir(parents=True, exist_ok=True)
-        made = [store_of(JobPaths(place).checkpoints, rank, lambda: self.time_s) for rank, place in enumerate(places)]
+        """Start again on other nodes, from the files that were received."""
+        self._starts += 1
+        directories = [self._root / f"start-{self._starts}-of-rank-{rank}" for rank in range(2)]
+        for rank, directory in enumerate(directories):
+            copy = Receiver(directory, durable=False)
+            for chunk in outgoing_chunks(self.received.root, ranks=[rank]):
+                copy.apply(chunk)
+            JobPaths(directory).checkpoints.mkdir(parents=True, exist_ok=True)
+        made = [
+            store_of(JobPaths(directory).checkpoints, rank, lambda: self.time_s)
+            for rank, directory in enumerate(directories)
+        ]
         self._stores, self._buffers = [store for store, _ in made], [buffer for _, buffer in made]
         states = helpers.in_threads(2, lambda rank: self._stores[rank.rank].newest(rank))
         assert states[0] is None or states[0]["env_steps"] == states[1]["env_steps"]
         self.rows = 0 if states[0] is None else states[0]["rows"]
         self._saved = [(-math.inf, self.rows)]
-        self._sources = [Sender.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
-        self._homes = [Receiver(self.home.root, name=f"-{rank}", durable=False) for rank in range(2)]
-        self._home_at = [self.time_s] * 2
+        self._senders = [Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)]
+        self._receivers = [Receiver(self.received.root, name=f"-{rank}", durable=False) for rank in range(2)]
+        self._received_at = [self.time_s] * 2
 
     def train(self) -> None:
         for _ in range(self._dice.randrange(1, 4)):
@@ -179,33 +182,33 @@ class Nodes:
 
     @property
     def certain_rows(self) -> int:
-        """Of the newest checkpoint that is long enough ago to be at home, with all that belongs to it."""
+        """Rows of the newest checkpoint that is old enough to have been received with all of its files."""
         return max(rows for when, rows in self._saved if when <= self.time_s - checkpoint.TRANSFER_S)
 
     def wait(self, seconds: float) -> None:
-        """Some of what was written comes home, at the latest what is :data:`TRANSFER_S` old once the time is over."""
+        """Receive some of the files, at least those that will be older than :data:`TRANSFER_S` after ``seconds``."""
         ranks = [0, 1]
         self._dice.shuffle(ranks)
         for rank in ranks:
-            is_late = self.time_s + seconds - self._home_at[rank] > checkpoint.TRANSFER_S
+            is_late = self.time_s + seconds - self._received_at[rank] > checkpoint.TRANSFER_S
             if not is_late and self._dice.random() < 0.6:
                 continue
-            for piece in self._sources[rank].scan():
-                self._homes[rank].apply(piece)
+            for chunk in self._senders[rank].scan():
+                self._receivers[rank].apply(chunk)
                 if not is_late and self._dice.random() < 0.1:
-                    break  # the rest is as far as the node only
+                    break  # the rest stays on the node
             else:
-                self._home_at[rank] = self.time_s
+                self._received_at[rank] = self.time_s
         self.time_s += seconds
 
     def check_buffers(self) -> None:
         for rank, buffer in enumerate(self._buffers):
             newest = {row % BUFFER_ROWS: number(rank, row) for row in range(self.rows)}
-            assert held(buffer) == [newest[place] for place in sorted(newest)]
+            assert held(buffer) == [newest[index] for index in sorted(newest)]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whenever_all_nodes_are_lost_all_ranks_can_go_on_from_what_had_to_be_at_home(tmp_path: Path, seed: int) -> None:
+def test_whenever_all_nodes_are_lost_all_ranks_resume_from_the_received_files(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     nodes = Nodes(tmp_path, dice)
     for _ in range(12):
@@ -219,83 +222,86 @@ def test_whenever_all_nodes_are_lost_all_ranks_can_go_on_from_what_had_to_be_at_
     assert nodes.rows > 3 * BUFFER_ROWS
 
 
-def test_no_rank_keeps_rows_at_home_that_no_checkpoint_there_needs(tmp_path: Path) -> None:
+def test_no_received_rows_stay_that_no_received_checkpoint_needs(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, random.Random(1))
     for _ in range(60):
         nodes.train()
         nodes.wait(20.0)
     most = checkpoint.TRANSFER_S / 20.0 + 2
-    assert checkpoint.KEPT < len(list(nodes.home.checkpoints.glob("*.pt"))) <= most + 3, "some are still on the way"
+    assert checkpoint.KEPT < len(list(nodes.received.checkpoints.glob("*.pt"))) <= most + 3, (
+        "some are still being copied"
+    )
     for rank in range(2):
-        assert len(list(nodes.home.replay(rank).iterdir())) <= most + BUFFER_ROWS + 3
+        assert len(list(nodes.received.replay(rank).iterdir())) <= most + BUFFER_ROWS + 3
 
 
-SETTLED_S = 1.0
-AS_ON_A_FAST_NETWORK = f"""
+SHORT_TRANSFER_S = 1.0
+FAST_NETWORK_WORKER = f"""
 import sys
 from orchestrator.worker import __main__
 from orchestrator.worker.training import checkpoint
-checkpoint.TRANSFER_S = {SETTLED_S}
+checkpoint.TRANSFER_S = {SHORT_TRANSFER_S}
 __main__.main(sys.argv[4:])
 """
 LOOK_EVERY_S = 0.02
 
 
-class Apart:
-    """An attempt of two ranks that share no files; what they write comes home."""
+class SeparateNodes:
+    """An attempt of two ranks that share no files; what they write is copied to the run directory."""
 
-    def __init__(self, home: JobPaths, root: Path, number: int) -> None:
-        places = [root / f"rank-{rank}" for rank in range(2)]
-        for rank, place in enumerate(places):
-            copy = Receiver(place, durable=False)
-            for piece in outgoing_chunks(home.root, ranks=[rank]):
-                copy.apply(piece)
-        self._sources = [Sender.of_copy(place, ranks=[rank]) for rank, place in enumerate(places)]
-        self._homes = [Receiver(home.root, name=f"-{rank}", durable=False) for rank in range(2)]
+    def __init__(self, received: JobPaths, root: Path, number: int) -> None:
+        directories = [root / f"rank-{rank}" for rank in range(2)]
+        for rank, directory in enumerate(directories):
+            copy = Receiver(directory, durable=False)
+            for chunk in outgoing_chunks(received.root, ranks=[rank]):
+                copy.apply(chunk)
+        self._senders = [Sender.of_copy(directory, ranks=[rank]) for rank, directory in enumerate(directories)]
+        self._receivers = [Receiver(received.root, name=f"-{rank}", durable=False) for rank in range(2)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.attempt = helpers.Attempt(
-            home,
+            received,
             number,
-            commands=[[sys.executable, "-c", AS_ON_A_FAST_NETWORK]] * 2,
-            directories=[JobPaths(place) for place in places],
+            commands=[[sys.executable, "-c", FAST_NETWORK_WORKER]] * 2,
+            directories=[JobPaths(directory) for directory in directories],
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """To the end, or until ``until``; then both nodes are lost at once."""
+        """Run to the end, or until ``until`` is true; then both nodes are lost at once."""
         with self.attempt:
             while any(process.poll() is None for process in self.attempt.processes):
-                self._bring()
+                self._synchronise()
                 if until():
                     return
                 time.sleep(LOOK_EVERY_S)
-            self._bring()
+            self._synchronise()
 
-    def _bring(self) -> None:
-        for source, home in zip(self._sources, self._homes, strict=True):
-            synchronise(source, home)
+    def _synchronise(self) -> None:
+        for sender, receiver in zip(self._senders, self._receivers, strict=True):
+            synchronise(sender, receiver)
 
 
-def test_ranks_on_nodes_that_share_no_files_forget_and_lose_nothing(tmp_path: Path) -> None:
+def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(tmp_path: Path) -> None:
     spec = helpers.spec("sac", total_timesteps=6144)
     (undisturbed, _) = helpers.run(worker.job(tmp_path / "undisturbed", spec))
-    home = worker.job(tmp_path / "home", spec)
+    received = worker.job(tmp_path / "received", spec)
 
-    def forgotten() -> bool:
+    def first_rows_removed() -> bool:
         return all(
-            home.replay(rank).exists() and not list(home.replay(rank).glob("rows-000000000000-*")) for rank in range(2)
+            received.replay(rank).exists() and not list(received.replay(rank).glob("rows-000000000000-*"))
+            for rank in range(2)
         )
 
-    Apart(home, tmp_path / "first", 0).run(until=forgotten)
-    assert forgotten()
-    second = Apart(home, tmp_path / "second", 1)
+    SeparateNodes(received, tmp_path / "first", 0).run(until=first_rows_removed)
+    assert first_rows_removed()
+    second = SeparateNodes(received, tmp_path / "second", 1)
     second.run()
     assert second.attempt.codes() == [0, 0], second.attempt.log
     for record in second.attempt.records:
         assert record.weights_sha256 == undisturbed.weights_sha256
         assert record.resumed_from is not None
-    assert not home.replay(0).exists()
-    assert [path.name for path in home.checkpoints.glob("*.pt")] == ["checkpoint-000000006144.pt"]
+    assert not received.replay(0).exists()
+    assert [path.name for path in received.checkpoints.glob("*.pt")] == ["checkpoint-000000006144.pt"]
