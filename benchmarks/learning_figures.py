@@ -180,7 +180,7 @@ def among(label: str, robots: Robots) -> Drawn:
     names = [f"{label}, training", f"{label}, evaluation"]
     names += [f"{source.name} ({source.versions})" for source in sources]
     height, below, above, right = ROW_IN * len(names), 0.48, 0.3, 0.1
-    drawn = drawing.sheet(height + below + above + ABOVE_IN)
+    drawn = drawing.empty_figure(height + below + above + ABOVE_IN)
     width = (drawing.WIDTH_IN - NAMES_IN) / len(robots)
     for place, (robot, trained) in enumerate(robots.items()):
         axes = drawing.axes_at(drawn, NAMES_IN + place * width, below, width - right, height)

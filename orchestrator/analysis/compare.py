@@ -21,7 +21,7 @@ Kind = Literal["benchmark", "experiment"]
 
 DIFFERENT_WORK = "the jobs that were measured"
 RETURNS = ("return", "evaluation")
-SHOWN = 40
+LONGEST_VALUE = 40
 """Characters of a value in the list of differences."""
 
 
@@ -185,7 +185,7 @@ def _prefixed(prefix: str, values: Any) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     text = "–" if value is None or value == "" else str(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def names_of(cases: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.ledger import AttemptRow, Ledger, SummaryRow
 
-NOT_OF_THE_WORK = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
+COST_NEUTRAL_KEYS = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
 """Keys of a job's spec that do not change what an iteration costs."""
 
 
@@ -138,7 +138,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     cpus = frozenset(slot[: len(slot) // ranks])
     records = [read_exit_record(job.attempt(attempt.number).exit) for attempt in attempts if cpus]
     allowed = [len(cpus & {*record.cpus}) for record in records if record is not None and record.cpus is not None]
-    work = {key: value for key, value in spec.items() if key not in NOT_OF_THE_WORK}
+    work = {key: value for key, value in spec.items() if key not in COST_NEUTRAL_KEYS}
     return JobMetrics(
         job_id=job.root.name,
         cpus=cpus,

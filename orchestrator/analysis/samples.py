@@ -24,9 +24,9 @@ SUMS = ("wall", *PHASES, "cpu", "run_delay")
 """Figures in seconds per 1,000 env_steps of one process."""
 COUNTS = ("voluntary_switches", "involuntary_switches")
 """Figures that are numbers per 1,000 env_steps of one process."""
-OF_BOTH = ("name", "jobs", "work", "machine", "versions")
+SHARED_PLAN_KEYS = ("name", "jobs", "work", "machine", "versions")
 """Keys of a plan that a benchmark of ranks has as well."""
-PLANS = ("plan.json", "ranks.json")
+PLAN_FILES = ("plan.json", "ranks.json")
 """Plans of a benchmark of baselines, and of one of ranks."""
 STATUSES = ("ok", "cut", "failed", "disturbed")
 
@@ -146,7 +146,7 @@ class Benchmark:
 
 
 def is_benchmark(run_dir: Path) -> bool:
-    return any((RunPaths(run_dir).bench / name).exists() for name in PLANS)
+    return any((RunPaths(run_dir).bench / name).exists() for name in PLAN_FILES)
 
 
 def read(run_dir: Path) -> Benchmark:
@@ -158,7 +158,7 @@ def read(run_dir: Path) -> Benchmark:
     """
     folder = RunPaths(run_dir).bench
     ranks = read_json_object(folder / "ranks.json")
-    plan = read_json_object(folder / "plan.json") or (ranks and {name: ranks.get(name) for name in OF_BOTH})
+    plan = read_json_object(folder / "plan.json") or (ranks and {name: ranks.get(name) for name in SHARED_PLAN_KEYS})
     if plan is None:
         raise UsageError(
             f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"

@@ -27,14 +27,14 @@ PHASE_NAMES = {
     "rest": "the rest (forward passes, losses, logs)",
 }
 NO_LOSS = 0.03
-"""A relative loss below this is not worth a word."""
+"""A smaller relative loss is not reported."""
 NOTABLE = 0.1
 """Causes and phases that explain a smaller share of the loss are not named."""
 SEVERAL = 1.25
 """Runnable threads of a process from which they count as more than one."""
 SLOW_START = 1.2
-"""A start-up that takes this many times as long is worth a word."""
-MOST_OF_IT = 0.8
+"""A start-up that takes this many times as long is reported."""
+MOST_OF_LOSS = 0.8
 """Phases are listed until they explain this share of the loss."""
 
 CauseName = Literal["threads", "sharing", "throttling", "processor", "others", "waiting"]
@@ -122,7 +122,7 @@ def _phases(shares: Mapping[str, float]) -> str:
     names: list[str] = []
     explained = 0.0
     for phase, share in shares.items():
-        if share <= 0 or (names and (explained >= MOST_OF_IT or share < NOTABLE)):
+        if share <= 0 or (names and (explained >= MOST_OF_LOSS or share < NOTABLE)):
             break
         names.append(PHASE_NAMES[phase])
         explained += share
@@ -143,13 +143,13 @@ def causes_of(
     loss = now["wall"] - base["wall"]
     more = {name: now[name] - base[name] if name in known else 0.0 for name in ("cpu", "run_delay", "throttled")}
     runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
-    many = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
+    too_many_threads = runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
     causes: list[LossCause] = []
 
     def add(name: CauseName, ms: float, text: str) -> None:
         causes.append(LossCause(name=name, ms=ms, text=text))
 
-    if many and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
+    if too_many_threads and more["run_delay"] + max(0.0, more["cpu"]) >= NOTABLE * loss:
         text = f"{runnable:.1f} threads per process compete for {count(cores, 'core')} ({started:.0f} are started;"
         add(
             "threads", more["run_delay"] * 1e3, f"{text} together they wait {now['run_delay'] * 1e3:,.0f} ms for a CPU)"
@@ -169,7 +169,7 @@ def causes_of(
         ms = more["run_delay"] * 1e3
         text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each"
         add("others", ms, f"{text}: {_why_waiting(now.get('others_cores'))}")
-    if not many and more["cpu"] >= NOTABLE * loss and now["cpu"] >= base["cpu"] * (1 + NO_LOSS):
+    if not too_many_threads and more["cpu"] >= NOTABLE * loss and now["cpu"] >= base["cpu"] * (1 + NO_LOSS):
         text = f"The same work takes {now['cpu'] / base['cpu'] - 1:.0%} more CPU time ({more['cpu'] * 1e3:,.0f} ms)"
         reasons = "clock frequency, SMT siblings, caches or memory bandwidth"
         add("processor", more["cpu"] * 1e3, f"{text} because of {reasons}")

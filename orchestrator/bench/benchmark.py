@@ -38,8 +38,8 @@ def _measure(experiment: Experiment, options: BenchOptions, paths: RunPaths, wor
     """:param work: with one rank."""
     if options.tune:
         return BenchResult(run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds))
-    over = _scaling if options.ranks is None else _over_ranks
-    failed = over(experiment, options, paths, work, setup)
+    measure = _scaling if options.ranks is None else _over_ranks
+    failed = measure(experiment, options, paths, work, setup)
     if failed:
         setup.tell(f"{count(failed, 'measurement')} failed. Run the same command again to repeat them.")
     return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))

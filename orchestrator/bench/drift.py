@@ -54,13 +54,13 @@ class Load:
     """Busy time of some CPUs since boot, the benchmark's own CPU time, and when they were read."""
 
     busy_s: float
-    ours_s: float
+    own_s: float
     clock_s: float
 
     def others_since(self, earlier: Load) -> float | None:
         """CPU seconds per second that other processes used since ``earlier``; None where too little time has passed."""
         elapsed = self.clock_s - earlier.clock_s
-        others_s = (self.busy_s - earlier.busy_s) - (self.ours_s - earlier.ours_s)
+        others_s = (self.busy_s - earlier.busy_s) - (self.own_s - earlier.own_s)
         return max(0.0, others_s / elapsed) if elapsed > 0.5 else None
 
 
@@ -72,8 +72,8 @@ def load(cpus: Collection[int], pids: Iterable[int], root: Path = PROC) -> Load 
     busy = busy_s(text_of(root / "stat") or "", cpus)
     if busy is None:
         return None
-    ours = math.fsum(stat.cpu_s for pid in pids if (stat := process_stat(pid, root)))
-    return Load(busy_s=busy, ours_s=ours, clock_s=time.monotonic())
+    own_s = math.fsum(stat.cpu_s for pid in pids if (stat := process_stat(pid, root)))
+    return Load(busy_s=busy, own_s=own_s, clock_s=time.monotonic())
 
 
 def busy_s(stat: str, cpus: Iterable[int]) -> float | None:

@@ -20,7 +20,7 @@ from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, with_descendants
 from orchestrator.ledger import SummaryRow
 
-GONE_S = 5.0
+EXIT_LIMIT_S = 5.0
 """Longest wait until killed processes are gone. The kernel removes what is still there then."""
 
 
@@ -108,7 +108,7 @@ def start(
 
 def await_end(pids: Iterable[int]) -> None:
     """Wait until killed processes are gone: while they release memory they would disturb the next measurement."""
-    remaining, deadline = list(pids), time.monotonic() + GONE_S
+    remaining, deadline = list(pids), time.monotonic() + EXIT_LIMIT_S
     while (remaining := [pid for pid in remaining if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.01)
 

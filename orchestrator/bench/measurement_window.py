@@ -12,7 +12,7 @@ from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 
 WARM_UP = 2
 """Iterations of each process that are not counted: caches, allocators and running statistics settle."""
-LEAST = 2
+LEAST_ITERATIONS = 2
 """Fewest iterations of each process in a window."""
 SUMMED = tuple(name for name in SUMMABLE if name not in ("rollout_s", "train_s"))
 
@@ -51,15 +51,15 @@ class Window:
 
 def window(all_series: Sequence[TimeSeries]) -> Window | None:
     """From the end of the last warm-up to the first process's last row; None while there is no such window."""
-    begin = warm_since(all_series)
+    begin = warm_up_end(all_series)
     if begin is None:
         return None
     end = min(series.clock(-1) for series in all_series)
-    is_filled = all(sum(_shares(series, begin, end)) >= LEAST for series in all_series)
+    is_filled = all(sum(_shares(series, begin, end)) >= LEAST_ITERATIONS for series in all_series)
     return Window(begin=begin, end=end) if is_filled else None
 
 
-def warm_since(all_series: Sequence[TimeSeries]) -> float | None:
+def warm_up_end(all_series: Sequence[TimeSeries]) -> float | None:
     """The time at which the last process finished its warm-up; None while one has not."""
     if any(len(series.rows) < WARM_UP for series in all_series):
         return None

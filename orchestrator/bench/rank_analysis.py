@@ -12,7 +12,7 @@ from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, EstimateFacts, known_estimate
-from orchestrator.bench.rank_benchmark import ONE, TOGETHER
+from orchestrator.bench.rank_benchmark import ONE_JOB_WAYS, REFERENCE_WAY
 from orchestrator.bench.throughput_ratios import (
     SAME,
     MeasuredFacts,
@@ -55,7 +55,7 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
         return None
     records, unreadable = samples.records(folder / "ranks.jsonl")
     ways, failed = samples.by_baseline(records, plan.get("arms", ()))
-    one = ways.get(ONE, {}).get(1)
+    one = ways.get(REFERENCE_WAY, {}).get(1)
     job, work, machine = (plan.get("jobs") or ["the job"])[0], plan.get("work") or {}, plan.get("machine") or {}
     result = verdict(ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1))
     return {
@@ -65,7 +65,7 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
         "one": None if one is None else _measured(one, one, together=False),
         "ways": {
             way: {
-                str(number): _measured(measured, one, together=way in TOGETHER)
+                str(number): _measured(measured, one, together=way in ONE_JOB_WAYS)
                 for number, measured in levels.items()
                 if number > 1
             }
@@ -99,7 +99,7 @@ def verdict(
     :param cores: of a rank.
     :param capacity: of the machine, in cores.
     """
-    wide, many = ways.get(ONE, {}), ways.get("jobs", {})
+    wide, many = ways.get(REFERENCE_WAY, {}), ways.get("jobs", {})
     numbers = sorted(wide.keys() & many.keys() - {1})
     number = max((number for number in numbers if number * cores <= capacity), default=numbers[0] if numbers else None)
     if number is None:
@@ -110,7 +110,7 @@ def verdict(
     faster = gain(wide[number], wide[1])[0] if 1 in wide else None
     choice = _choice(better, at_least=at_least)
     doubt = "; measured once, so uncertain" if better.n < 2 else ""
-    if any(ways[way][number].disturbed for way in (ONE, "jobs")):
+    if any(ways[way][number].disturbed for way in (REFERENCE_WAY, "jobs")):
         doubt += "; the machine was disturbed"
     sentences = [
         f"{job}, on {count(number * cores, 'core')}: {_advice(choice, faster)} ({number} jobs of one rank do"

@@ -21,9 +21,9 @@ from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.distributed_keys import uneven
 from orchestrator.machine.topology import Machine, largest_job
 
-ONE = "allreduce"
+REFERENCE_WAY = "allreduce"
 """The way under which the reference, one job of one rank, is recorded."""
-TOGETHER = ("allreduce", "parameter-server")
+ONE_JOB_WAYS = ("allreduce", "parameter-server")
 """Ways that are one job of several ranks."""
 WAYS: Mapping[str, str] = {
     "allreduce": "one job of several ranks, each of which takes every step with the averaged gradient",
@@ -97,7 +97,7 @@ def plan_of(
         notes.append(f"subproc is left out: {processes} processes of {plan.PROCESS_MIB} MiB do not fit into memory.")
     document = plan.document(experiment, work, machine, options, ways, ranks, notes)
     # One rank is the same in every way, except for Stable-Baselines3's own, which uses more cores than one rank has.
-    order = [[way, number, repeat] for way, number, repeat in document["order"] if number > 1 or way == ONE]
+    order = [[way, number, repeat] for way, number, repeat in document["order"] if number > 1 or way == REFERENCE_WAY]
     return {**document, "order": order}
 
 

@@ -30,10 +30,10 @@ from orchestrator.executors.local import OrphanReaper
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
-LOOK_EVERY_S = 0.25
+POLL_INTERVAL_S = 0.25
 """Polling interval before all processes are warm, and when the window should be full. Nothing is read in between: the
 benchmark itself must not disturb the measurement."""
-NOTICE_S = 2.0
+LONGEST_SLEEP_S = 2.0
 """Longest time until a dead process is noticed."""
 
 
@@ -84,7 +84,7 @@ def measure(
     processes = _launch(measurement, work, setup, folder, token)
     try:
         loads = [drift.load(setup.cpus, processes.pids())]
-        window, failure = _watch(processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus)
+        window, failure = _wait_for_window(processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus)
         cut_at = time.monotonic()
         affinities, pids = processes.affinities(), processes.pids()
         processes.stop()
@@ -153,7 +153,7 @@ def _cpus_of_ranks(work: Work, machine: Machine) -> Sequence[int]:
     return slot.cpus
 
 
-def _watch(
+def _wait_for_window(
     processes: MeasuredProcesses,
     work: Work,
     seconds: float,
@@ -172,15 +172,15 @@ def _watch(
         if warm_at is None or now >= min(warm_at + seconds, deadline):
             all_series = _time_series(processes, work, {})
             window = measurement_window.window(all_series)
-            if warm_at is None and (warm_at := measurement_window.warm_since(all_series)) is not None:
+            if warm_at is None and (warm_at := measurement_window.warm_up_end(all_series)) is not None:
                 loads[:] = [drift.load(cpus, processes.pids())]
         full = window is not None and window.length_s >= seconds
         failure = "" if full else processes.why_ended()
         if full or failure or now >= deadline:
             loads.append(drift.load(cpus, processes.pids()))
             return (None if failure else window), failure
-        nap = LOOK_EVERY_S if warm_at is None else max(warm_at + seconds - now, LOOK_EVERY_S)
-        time.sleep(max(0.0, min(nap, NOTICE_S, deadline - now)))
+        pause_s = POLL_INTERVAL_S if warm_at is None else max(warm_at + seconds - now, POLL_INTERVAL_S)
+        time.sleep(max(0.0, min(pause_s, LONGEST_SLEEP_S, deadline - now)))
 
 
 def _time_series(processes: MeasuredProcesses, work: Work, affinities: Mapping[str, Sequence[int]]) -> list[TimeSeries]:

@@ -25,7 +25,7 @@ from orchestrator.jobfile import Experiment
 
 FORMAT = 1
 LEAST_ITERATIONS = 3
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
@@ -114,7 +114,7 @@ def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     popen = start(command, folder / "log", baselines.environment(BASELINES["pinned"], 1, token=token))
     try:
         while popen.poll() is None:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
     finally:
         end_group(popen)
         setup.orphan_reaper.sweep(token)

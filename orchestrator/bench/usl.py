@@ -30,7 +30,7 @@ PREDICTED = (8, 32, 128)
 MOST = 4096
 """Largest number of cores that is reported: a figure beyond is given as this number."""
 WORTH = 0.5
-"""A further core is worth it as long as it adds at least this share of the first core's throughput."""
+"""A further core is worthwhile where it adds at least this share of the first core's throughput."""
 LEAST_LEVELS = 3
 FAR = 4
 """Predictions for more than this many times the measured cores carry a warning."""

@@ -15,7 +15,7 @@ from orchestrator.bench.workload import Work
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import duration
 
-PATIENCE = 4.0
+TIME_LIMIT_FACTOR = 4.0
 """Time limit of a measurement, in durations of the calibration; longer where processes share cores."""
 CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
@@ -96,7 +96,7 @@ def run(
             its_work,
             setup,
             seconds=document["seconds"],
-            limit_s=PATIENCE * cell_s * sharing + extra_s,
+            limit_s=TIME_LIMIT_FACTOR * cell_s * sharing + extra_s,
             reference_s=document["reference_s"],
         )
         record = {**record, **measurement.key()}

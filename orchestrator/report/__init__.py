@@ -15,11 +15,11 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.report.document import Document
 
-__all__ = ["Made", "compose", "make"]
+__all__ = ["WrittenReport", "compose", "make"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class WrittenReport:
     """A report that was written."""
 
     page: Path
@@ -48,7 +48,7 @@ def compose(run_dir: Path) -> Document:
     return experiment_page.document(experiment_data.gather(run_dir), run_dir)
 
 
-def make(run_dir: Path) -> Made:
+def make(run_dir: Path) -> WrittenReport:
     """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each file atomically.
 
     Figures of an earlier report that are no longer part of it are removed; other files there stay.
@@ -76,7 +76,7 @@ def make(run_dir: Path) -> Made:
             f"{folder}: cannot be written ({error.strerror}); free disk space or fix its permissions, or copy the run"
             " directory to a place where you may write"
         ) from error
-    return Made(page=folder / "index.html", document=document)
+    return WrittenReport(page=folder / "index.html", document=document)
 
 
 def _remove_old(folder: Path, kept: set[str]) -> None:

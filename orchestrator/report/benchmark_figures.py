@@ -153,7 +153,8 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
     charts = {level: drawing.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
     lane_in = min(0.26, 5.0 / sum(map(len, charts.values())))
     left, above, below, between = 0.6, 0.3, 0.42, 0.34
-    drawn = drawing.sheet(below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between)
+    height_in = below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between
+    drawn = drawing.empty_figure(height_in)
     bottom = below
     for level, lanes in reversed(charts.items()):
         axes = drawing.axes_at(drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes))
@@ -189,7 +190,7 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
     columns, rows = sorted({column for column, _, _ in placed}), sorted({n_envs for _, n_envs, _ in placed})
     known = {(n_envs, column): throughput for column, n_envs, throughput in placed if throughput is not None}
     left, below, row_in = 0.6, 0.55, 0.34
-    drawn = drawing.sheet(below + 0.15 + row_in * len(rows))
+    drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
     width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
     axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))
     most = max(known.values(), default=1.0)

@@ -22,7 +22,8 @@ from orchestrator.report.ranks_page import benchmark_section
 
 Facts = Mapping[str, Any]
 
-OURS = "pinned"
+PINNED = "pinned"
+"""The baseline of the headlines."""
 MOST_LANES = 256
 """A schedule of more CPUs is not drawn."""
 ABOUT = (
@@ -71,7 +72,7 @@ def _by_level(levels: Facts) -> dict[int, Any]:
 
 def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
     headlines = [Headline(label="cores", value=str(capacity), note="processes that can have a core of their own")]
-    name = OURS if baselines.get(OURS) else next((name for name, levels in baselines.items() if levels), None)
+    name = PINNED if baselines.get(PINNED) else next((name for name, levels in baselines.items() if levels), None)
     if name is None:
         return headlines
     full = max((level for level in baselines[name] if level <= capacity), default=min(baselines[name]))

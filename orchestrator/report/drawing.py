@@ -154,7 +154,7 @@ PHASES = {
 """Phases of an iteration, in their order: the name in figures, and the colour."""
 
 
-def sheet(height_in: float) -> Drawn:
+def empty_figure(height_in: float) -> Drawn:
     """An empty figure of the common width."""
     from matplotlib.figure import Figure
 
@@ -174,7 +174,7 @@ def panels(amount: int, *, columns: int, height_in: float, legend_in: float = 0.
     columns = min(columns, amount)
     rows = math.ceil(amount / columns)
     left, below, above, between = 0.55, 0.48, 0.3, 0.08
-    drawn = sheet(rows * (height_in + below + above) + legend_in)
+    drawn = empty_figure(rows * (height_in + below + above) + legend_in)
     width = WIDTH_IN / columns
     axes = []
     for index in range(amount):
@@ -208,7 +208,7 @@ def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, colum
     drawn.legend(handles, labels, loc="upper left", bbox_to_anchor=corner, ncols=columns, **spacing)
 
 
-def swatches(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int) -> None:
+def colour_legend(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int) -> None:
     """A legend of colours along the upper edge."""
     from matplotlib.patches import Patch
 
@@ -217,7 +217,7 @@ def swatches(drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, col
 
 def phase_legend(drawn: Drawn) -> None:
     labels, colours = zip(*PHASES.values(), strict=True)
-    swatches(drawn, colours, labels, columns=3)
+    colour_legend(drawn, colours, labels, columns=3)
 
 
 def time_unit(span_s: float) -> tuple[float, str]:

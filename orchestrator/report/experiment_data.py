@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
-from orchestrator.analysis.job_metrics import NOT_OF_THE_WORK
+from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
 from orchestrator.bench.throughput_ratios import efficiency_facts
@@ -39,7 +39,7 @@ COPIED = (
     *("wall_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib", "ranks", "node", "cpus"),
 )
 """Columns of ``summary.json`` that the report repeats."""
-MAY_DIFFER = {*NOT_OF_THE_WORK, "ranks", "backend", "mode", "total_timesteps"}
+MAY_DIFFER = {*COST_NEUTRAL_KEYS, "ranks", "backend", "mode", "total_timesteps"}
 """Keys of the specs of jobs that do the same work with different numbers of ranks."""
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
-HAND_OVER = 800
-"""A CPU that is free for less than one in so many parts of the time axis is drawn as busy: no spikes of a pixel."""
+TIME_RESOLUTION = 800
+"""Changes of the number of busy CPUs that are closer than the time axis divided by this are drawn as one."""
 GRID_POINTS = 40
 """Points of a learning curve at which the interval over seeds is computed."""
-ENDINGS = {
+OUTCOME_COLOURS = {
     "succeeded": COLOURS["green"][0],
     "running": COLOURS["blue"][0],
     "interrupted": COLOURS["yellow"][0],
@@ -29,8 +29,8 @@ ENDINGS = {
 }
 
 
-def ending(attempt: ReportedAttempt) -> str:
-    """Which of :data:`ENDINGS` an attempt is."""
+def attempt_outcome(attempt: ReportedAttempt) -> str:
+    """A key of :data:`OUTCOME_COLOURS`."""
     if attempt["ended_at"] is None:
         return "running" if attempt["at_work"] else "interrupted"
     if attempt["cause"] is None:
@@ -82,7 +82,7 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
             name=attempt["job_id"],
             begin_s=attempt["started_at"] - begin,
             end_s=attempt["until"] - begin,
-            colour=ENDINGS[ending(attempt)],
+            colour=OUTCOME_COLOURS[attempt_outcome(attempt)],
             cpus=attempt["cpus"],
             node=attempt["node"] or "",
         )
@@ -91,13 +91,13 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     lanes = drawing.lanes(bars)
     upper_in = min(0.3, max(0.02, 4.5 / len(lanes))) * len(lanes)
     use_in, below, between, above, left, right = 0.9, 0.42, 0.42, 0.3, 0.55, 0.1
-    drawn = drawing.sheet(below + use_in + between + upper_in + above)
+    drawn = drawing.empty_figure(below + use_in + between + upper_in + above)
     width = drawing.WIDTH_IN - left - right
     upper = drawing.axes_at(drawn, left, below + use_in + between, width, upper_in)
     lower = drawing.axes_at(drawn, left, below, width, use_in)
     drawing.gantt(upper, lanes, span_s=span_s, unit_s=unit_s)
     upper.set_xticklabels([])
-    moments, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / HAND_OVER)
+    moments, busy = _busy(bars, [cpu_share(attempt, use) for attempt in attempts], span_s / TIME_RESOLUTION)
     times = [moment / unit_s for moment in moments]
     lower.step(times, busy, where="post", color=SERIES[0])
     lower.fill_between(times, busy, step="post", color=SERIES[0], alpha=0.2)
@@ -108,8 +108,8 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     lower.set_xlabel(f"{unit} since the first job started")
     drawing.plain_ticks(lower, y=True, most=4)
     drawing.plain_ticks(lower, x=True, most=10)
-    used = [name for name, colour in ENDINGS.items() if any(bar.colour == colour for bar in bars)]
-    drawing.swatches(drawn, [ENDINGS[name] for name in used], used, columns=4)
+    used = [name for name, colour in OUTCOME_COLOURS.items() if any(bar.colour == colour for bar in bars)]
+    drawing.colour_legend(drawn, [OUTCOME_COLOURS[name] for name in used], used, columns=4)
     return drawn
 
 
@@ -141,7 +141,7 @@ def cpu_share(attempt: ReportedAttempt, use: Mapping[str, float | None]) -> floa
 def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     """Shares of the time of iterations, one bar per robot."""
     left, right, bar_in, below, above = 2.2, 1.6, 0.2, 0.4, 0.62
-    drawn = drawing.sheet(below + above + bar_in * len(robots))
+    drawn = drawing.empty_figure(below + above + bar_in * len(robots))
     axes = drawing.axes_at(drawn, left, below, drawing.WIDTH_IN - left - right, bar_in * len(robots))
     begin = [0.0] * len(robots)
     for name, (_, colour) in PHASES.items():

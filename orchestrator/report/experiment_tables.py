@@ -20,8 +20,8 @@ LONGEST_MESSAGE = 400
 
 def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
     """Group → image of its best job that has one, as a ``data:`` URL."""
-    falling = sorted(jobs, key=lambda job: job["ep_rew_mean"] or float("-inf"), reverse=True)
-    best = {job["group"]: job for job in falling[::-1] if job["preview"]}
+    by_return = sorted(jobs, key=lambda job: job["ep_rew_mean"] or float("-inf"), reverse=True)
+    best = {job["group"]: job for job in by_return[::-1] if job["preview"]}
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 

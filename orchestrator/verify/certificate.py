@@ -88,8 +88,8 @@ def judge(job_id: str, evidence: Evidence) -> CertifiedJob:
         reasons=reasons,
         notes=_notes(evidence, neighbours),
         alone_sha256=alone.sha256,
-        together_sha256=_most_telling(evidence.together, alone.sha256),
-        resumed_sha256=_most_telling(evidence.resumed, alone.sha256),
+        together_sha256=_reported_hash(evidence.together, alone.sha256),
+        resumed_sha256=_reported_hash(evidence.resumed, alone.sha256),
         neighbours=neighbours,
         resumed_from=evidence.resumed[0].resumed_from if evidence.resumed else None,
         iteration_alone_s=_median_s(evidence.alone),
@@ -150,13 +150,13 @@ def _why_not_resumed(one: ShortTraining, *, is_foreign: bool) -> str:
     return text
 
 
-def seems_disturbed(evidence: Evidence) -> bool:
-    """Whether neighbours, or randomness, have changed the weights."""
+def weights_differ(evidence: Evidence) -> bool:
+    """Whether the weights among neighbours differ from those alone."""
     expected = evidence.alone[0].sha256
     return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
 
 
-def _most_telling(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
+def _reported_hash(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
     """The first hash that differs from ``expected``, else ``expected``; None without trainings."""
     different = [one.sha256 for one in ones if one.sha256 != expected]
     return different[0] if different else expected if ones else None

@@ -32,13 +32,13 @@ from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify import verification_runs
 from orchestrator.verify.cases import Case, LeftOut, case_job, neighbour_of, of_job_file, of_run_dir
-from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, seems_disturbed
+from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, weights_differ
 from orchestrator.verify.verification_runs import Kill, ShortTraining
 
 ITERATIONS = 6
 LEAST_ITERATIONS = 3
 """One iteration before the kill, one after it, and one during which the worker is killed."""
-PATIENCE_S = 150.0
+TIME_LIMIT_S = 150.0
 """Time for trainings alone and among neighbours, where no jobs are named; killed ones take about half as long."""
 
 
@@ -114,10 +114,10 @@ class _Verification:
     def run(self) -> Certificate:
         begun, started_at = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for repeat in range(self.options.repeats):
-            deadline = begun + PATIENCE_S if repeat == 0 and not self.options.jobs else math.inf
+            deadline = begun + TIME_LIMIT_S if repeat == 0 and not self.options.jobs else math.inf
             for number, group in enumerate(verification_runs.groups(self.cases, self._has_room)):
                 if number and time.monotonic() > deadline:
-                    why = f"the time limit of {PATIENCE_S:g} s was reached; --jobs NAME verifies it without a limit"
+                    why = f"the time limit of {TIME_LIMIT_S:g} s was reached; --jobs NAME verifies it without a limit"
                     self.left_out |= {case.job.job_id: why for case in group}
                 else:
                     self._compare(group, f"{repeat}-{number}")
@@ -192,7 +192,7 @@ class _Verification:
     def _judge(self, case: Case) -> CertifiedJob:
         job_id = case.job.job_id
         evidence = self.evidence[job_id]
-        if seems_disturbed(evidence):
+        if weights_differ(evidence):
             self.tell(f"Training {job_id} alone again, to tell the effect of neighbours from randomness")
             evidence.again = self._train(f"again-{job_id}", [case], 1)[job_id]
         return judge(job_id, evidence)

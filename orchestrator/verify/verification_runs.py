@@ -22,7 +22,7 @@ from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify.cases import Case
 
-LOOK_EVERY_S = 0.005
+POLL_INTERVAL_S = 0.005
 """Polling interval of the progress of workers that are to be killed."""
 
 
@@ -81,7 +81,7 @@ class KillingExecutor:
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
             busy = self._watched or self._due
-            events = self.inner.poll(min(remaining_s, LOOK_EVERY_S) if busy else remaining_s)
+            events = self.inner.poll(min(remaining_s, POLL_INTERVAL_S) if busy else remaining_s)
             for handle in (event.handle for event in events if isinstance(event, Exited)):
                 self._running.discard(handle)
                 self._watched.pop(handle, None)
@@ -149,7 +149,7 @@ def train(
     ledger = Ledger.create(paths.ledger)
     executor = KillingExecutor(inner=LocalExecutor(), kills=kills)
     try:
-        rows = _enter(paths, ledger, [*cases, *neighbours])
+        rows = _add_jobs(paths, ledger, [*cases, *neighbours])
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -172,7 +172,7 @@ def train(
     return {job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor) for job_id in job_ids}
 
 
-def _enter(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
+def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
     ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
     ledger.commit()
     for entry in entries:

@@ -62,7 +62,7 @@ def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
     assert record["throughput"] == pytest.approx(env_steps / record["window_s"])
     for process in processes:
         assert {name for name, value in process.items() if value is None} <= MAY_LACK
-        assert process["env_steps"] >= measurement_window.LEAST * staged.job.spec.steps_an_iteration
+        assert process["env_steps"] >= measurement_window.LEAST_ITERATIONS * staged.job.spec.steps_an_iteration
         assert process["updates"] == pytest.approx(process["iterations"] * 2, abs=0.1)
         assert process["learner"] == "fast"
         assert process["n_threads"] <= 2  # itself, and the watchdog of a supervised one
@@ -92,8 +92,8 @@ def test_without_a_budget_libraries_start_threads(
 def test_a_window_that_the_time_limit_ends_is_reported(
     staged: workload.Work, setup: runner.Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = runner._watch
-    monkeypatch.setattr(runner, "_watch", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
+    watch = runner._wait_for_window
+    monkeypatch.setattr(runner, "_wait_for_window", lambda running, todo, _, *more: watch(running, todo, 0.1, *more))
     record = measure("threads", 1, staged, setup, seconds=600.0)
     assert record["status"] == "ok"
     assert f"for {record['window_s']:.1f} s only, until the time limit of 120 s" in record["message"]

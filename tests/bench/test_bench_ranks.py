@@ -51,7 +51,7 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
         }
         if record["arm"] == "subproc":
             assert len(record["processes"][0]["cpus"]) == 2, "no more than two ranks have"
-        together = record["arm"] in rank_benchmark.TOGETHER and record["level"] > 1
+        together = record["arm"] in rank_benchmark.ONE_JOB_WAYS and record["level"] > 1
         assert [process["allreduce_s"] > 0 for process in record["processes"]] == [together] * len(record["processes"])
     assert len(next(record for record in records if record["arm"] == "jobs")["processes"]) == 2
     first, *_ = rank_analysis.facts(tmp_path / "bench")["sentences"]
@@ -134,8 +134,8 @@ def test_ways_differ_in_how_the_same_work_is_started(staged: workload.Work) -> N
         **dict.fromkeys(rank_benchmark.WAYS, 2),
         "jobs": 1,
     }
-    assert {way: job.spec.mode for way, job in jobs.items() if way in rank_benchmark.TOGETHER} == {
-        way: way for way in rank_benchmark.TOGETHER
+    assert {way: job.spec.mode for way, job in jobs.items() if way in rank_benchmark.ONE_JOB_WAYS} == {
+        way: way for way in rank_benchmark.ONE_JOB_WAYS
     }
     assert {(job.spec.n_envs, job.spec.steps_an_iteration) for job in jobs.values()} == {(4, 256)}
     assert all(job.spec.ranks == job.resources.ranks for job in jobs.values())

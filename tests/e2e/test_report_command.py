@@ -30,7 +30,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any], Page]:
+def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
     make_run_dir(root, jobs)
     done = report.make(root)
     return done, json.loads((root / "report/report.json").read_text()), Page(done.page)

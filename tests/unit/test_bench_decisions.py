@@ -214,6 +214,6 @@ def test_the_time_of_all_our_processes_is_not_that_of_others(tmp_path: Path) -> 
     first, last = load(100, 10, 20), load(100 + 9 * tick, 10 + 4 * tick, 20 + 3 * tick)
     assert first is not None
     assert last is not None
-    later = drift.Load(busy_s=last.busy_s, ours_s=last.ours_s, clock_s=first.clock_s + 2.0)
+    later = drift.Load(busy_s=last.busy_s, own_s=last.own_s, clock_s=first.clock_s + 2.0)
     assert later.others_since(first) == pytest.approx(1.0)
     assert first.others_since(first) is None

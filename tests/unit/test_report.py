@@ -37,7 +37,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any], Page]:
+def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
     make_run_dir(root, jobs)
     done = report.make(root)
     return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
@@ -151,7 +151,7 @@ def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
     _, facts, _ = made(tmp_path / "run", [Trained(state="RUNNING")])
     assert facts["jobs"][0]["state"] == "INTERRUPTED"
     assert facts["attempts"][0]["ended_at"] is None
-    assert experiment_figures.ending(facts["attempts"][0]) == "interrupted"
+    assert experiment_figures.attempt_outcome(facts["attempts"][0]) == "interrupted"
     assert facts["attempts"][0]["until"] >= facts["attempts"][0]["started_at"]
 
 
@@ -275,11 +275,11 @@ def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.Made:
+def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenReport:
     return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
 
 
-def test_benchmark_has_every_figure_and_number(bench_report: report.Made) -> None:
+def test_benchmark_has_every_figure_and_number(bench_report: report.WrittenReport) -> None:
     folder = bench_report.page.parent
     facts = json.loads((folder / "report.json").read_text())
     assert facts["kind"] == "benchmark"
@@ -297,7 +297,7 @@ def test_benchmark_has_every_figure_and_number(bench_report: report.Made) -> Non
     assert pinned["update_s"]["median"] == pytest.approx(5 / 640, rel=0.1)
 
 
-def test_benchmark_page_has_its_facts(bench_report: report.Made) -> None:
+def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> None:
     page = Page(bench_report.page)
     for text in ("pool-fork-pinned × 2", "Method", "cut off after 60 s", "of the bound", "A <CPU>"):
         assert text in page.text, text
@@ -310,7 +310,7 @@ def test_benchmark_page_has_its_facts(bench_report: report.Made) -> None:
         assert len(figure.caption) > 100
 
 
-def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: report.Made) -> None:
+def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: report.WrittenReport) -> None:
     text = bench_report.markdown()
     assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
     assert re.search(

@@ -14,7 +14,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 
 
-def made(root: Path, jobs: list[Trained]) -> tuple[report.Made, dict[str, Any]]:
+def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any]]:
     make_run_dir(root, jobs)
     done = report.make(root)
     return done, json.loads((root / "report/report.json").read_text())
