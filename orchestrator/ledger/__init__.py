@@ -61,7 +61,7 @@ class Ledger:
         try:
             with translated(self._path):
                 self._connection.commit()
-                # While somebody else reads, the write-ahead file stays, and remains valid.
+                # While another process reads, the write-ahead file stays, and remains valid.
                 with contextlib.suppress(sqlite3.OperationalError):
                     self._connection.execute("PRAGMA busy_timeout=200")
                     self._connection.execute("PRAGMA journal_mode=DELETE")
@@ -104,7 +104,7 @@ class Ledger:
 
     def delete_job(self, job_id: str) -> None:
         for name in ("attempts", "jobs", "declared"):
-            self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - names of ours
+            self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
 
     def jobs(self) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt."""

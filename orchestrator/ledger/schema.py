@@ -3,8 +3,8 @@
 SCHEMA_VERSION = 3
 
 SCHEMA = """
--- What is declared is large and stays as it is; what happens changes all the time. Apart, a page of the file holds
--- some thirty jobs of the second kind, and a change writes a page.
+-- What a job file declares is large and does not change; what happens changes all the time. In a table of its own, a
+-- page of the file has the state of some thirty jobs, and a change writes one page.
 CREATE TABLE declared (
     job_id TEXT PRIMARY KEY, position INTEGER NOT NULL, where_ TEXT NOT NULL, name TEXT NOT NULL,
     spec TEXT NOT NULL, resources TEXT NOT NULL, max_retries INTEGER NOT NULL, xml_source TEXT,

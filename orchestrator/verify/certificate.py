@@ -102,8 +102,8 @@ def _notes(evidence: Evidence, neighbours: int) -> list[str]:
     notes = []
     if not neighbours:
         notes.append("no neighbour fits beside it (cores, memory or GPUs): it was trained alone each time")
-    for kind, ones in (("alone", evidence.alone), ("among neighbours", evidence.together)):
-        waited_s, wall_s = sum(one.waited_s for one in ones), sum(sum(one.iteration_s) for one in ones)
+    for kind, trainings in (("alone", evidence.alone), ("among neighbours", evidence.together)):
+        waited_s, wall_s = sum(one.waited_s for one in trainings), sum(sum(one.iteration_s) for one in trainings)
         if waited_s > DISTURBED * wall_s:
             text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: another program uses this machine"
             notes.append(f"{text}, or trainings share a CPU; its slow-down is unreliable")
@@ -112,8 +112,8 @@ def _notes(evidence: Evidence, neighbours: int) -> list[str]:
 
 def _reasons(evidence: Evidence) -> list[str]:
     kinds = {"alone": evidence.alone, "among neighbours": evidence.together, "killed and resumed": evidence.resumed}
-    for kind, ones in kinds.items():
-        if untrained := [one.problem for one in ones if one.sha256 is None]:
+    for kind, trainings in kinds.items():
+        if untrained := [one.problem for one in trainings if one.sha256 is None]:
             return [f"{kind} it was not trained to the end: {untrained[0]}"]
     expected = evidence.alone[0].sha256
     if any(one is not None and one.sha256 != expected for one in (*evidence.alone, evidence.again)):
@@ -156,14 +156,14 @@ def weights_differ(evidence: Evidence) -> bool:
     return expected is not None and any(one.sha256 not in (None, expected) for one in evidence.together)
 
 
-def _reported_hash(ones: Sequence[ShortTraining], expected: str | None) -> str | None:
+def _reported_hash(trainings: Sequence[ShortTraining], expected: str | None) -> str | None:
     """The first hash that differs from ``expected``, else ``expected``; None without trainings."""
-    different = [one.sha256 for one in ones if one.sha256 != expected]
-    return different[0] if different else expected if ones else None
+    different = [one.sha256 for one in trainings if one.sha256 != expected]
+    return different[0] if different else expected if trainings else None
 
 
-def _median_s(ones: Sequence[ShortTraining]) -> float | None:
-    seconds = [second for one in ones for second in one.iteration_s]
+def _median_s(trainings: Sequence[ShortTraining]) -> float | None:
+    seconds = [second for one in trainings for second in one.iteration_s]
     return median(seconds) if seconds else None
 
 
@@ -174,5 +174,5 @@ def _slowdown(evidence: Evidence) -> Estimate | None:
         return None
     if len(alone) == 1:
         return ratio(together[0].iteration_s, alone[0].iteration_s)
-    above, below = ([median(one.iteration_s) for one in ones] for ones in (together, alone))
+    above, below = ([median(one.iteration_s) for one in trainings] for trainings in (together, alone))
     return ratio(above, below, paired=True)
