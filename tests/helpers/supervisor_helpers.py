@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
-from orchestrator.executors.fake import Behaviour, FakeExecutor
-from orchestrator.ledger import Ledger
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
+from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu, Machine
@@ -154,3 +155,33 @@ def behaviours(table: dict[str, Behaviour | list[Behaviour]]) -> Callable[[Launc
         return behaviour[launch.number] if isinstance(behaviour, list) else behaviour
 
     return behave
+
+
+FOREVER = Behaviour(after_s=NEVER)
+
+
+def names(count: int) -> list[str]:
+    return [f"j{number:04}" for number in range(count)]
+
+
+def ask(root: Path, *requests: tuple[Any, str | None]) -> None:
+    """As ``stop`` and ``retry`` do, over a connection of their own."""
+    other = Ledger.open(root / "ledger.sqlite3")
+    other.add_requests([Request(verb=verb, job_id=job_id) for verb, job_id in requests])
+    other.abandon()
+
+
+def once(condition: Callable[[View], bool], action: Callable[[], None]) -> Callable[[View], None]:
+    """At the first turn at which ``condition`` holds."""
+    done: list[bool] = []
+
+    def each_turn(view: View) -> None:
+        if not done and condition(view):
+            done.append(True)
+            action()
+
+    return each_turn
+
+
+def rows(root: Path) -> dict[str, dict[str, Any]]:
+    return {row["job_id"]: row for row in json.loads((root / "summary.json").read_text())}

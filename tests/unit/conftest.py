@@ -1,10 +1,11 @@
-"""Tests of this folder start no process (and import no training library, see ``test_imports.py``)."""
+"""Tests of this folder start no process (and import no training library, see ``test_imports.py``); shared fixtures."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -29,3 +30,29 @@ def pytest_runtest_setup() -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, Any, Any]:
     return (yield from _without_processes())
+
+
+# -- of test_jobfile*.py
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder ``jobs`` with robots beside it, as in the repository."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "jobs").mkdir()
+    for name in ("hopper.xml", "zoo/ant.xml", "zoo/bug.xml", "menagerie/go1/scene.xml", "menagerie/spot/scene.xml"):
+        path = root / "mjcf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<mujoco/>")
+    (root / "mjcf" / "empty").mkdir()
+    return root / "jobs"
+
+
+@pytest.fixture
+def write(place: Path) -> Callable[..., Path]:
+    def write(text: str | bytes, name: str = "robots.toml") -> Path:
+        path = place / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write

@@ -1,0 +1,66 @@
+"""Job files to start from, and how they are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.errors import SpecError
+from orchestrator.jobfile import Experiment, from_mapping
+
+ROOT = Path(__file__).parents[2]
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+EXAMPLE = """
+name = "robots"
+max_parallel = "auto"
+order = "longest-first"
+
+[defaults]
+algo = "ppo"
+task = "forward"
+total_timesteps = 200_000
+n_envs = 8
+seeds = [0]
+normalize = true
+checkpoint_every = 50_000
+eval_episodes = 10
+learner = "auto"
+[defaults.ppo]
+n_steps = 256
+[defaults.policy_kwargs]
+net_arch = [64, 64]
+[defaults.resources]
+cores = 1
+threads = 1
+memory = "2 GiB"
+gpus = 0
+timeout = "2h"
+stall_timeout = "10min"
+[defaults.retry]
+max_retries = 2
+
+[[jobs]]
+name = "hopper"
+xml = "../mjcf/hopper.xml"
+[[jobs]]
+name = "zoo"
+xml = "../mjcf/zoo/*.xml"
+seeds = [0, 1, 2]
+[jobs.matrix]
+"ppo.learning_rate" = [1e-4, 3e-4]
+"""
+
+
+def resolve(place: Path, *jobs: dict[str, Any], defaults: dict[str, Any] | None = None, **overrides: Any) -> Experiment:
+    data = {"name": "test", "defaults": defaults or {}, "jobs": list(jobs)}
+    return from_mapping(data, source="robots.toml", base=place, overrides=overrides)
+
+
+def problems(error: pytest.ExceptionInfo[SpecError]) -> list[tuple[str, str]]:
+    return [(problem.where, problem.message) for problem in error.value.problems]
+
+
+HOPPER = {"name": "hopper", "xml": "../mjcf/hopper.xml"}

@@ -1,0 +1,107 @@
+"""Names of jobs and experiments, and the safe directory names made of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobfile_helpers import HOPPER, SAFE, resolve
+
+from orchestrator.jobfile import from_mapping, safe_name
+from orchestrator.jobfile.job_names import matrix_suffix
+
+
+@pytest.mark.parametrize("name", ["hopper", "Hopper_v2.1", "a--b", "_x", "7", "console", "x" * 64])
+def test_a_name_that_is_safe_is_the_directory_name(place: Path, name: str) -> None:
+    (job,) = resolve(place, HOPPER | {"name": name}).jobs
+    assert job.job_id == f"{name}-s0"
+
+
+@pytest.mark.parametrize(
+    ("name", "remains"),
+    [
+        ("a/b", "a-b"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("..", "unnamed"),
+        ("two words", "two-words"),
+        ("-rf", "rf"),
+        (".hidden", "hidden"),
+        ("$(reboot);`x`", "reboot-x"),
+        ("Läufer", "Laufer"),
+        ("歩行", "unnamed"),
+        ("🤖", "unnamed"),
+        ("CON", "CON"),
+        ("lpt1.xml", "lpt1.xml"),
+        ("x" * 300, "x" * 48),
+    ],
+)
+def test_any_other_name_is_kept_and_makes_a_safe_directory_name(place: Path, name: str, remains: str) -> None:
+    (job,) = resolve(place, HOPPER | {"name": name}).jobs
+    assert re.fullmatch(f"{re.escape(remains)}-[0-9a-f]{{8}}-s0", job.job_id)
+    assert job.spec.name == name
+
+
+def test_directory_names_are_the_same_in_every_version() -> None:
+    assert safe_name("two words") == "two-words-a03f1d61"
+    assert matrix_suffix({"ppo.learning_rate": "linear(3e-4, 0)"}) == "-lr_linear-3e-4-0-7efb08dd"
+
+
+def test_the_experiment_has_a_safe_directory_name_too(place: Path) -> None:
+    experiment = from_mapping({"name": "../my robots", "jobs": [HOPPER]}, source="x", base=place)
+    assert experiment.name == "../my robots"
+    assert SAFE.match(experiment.directory_name)
+
+
+def test_names_that_differ_in_case_alone_get_different_directories_everywhere(place: Path) -> None:
+    names = ["hopper", "Hopper", "HOPPER"]
+    ids = [job.job_id for job in resolve(place, *(HOPPER | {"name": name} for name in names)).jobs]
+    assert ids[0] == "hopper-s0", "the first keeps its plain name"
+    assert len({job_id.lower() for job_id in ids}) == 3
+
+
+def test_a_name_that_looks_like_another_jobs_matrix_point_is_distinguished(place: Path) -> None:
+    matrix = HOPPER | {"matrix": {"ppo.learning_rate": [1e-4]}}
+    ids = [job.job_id for job in resolve(place, matrix, HOPPER | {"name": "hopper-lr1e-4"}).jobs]
+    assert ids[0] == "hopper-lr1e-4-s0"
+    assert re.fullmatch(r"hopper-lr1e-4-[0-9a-f]{8}-s0", ids[1])
+
+
+def test_matrix_points_whose_marks_are_equal_are_distinguished(place: Path) -> None:
+    matrix = {"task_options.shape": [[64], 64]}
+    ids = [job.job_id for job in resolve(place, HOPPER | {"matrix": matrix}).jobs]
+    assert len(set(ids)) == 2
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_safe_names_are_safe_deterministic_and_unchanged_by_repetition(name: str) -> None:
+    safe = safe_name(name)
+    assert SAFE.match(safe)
+    assert len(safe) <= 64
+    assert safe == safe_name(name) == safe_name(safe)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(str.strip)
+
+
+@settings(deadline=None)
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=20, unique=True),
+    seeds=st.lists(st.integers(0, 99), unique=True, min_size=1),
+)
+def test_job_ids_are_safe_unique_and_deterministic_for_any_names(
+    place: Path, names: list[str], seeds: list[int]
+) -> None:
+    def ids() -> list[str]:
+        return [
+            job.job_id
+            for job in resolve(place, *({"name": name, "env": "Ant-v5", "seeds": seeds} for name in names)).jobs
+        ]
+
+    first = ids()
+    assert all(SAFE.match(job_id) for job_id in first)
+    assert len({job_id.lower() for job_id in first}) == len(names) * len(seeds)
+    assert first == ids()
