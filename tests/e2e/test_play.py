@@ -1,17 +1,15 @@
-"""Pictures of trained policies, and the ``play`` command: real trainings, real rendering, pixels looked at."""
+"""The ``play`` command and the videos after a run: real trainings, real rendering, pixels looked at."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -20,11 +18,9 @@ from typing import Any
 import av
 import command_helpers as commands
 import numpy as np
-import picture_helpers
 import pytest
 from command_helpers import (
     HOPPER,
-    REPOSITORY,
     Experiment,
     environment,
     give,
@@ -47,21 +43,7 @@ from orchestrator.worker.rendering import play as worker_play
 
 COARSE = {"frame_skip": 100}
 """Half a second a control step: few frames, so that ten seconds of video are made quickly."""
-ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
-UNFILMED = ["arm", "hopper", "quadruped"]
-"""Robots that are also looked at without their own cameras: bolted, planar, free."""
 NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
-
-
-@pytest.fixture(scope="session")
-def opengl() -> None:
-    """Skips where nothing can be drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", ""))
-        try:
-            offscreen.choose_gl()
-        except offscreen.CannotRender as error:
-            pytest.skip(str(error))
 
 
 def play(experiment: Experiment, *arguments: str | Path, **added: str) -> subprocess.CompletedProcess[str]:
@@ -473,89 +455,3 @@ def test_an_environment_that_draws_itself_is_asked_to(filmed: tuple[Experiment, 
     assert (len(shown), rate) == (300, 30)
     assert {picture.shape for picture in shown} == {(32, 46, 3)}  # H.264 takes even sizes only
     assert abs(int(shown[0].mean()) - 200) < 5
-
-
-# -- the picture
-
-
-def looked_at(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Where robots are in their pictures, by the names of ``files``."""
-    done = subprocess.run(
-        [sys.executable, picture_helpers.__file__, *files.values()],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(files, map(json.loads, done.stdout.splitlines()), strict=True))
-
-
-@pytest.fixture(scope="module")
-def looks(opengl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Robots with their cameras, without them, and with one that looks away."""
-    files = {robot.stem: robot for robot in ROBOTS if robot.stem in UNFILMED}
-    for name in UNFILMED:
-        plain = re.sub(r"<camera [^>]*/>", "", files[name].read_text())
-        assert plain.count("<worldbody>") == 1
-        away = '<worldbody><camera mode="trackcom" pos="0 -3 0" xyaxes="-1 0 0 0 0 1"/>'
-        folder = tmp_path_factory.mktemp(name)
-        for kind, text in (("without cameras", plain), ("filmed elsewhere", plain.replace("<worldbody>", away))):
-            files[f"{name} {kind}"] = folder / f"{kind}.xml"
-            files[f"{name} {kind}"].write_text(text)
-    return looked_at(files)
-
-
-def assert_in_frame(look: dict[str, Any]) -> None:
-    for moment in look["moments"]:
-        assert not moment["touches_border"]
-        assert 0.003 < moment["share"] < 0.5
-
-
-@pytest.mark.parametrize("robot", UNFILMED)
-def test_the_whole_robot_is_in_every_picture(looks: dict[str, dict[str, Any]], robot: str) -> None:
-    assert_in_frame(looks[robot])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("opengl")
-def test_each_of_our_robots_is_in_every_picture() -> None:
-    for look in looked_at({robot.stem: robot for robot in ROBOTS if robot.stem not in UNFILMED}).values():
-        assert_in_frame(look)
-
-
-@pytest.mark.parametrize("robot", UNFILMED)
-@pytest.mark.parametrize("kind", ["without cameras", "filmed elsewhere"])
-def test_a_robot_whose_file_has_no_camera_on_it_gets_one(
-    looks: dict[str, dict[str, Any]], robot: str, kind: str
-) -> None:
-    assert looks[robot]["own_camera"]
-    assert not looks[f"{robot} {kind}"]["own_camera"]
-    assert_in_frame(looks[f"{robot} {kind}"])
-
-
-@pytest.mark.parametrize("robot", UNFILMED)
-def test_a_goal_is_drawn_where_the_task_has_a_place_for_it(looks: dict[str, dict[str, Any]], robot: str) -> None:
-    without, with_goal = looks[robot]["green"]
-    assert without < 15
-    assert with_goal > without + 15
-
-
-def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
-    for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
-        stride, rate = video_encoding.stride_and_rate(period_s)
-        assert stride * period_s * rate == pytest.approx(1.0, rel=1e-3)
-        assert rate <= 45
-        assert rate >= 20 or stride == 1
-
-
-def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
-    blank = np.zeros((48, 64, 3), np.uint8)
-    episodes = [0] * 3 + [1] * 20 + [2] * 5
-    shown = video_encoding.strip_indices([offscreen.Frame(episode, 0.0, blank) for episode in episodes])
-    assert (shown[0], shown[-1], len(shown)) == (3, 22, video_encoding.STRIP_FRAMES)
-    assert video_encoding.strip_indices([offscreen.Frame(0, 0.0, blank)]) == [0]
-    png = video_encoding.film_strip([(0.0, blank), (1.5, blank)])
-    with Image.open(io.BytesIO(png)) as image:
-        assert image.size == (2 * 320 + 4, video_encoding.STRIP_HEIGHT)
-        assert np.ptp(np.asarray(image)) == 255  # the times are written on it
