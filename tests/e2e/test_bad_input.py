@@ -50,7 +50,7 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     ({"xml": "hoper.xml"}, ".xml", "no such file"),
     ({"xml": "zoo/*.xml"}, ".xml", "no file matches"),
 ]
-"""Jobs that are refused when the job file is read; tests/unit/test_jobfile.py has many more."""
+"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many more."""
 
 UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     # job, place of its problem, what the message says
@@ -280,7 +280,7 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Misbehaving:
     jobs = write_experiment(
         cwd,
         odd("eats", "eat", resources={"memory": "500 MiB"}),
-        odd("waits", "wait", resources={"timeout": 3}),
+        odd("waits", "wait", resources={"timeout": 2}),
         *(odd(name, name) for name in ("nan", "fail", "leave", "vanish")),
         {"name": "explodes", "xml": "explodes.xml", "task_options": {"terminate_when_unhealthy": False}},
         odd("segfault", "segfault", retry={"max_retries": 1}),
@@ -326,7 +326,7 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
     assert rows["eats"]["cause"] == "memory-limit"
     assert "memory limit 500 MiB, reached" in rows["eats"]["message"]
     assert rows["waits"]["cause"] == "timeout"
-    assert "timeout 3 s, reached" in rows["waits"]["message"]
+    assert "timeout 2 s, reached" in rows["waits"]["message"]
 
 
 def test_a_hundred_megabytes_of_output_hurt_nobody(tmp_path: Path) -> None:
