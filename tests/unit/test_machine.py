@@ -1,4 +1,4 @@
-"""Machines are trees of files in a temporary folder; only the last few tests look at the real one."""
+"""Machines are trees of files in a temporary folder."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_bounds_have_no_interval_and_a_warning_is_given_once(bench_report: repor
 
 
 def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_path: Path) -> None:
-    root = make_bench_dir(tmp_path / "bench")
+    root = make_bench_dir(tmp_path / "bench", repeats=3)
     path = root / "bench/cells.jsonl"
     cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
     for cell in cells:
