@@ -308,7 +308,7 @@ def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path
     assert (row["verdict"], row["messages"]) == ("error", ["the root element is <package>, expected <mujoco>"])
 
 
-@pytest.mark.parametrize(("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml in it")])
+@pytest.mark.parametrize(("path", "message"), [("nowhere", "no such file or folder"), (".", "no *.xml in this folder")])
 def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
     done = invoke("check", path, "--json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -69,7 +69,7 @@ def workers_of(supervisor: int) -> dict[int, bytes]:
     tokens = {}
     with contextlib.suppress(FileNotFoundError):  # it has ended by itself
         for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
-            with contextlib.suppress(OSError, StopIteration):  # gone meanwhile; or no worker
+            with contextlib.suppress(OSError, KeyError):  # gone meanwhile; or no worker
                 tokens[int(pid)] = token_of(int(pid))
     return tokens
 

@@ -387,7 +387,7 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
     assert drawing.end() == 0  # every job has succeeded
-    assert any("1 video not made" in event["message"] for event in drawing.events), drawing.events
+    assert any("before 1 video could be made" in event["message"] for event in drawing.events), drawing.events
     assert not is_running(player)
 
 
@@ -395,7 +395,7 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert give("stop", "run", cwd=drawing.cwd).returncode == 0
     assert drawing.end() == 0
-    assert any("1 video not made" in event["message"] for event in drawing.events), drawing.events
+    assert any("before 1 video could be made" in event["message"] for event in drawing.events), drawing.events
 
 
 def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
