@@ -46,6 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker for each core; with ``--full`` one more, because the tests of clusters mostly wait."""
+    return len(os.sched_getaffinity(0)) + bool(config.getoption("--full"))
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of the full tier."""
     tier = _tier(item)
