@@ -18,8 +18,11 @@ from typing import Any, Literal
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import plain
 from orchestrator.experiment import run_plan, session
 from orchestrator.jobfile import Experiment, from_mapping, load
+from orchestrator.jobfile.job_names import is_showable
+from orchestrator.jobfile.robot_globs import file_fault
 from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.terminal.live_table import LineReporter
@@ -154,7 +157,7 @@ def train(
     shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
     if task is not None:
         shared["task"] = task
-    experiment, unusable = _declare(root.name, shared, files)
+    experiment, unusable = _declare(plain(root.name), shared, files)
     rows: dict[tuple[str, int], Result] = {}
     if experiment is not None:
         options = run_plan.RunOptions(
@@ -177,7 +180,8 @@ def train(
 
 def _declare(name: str, shared: Mapping[str, Any], files: Sequence[Path]) -> tuple[Experiment | None, dict[int, str]]:
     """The experiment over all usable files (None without any), and by index why the other files are unusable."""
-    unusable: dict[int, str] = {}
+    # Such a path cannot stand in a job file at all.
+    unusable = {index: file_fault(file) for index, file in enumerate(files) if not is_showable(str(file))}
     while len(unusable) < len(files):
         usable = [index for index in range(len(files)) if index not in unusable]
         jobs = [{"name": _name(index, files[index]), "xml": glob.escape(str(files[index]))} for index in usable]

@@ -20,7 +20,7 @@ from orchestrator.commands import (
     run_command,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
-from orchestrator.core.text import count
+from orchestrator.core.text import count, plain
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
@@ -57,7 +57,7 @@ def orchestrator(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
+    print(plain(message, keep="\n"), file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, print_json
+from orchestrator.commands.shared_options import AsJson, print_json, print_text
 
 app = typer.Typer(
     help="Make a cluster of several machines, for `run --executor ray`; see docs/cluster.md.",
@@ -39,7 +39,7 @@ def up(
     """Start a cluster with this machine as its head node."""
     from orchestrator.executors.ray.cluster import up
 
-    print("\n".join(up.up(host=host, port=port, insecure=insecure)))
+    print_text("\n".join(up.up(host=host, port=port, insecure=insecure)))
 
 
 @app.command()
@@ -51,7 +51,7 @@ def join(
     """Add this machine to a cluster. It needs the cluster's token: `cluster up` shows how to copy it."""
     from orchestrator.executors.ray.cluster import up
 
-    print("\n".join(up.join(head, host=host, insecure=insecure)))
+    print_text("\n".join(up.join(head, host=host, insecure=insecure)))
 
 
 @app.command()
@@ -83,4 +83,4 @@ def down() -> None:
     """Remove this machine from its cluster and end the cluster's processes on it; its jobs continue elsewhere."""
     from orchestrator.executors.ray.cluster import down
 
-    print("\n".join(down.down()))
+    print_text("\n".join(down.down()))

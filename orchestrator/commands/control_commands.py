@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, JobName, RunDir, stoppable
+from orchestrator.commands.shared_options import AsJson, JobName, RunDir, print_text, stoppable
+from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
     from orchestrator.experiment.control import Snapshot
@@ -65,11 +66,11 @@ def logs(
     ] = None,
     rank: Annotated[int, Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
 ) -> None:
-    """Show the output of a job's worker."""
+    """Show the output of a job's worker: on a terminal with escape sequences made visible, otherwise as it is."""
     from orchestrator.experiment import control
 
     for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
-        sys.stdout.write(text)
+        sys.stdout.write(plain(text, keep="\n\r\t") if sys.stdout.isatty() else text)
         sys.stdout.flush()
 
 
@@ -84,7 +85,7 @@ def stop(
     """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs."""
     from orchestrator.experiment import control
 
-    print(control.stop(run_dir, jobs or []))
+    print_text(control.stop(run_dir, jobs or []))
 
 
 @app.command()
@@ -98,7 +99,7 @@ def retry(
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
     from orchestrator.experiment import control
 
-    print(control.retry(run_dir, jobs or []))
+    print_text(control.retry(run_dir, jobs or []))
 
 
 @app.command()

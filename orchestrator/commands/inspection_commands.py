@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, print_json, stoppable
+from orchestrator.commands.shared_options import AsJson, print_json, print_text, stoppable
 
 app = typer.Typer()
 
@@ -46,7 +46,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     findings = doctors.examine()
     if as_json:
-        print(doctors.to_json(findings))
+        print_text(doctors.to_json(findings))
     else:
         doctor_view.show(findings)
 

@@ -17,6 +17,7 @@ from orchestrator.commands.shared_options import (
     Settings,
     print_json,
     print_progress,
+    print_text,
     stoppable,
 )
 from orchestrator.core.errors import UsageError
@@ -51,7 +52,7 @@ def verify(
     with stoppable("stopped; no certificate was written"):
         certificate, where = verification.verify(source, options, print_progress)
     if as_json:
-        print(certificate.to_json(), end="")
+        print_text(certificate.to_json().rstrip("\n"))
     else:
         verify_view.show(certificate, where)
     raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
@@ -128,7 +129,7 @@ def bench(
     with stoppable("stopped; run the same command again to resume"):
         finished = benchmark.run(experiment, options, print_progress)
     if tune:
-        print("\n".join(finished.lines))
+        print_text("\n".join(finished.lines))
     elif finished.measured and ranks is None:
         bench_view.show(scaling_analysis.analyse(finished.run_dir), finished.run_dir)
     elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
@@ -152,7 +153,7 @@ def report(
     from orchestrator import report as reports
 
     written = reports.make(run_dir)
-    print(written.markdown() if format_ is ReportFormat.md else written.page)
+    print_text(written.markdown() if format_ is ReportFormat.md else str(written.page))
 
 
 @app.command()

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from orchestrator.core.text import plain
+
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
 JobName = Annotated[str, Argument(metavar="JOB", help="A job, or the beginning of its name.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on standard output.")]
@@ -46,9 +48,14 @@ def stoppable(message: str) -> Iterator[None]:
 
 
 def print_json(facts: Any) -> None:
-    print(json.dumps(facts, indent=1, ensure_ascii=False))
+    print_text(json.dumps(facts, indent=1, ensure_ascii=False))
+
+
+def print_text(text: str) -> None:
+    """Print a result. It may hold names and messages, which must not control the terminal."""
+    print(plain(text, keep="\n"))
 
 
 def print_progress(text: str) -> None:
     """Print on standard error, at once: standard output is for the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(plain(text, keep="\n"), file=sys.stderr, flush=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.core.text import storable
+
 
 def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
     """Write so that ``path`` has the old content or the new, never a part of it: to a temporary file, fsync, rename.
@@ -19,7 +21,7 @@ def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *,
         if callable(data):
             data(file)
         else:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.write(storable(data).encode() if isinstance(data, str) else data)
 
 
 def remove_partial_files(directory: Path, name: str = "") -> None:

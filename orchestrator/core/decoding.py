@@ -8,10 +8,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+from orchestrator.core.text import shortened, storable
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[Any], Any]
+
+FilePath: TypeAlias = Annotated[str, str]
+"""The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text becomes storable."""
+Message: TypeAlias = Annotated[str, shortened]
+"""Text for people, whose length nobody has limited yet."""
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -53,7 +60,7 @@ def _object(kind: Callable[..., T], value: Any) -> T:
 @functools.cache
 def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
     """How each field is read, and the names of those without a default."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     fields = dataclasses.fields(kind)
     optional = {field.name for field in fields if {field.default, field.default_factory} != {dataclasses.MISSING}}
     return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(hints) - optional
@@ -63,6 +70,10 @@ def _reader(kind: Any) -> Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: value
+    if kind is str:
+        return functools.partial(_text, storable)
+    if origin is Annotated:
+        return functools.partial(_text, arguments[1])
     if NoneType in arguments:
         return functools.partial(_optional, _reader(arguments[0]))
     if origin is Literal:
@@ -86,6 +97,10 @@ def _scalar(kind: type, value: Any) -> Any:
     if type(value) not in accepted or (type(value) is int and value not in _INT64):
         raise ValueError(f"expected {expected}, not {_shown(value)}")
     return value
+
+
+def _text(kept: Callable[[str], str], value: Any) -> str:
+    return kept(_scalar(str, value))
 
 
 def _one_of(values: Sequence[Any], value: Any) -> Any:

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.decoding import decode
+from orchestrator.core.text import shortened
+
+LARGEST_BYTES = 1 << 20
+"""A larger ``exit.json`` is not read: no worker writes one."""
+_TEXTS = ("message", "traceback", "learner_reason", "unsaveable")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,11 +51,16 @@ class ExitRecord:
     cpus: Sequence[int] | None = None
     """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
 
+    def __post_init__(self) -> None:
+        for name in _TEXTS:  # by the worker, and again by whoever reads what another program wrote
+            if (text := getattr(self, name)) is not None:
+                setattr(self, name, shortened(text))
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> ExitRecord:
+    def from_json(cls, text: str | bytes) -> ExitRecord:
         """:raises ValueError: for anything else."""
         return decode(cls, text)
 
@@ -61,7 +71,10 @@ def read_exit_record(path: Path, on_error: Callable[[Exception], None] | None = 
     :param on_error: called if the file is there but cannot be read.
     """
     try:
-        return ExitRecord.from_json(path.read_text())
+        with path.open("rb") as file:
+            if len(content := file.read(LARGEST_BYTES + 1)) > LARGEST_BYTES:
+                raise ValueError(f"larger than {LARGEST_BYTES >> 20} MiB")
+        return ExitRecord.from_json(content)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import FilePath, Message, decode
 
 
 class JsonLine:
@@ -42,14 +42,14 @@ class Progress(JsonLine):
     """CPU seconds of all threads per second of wall time, since the message before."""
     run_delay_share: float | None = None
     """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
-    learner: str | None = None
+    learner: Message | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationRequest(JsonLine):
     """Can this robot, task or environment be trained?"""
 
-    xml: str | None = None
+    xml: FilePath | None = None
     """Absolute path of the robot's MJCF."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
@@ -66,8 +66,8 @@ class ExaminationRequest(JsonLine):
     algo: str = "ppo"
     fast: bool = False
     """Whether the job demands ``learner = "fast"``."""
-    search_path: str | None = None
-    stage_to: str | None = None
+    search_path: FilePath | None = None
+    stage_to: FilePath | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""
     simulate_s: float = 0.25
     """CPU seconds that the simulation stability test may take."""
@@ -79,16 +79,16 @@ class ExaminationRequest(JsonLine):
 class ExaminationAnswer(JsonLine):
     """The answer to one :class:`ExaminationRequest`."""
 
-    problem: str | None = None
+    problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
     errno: int | None = None
-    warnings: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    fragment: str | None = None
+    warnings: Sequence[Message] = ()
+    notes: Sequence[Message] = ()
+    fragment: Message | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
-    includes: Sequence[str] = ()
+    includes: Sequence[FilePath] = ()
     """Real paths of the files that it includes directly, if ``alone`` was set."""
-    xml: str | None = None
+    xml: FilePath | None = None
     """Path of the main MJCF, relative to ``stage_to``."""
     hash: str | None = None
     """SHA-256 over the contents of the bundle; a copy under another name has the same."""

@@ -1,10 +1,48 @@
-"""Counts, lists of names and durations as they stand in a sentence, and sentences that several modules use."""
+"""Text as it is stored and shown; counts, lists of names and durations as they stand in a sentence."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+LONGEST_LINE = 2_000
+LONGEST_TEXT = 1 << 14
+"""Characters that :func:`shortened` keeps of a line, and of all."""
+_LONG_LINE = re.compile(rf"([^\n]{{{LONGEST_LINE}}})[^\n]+")
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters (escape sequences begin with one), separators of lines, marks that turn the direction of writing,
+and lone surrogates."""
+
 INSTALL_RAY = 'pip install -c constraints.txt ".[ray]" in a clone of this project'
+
+
+def storable(text: str) -> str:
+    """``text`` that UTF-8 can hold: lone surrogates, which bytes of a file name may have become, as ``\\udcfc``.
+
+    In JSON such an escape is read as what it was.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str) -> str:
+    """``text`` to be kept as a message, storable: long lines cut, and of a long text its beginning and its end."""
+    return _cut(storable(_cut(text)))  # at first, as it may be huge; once more, as escapes are longer
+
+
+def _cut(text: str) -> str:
+    text = _LONG_LINE.sub(r"\1…", text)
+    half = LONGEST_TEXT // 2 - 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]}\n…\n{text[-half:]}"
+
+
+def plain(text: str, keep: str = "") -> str:
+    """``text`` for a terminal: characters that would control it, except those in ``keep``, are visible as ``\\u001b``.
+
+    JSON stays the same JSON.
+    """
+    if text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda match: match[0] if match[0] in keep else f"\\u{ord(match[0]):04x}", text)
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
@@ -24,8 +62,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def last_line(text: str, otherwise: str) -> str:
-    """The last line of a program's output that is not blank; ``otherwise`` when there is none."""
-    return ([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1]
+    """The last line of a program's output that is not blank, shortened; ``otherwise`` when there is none."""
+    return shortened(([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1])
 
 
 def number(value: float | None, form: str) -> str:

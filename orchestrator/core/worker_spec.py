@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import decode, field_values
+from orchestrator.core.decoding import FilePath, decode, field_values
+from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
 """Parts that a robot has once, edited by keys such as ``model.option.timestep``."""
@@ -89,7 +90,7 @@ class WorkerSpec:
     backend: Backend = "auto"
     """How ranks communicate. It has no effect with one rank, nor has ``mode``."""
     mode: Mode = "allreduce"
-    search_path: str | None = None
+    search_path: FilePath | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
 
@@ -122,7 +123,7 @@ class WorkerSpec:
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
     def to_json(self) -> str:
-        return json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        return storable(json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     @classmethod
     def from_json(cls, text: str) -> WorkerSpec:

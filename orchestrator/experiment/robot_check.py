@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.text import storable
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.machine import topology
@@ -179,7 +180,7 @@ def _checked(
         notes += [f"the same robot as {first}"] if first != item.path else []
     problem = []
     if answer.problem is not None and item.request is not None:
-        path = item.request.xml or item.path  # which the row shows already
+        path = storable(item.request.xml or item.path)  # which the row shows already
         problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
     verdict: CheckVerdict = "error" if problem else "warning" if answer.warnings else "ok"
     return RobotCheck(

@@ -29,7 +29,7 @@ class Robots:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        self._fault = functools.cache(_fault)
+        self._fault = functools.cache(file_fault)
 
     def find(self, xml: str | None, name: str | None, job_index: int, problems: Problems) -> list[Robot]:
         """The robots of one entry of the job file; empty, and a problem noted, when there are none.
@@ -90,7 +90,7 @@ def _fixed_folder(pattern: str) -> str:
     return str(head)
 
 
-def _fault(path: Path) -> str:
+def file_fault(path: Path) -> str:
     """Why a file cannot be read as a robot; empty when it can."""
     if not is_showable(str(path)):
         return f"the file name {str(path)!a} holds characters that cannot be printed; rename the file"

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Pending, Running, State
+from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
@@ -78,6 +79,7 @@ class Ledger:
             self._connection.commit()
 
     def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
+        values = {k: _bound(v) for k, v in values.items()} if isinstance(values, Mapping) else [*map(_bound, values)]
         with translated(self._path):
             return self._connection.execute(sql, values)
 
@@ -248,3 +250,8 @@ class Ledger:
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
             return [rows.attempt_row(row) for row in selected]
+
+
+def _bound(value: Any) -> Any:
+    """``value`` as SQLite takes it: it refuses text that is no UTF-8 with an error that is none of its own."""
+    return storable(value) if isinstance(value, str) else value

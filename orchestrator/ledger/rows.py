@@ -11,6 +11,7 @@ from typing import Any, TypedDict, cast
 
 from orchestrator.core.decoding import decode, field_values
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
+from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import WorkerSpec
 
 
@@ -160,7 +161,9 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
     point, spec, record = json.loads(row["point"]), json.loads(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
-        "traceback": (record.get("traceback") or None) if row["state"] == "FAILED" else None,
+        # Earlier versions have stored texts of any length and content.
+        "message": row["message"] and shortened(row["message"]),
+        "traceback": shortened(record.get("traceback") or "") or None if row["state"] == "FAILED" else None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
         "ranks": spec.get("ranks", 1),

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.errors import disk_full_explained
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import listed
+from orchestrator.core.text import listed, plain
 from orchestrator.ledger.rows import SummaryRow
+
+FORMULA_SIGNS = ("=", "+", "-", "@")
 
 
 def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[None]:
@@ -44,12 +46,29 @@ def to_json(rows: Iterable[SummaryRow]) -> str:
 
 
 def _line(row: SummaryRow) -> str:
-    return json.dumps(row, ensure_ascii=False)
+    return plain(json.dumps(row, ensure_ascii=False))
 
 
 def _cells(row: SummaryRow) -> Iterator[object]:
-    values = (value for name, value in row.items() if name != "traceback")
-    return (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    return (_cell(value) for name, value in row.items() if name != "traceback")
+
+
+def _cell(value: object) -> object:
+    """Text in one line; one that a spreadsheet would take for a formula begins with an apostrophe."""
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.startswith(FORMULA_SIGNS) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _csv(lines: Iterable[Iterable[object]]) -> bytes:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.messages import Progress
-from orchestrator.core.text import duration, number
+from orchestrator.core.text import duration, number, plain
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
-from orchestrator.terminal.output import console
+from orchestrator.terminal.output import console, writable
 from orchestrator.terminal.tables import Column, number_column, table
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class LineReporter(SilentReporter):
         self._out = out or sys.stdout
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {kind:<10} {message}", file=self._out, flush=True)
+        line = f"{time.strftime('%H:%M:%S')} {kind:<10} {plain(message)}"
+        print(writable(line, self._out), file=self._out, flush=True)
 
 
 class JsonReporter(SilentReporter):
@@ -47,7 +48,7 @@ class JsonReporter(SilentReporter):
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         record = {"time": round(time.time(), 3), "event": kind, "message": message, **facts}
-        print(json.dumps(record, ensure_ascii=False, default=str), flush=True)
+        print(plain(json.dumps(record, ensure_ascii=False, default=str)), flush=True)
 
 
 class LiveReporter(SilentReporter):
@@ -66,7 +67,9 @@ class LiveReporter(SilentReporter):
     def event(self, kind: str, message: str, **facts: Any) -> None:
         from rich.text import Text
 
-        self._lines.append(Text.assemble((time.strftime("%H:%M:%S "), "dim"), (message, EVENT_STYLE.get(kind, ""))))
+        self._lines.append(
+            Text.assemble((time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, "")))
+        )
         self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:

@@ -5,22 +5,39 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from orchestrator.core.text import plain
 from orchestrator.terminal.tables import Column, Row, table
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment as RichSegment
 
 PIPE_WIDTH = 10_000
 
 
 def console() -> Console:
-    """A console for standard output; in a pipe it is as wide as any table, since the reader may be a program."""
+    """A console for standard output, on which no text controls the terminal.
+
+    In a pipe it is as wide as any table, since the reader may be a program.
+    """
     from rich.console import Console
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[RichSegment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else plain(text, keep="\n"), style, control)
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    return PlainConsole(highlight=False, markup=False, emoji=False, width=width)
+
+
+def writable(text: str, stream: TextIO) -> str:
+    """``text`` with escapes in place of what the encoding of ``stream`` lacks: it may be one that refuses to write."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def show(on: Console, *parts: RenderableType) -> None:

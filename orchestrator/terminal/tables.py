@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from orchestrator.core.text import plain
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -49,7 +51,7 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     from rich.table import Table
     from rich.text import Text
 
-    texts = [[column.text(row) for row in rows] for column in columns]
+    texts = [[plain(column.text(row)) for row in rows] for column in columns]
     kept, first_width = _fitted(columns, list(map(_width, columns, texts)), width)
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index in kept:

@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.enable()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # "logs -f" sees what is printed
+    # "logs -f" sees what is printed, and a file name that is not UTF-8 can be printed.
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.exit("usage: python -m orchestrator.worker JOB_DIR NUMBER")
     paths = JobPaths(Path(arguments[0]))

@@ -39,13 +39,21 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_come_in_order_and_a_broken_robot_is_one_of_them(tmp_path: Path) -> None:
     (tmp_path / "still.xml").write_text(NO_ACTUATORS)
-    results = orchestrator.train([HOPPER, tmp_path / "still.xml", tmp_path / "gone.xml", HOPPER], seeds=[0, 1], **SHORT)
-    assert [(Path(str(one.xml)).name, one.seed) for one in results] == [
-        (name, seed) for name in ("hopper.xml", "still.xml", "gone.xml", "hopper.xml") for seed in (0, 1)
-    ]
-    assert [one.ok for one in results] == [True, True, False, False, False, False, True, True]
-    assert "has no actuators" in str(results[2].error)
-    assert "no such file" in str(results[4].error)
+    (tmp_path / "mesh.xml").write_bytes(b"<mujoco><asset><mesh file='M\xfcller.stl'/></asset></mujoco>")
+    (tmp_path / "M\udcfcller.xml").write_text(HOPPER.read_text())
+    broken = {
+        "still.xml": "has no actuators",
+        "gone.xml": "no such file",
+        "mesh.xml": "no such file",
+        "M\udcfcller.xml": "rename the file",
+        "line\nbreak.xml": "rename the file",
+    }
+    xmls = [HOPPER, *(tmp_path / name for name in broken), HOPPER]
+    results = orchestrator.train(xmls, seeds=[0, 1], show=True, **SHORT)
+    assert [(Path(str(one.xml)), one.seed) for one in results] == [(xml, seed) for xml in xmls for seed in (0, 1)]
+    assert [one.ok for one in results] == [xml == HOPPER for xml in xmls for _ in (0, 1)]
+    for one, why in zip(results[2:-2:2], broken.values(), strict=True):
+        assert why in str(one.error)
     for one in results:
         assert (one.error is None) == one.ok
         if one.ok:

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from command_helpers import (
     wait_until,
     write_experiment,
 )
+
+from orchestrator.core.text import LONGEST_TEXT
 
 AS_ROOT = os.geteuid() == 0
 NO_ACTUATORS = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
@@ -266,6 +269,26 @@ def test_a_ledger_is_not_rebuilt_from_what_cannot_be_read(finished: Experiment) 
     assert (finished.run_dir / "ledger.sqlite3").read_bytes() == before
 
 
+def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(finished: Experiment) -> None:
+    exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
+    latin_1 = os.fsdecode(b"/dM\xfcl")
+    record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
+    exit_json.write_text(json.dumps(record))
+    rebuilt = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
+    exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
+    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
+        ledger.execute("UPDATE jobs SET state = 'RUNNING' WHERE job_id = 'hopper-s0'")
+        ledger.execute("UPDATE attempts SET record = ?", (json.dumps(record),))
+        ledger.commit()
+    assert invoke("status", "run", cwd=finished.cwd).returncode == 0
+    again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert again.returncode == 1, again.stderr
+    row = commands.summary(finished.run_dir)["hopper-s0"]
+    assert (row["state"], row["message"], row["traceback"]) == ("FAILED", r"/dM\udcfcl", r"/dM\udcfcl")
+
+
 # -- workers that misbehave: the others go on
 
 
@@ -281,7 +304,7 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Misbehaving:
         cwd,
         odd("eats", "eat", resources={"memory": "500 MiB"}),
         odd("waits", "wait", resources={"timeout": 2}),
-        *(odd(name, name) for name in ("nan", "fail", "leave", "vanish")),
+        *(odd(name, name) for name in ("nan", "fail", "leave", "vanish", "babble")),
         {"name": "explodes", "xml": "explodes.xml", "task_options": {"terminate_when_unhealthy": False}},
         odd("segfault", "segfault", retry={"max_retries": 1}),
         odd("good", "nothing"),
@@ -313,6 +336,16 @@ def test_errors_of_the_users_code_are_shown_with_their_place_and_not_retried(mis
     assert "Traceback" not in status
     assert "before the training was done" in rows["vanish"]["message"], "exit code 0 alone is no success"
     assert all(rows[name]["attempts"] == 1 for name in ("fail", "leave", "vanish"))
+
+
+def test_a_message_of_any_content_and_length_is_stored_shortened_and_shown_harmlessly(misbehaving: Misbehaving) -> None:
+    row, status = misbehaving[0]["babble"], misbehaving[1]
+    assert row["message"].startswith("ValueError: cannot read /dM\\udcfcl\x1b]52;c;")
+    assert row["message"].endswith(")"), "with its place"
+    assert row["traceback"].splitlines()[-1].startswith("ValueError: cannot read /dM\\udcfcl")
+    assert len(row["traceback"]) <= LONGEST_TEXT
+    assert r"/dM\udcfcl\u001b]52;c;ZXZpbA==" in status
+    assert "\x1b" not in status
 
 
 def test_a_crash_is_retried_as_often_as_asked(misbehaving: Misbehaving) -> None:

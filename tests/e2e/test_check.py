@@ -341,3 +341,18 @@ def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Pa
     }
     assert rows["swimmer.xml"]["task"] == "forward"
     assert rows["pusher_v5.xml"]["task"] == "reach"
+
+
+def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"R\xfcben")
+    folder.mkdir()
+    (folder / "good.xml").write_text(cart())
+    (folder / "bad.xml").write_text(cart(head='<worldbody><geom type="mesh" mesh="\x1b]52;c;x\x07"/></worldbody>'))
+    done = invoke("check", folder, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.count("R\\udcfcben/bad.xml") == 2, "in the table and above its messages, not in them"
+    assert r"\u001b]52;c;x" in done.stdout
+    assert "\x1b" not in done.stdout
+    rows = json.loads(invoke("check", folder, "--json", cwd=tmp_path).stdout)
+    assert {Path(row["path"]).name: row["verdict"] for row in rows} == {"bad.xml": "error", "good.xml": "ok"}
+    assert all(Path(row["path"]).parent == folder for row in rows)

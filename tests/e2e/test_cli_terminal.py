@@ -181,6 +181,18 @@ def test_a_terminal_without_unicode_is_no_reason_to_fail(finished_once: Experime
     assert "hopper-s0" in done.stdout
 
 
+def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experiment) -> None:
+    log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
+    log.write_text("\x1b]52;c;ZXZpbA==\x07\tdone\n")
+    terminal = Terminal("logs", "run", "hopper", cwd=finished.cwd)
+    terminal.until("done")
+    assert r"\u001b]52;c;ZXZpbA==\u0007" in terminal.shown
+    assert "\x1b" not in terminal.shown
+    assert terminal.popen.wait(commands.PATIENCE_S) == 0
+    terminal.close()
+    assert commands.invoke("logs", "run", "hopper", cwd=finished.cwd).stdout == log.read_text()
+
+
 @pytest.mark.skipif(shutil.which("nohup") is None, reason="nohup is not installed")
 def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))

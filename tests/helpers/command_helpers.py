@@ -81,6 +81,10 @@ def fail(observation):
     raise ValueError("the knee fell off")
 
 
+def babble(observation):
+    raise ValueError("cannot read " + os.fsdecode(b"/dM\\xfcl") + "\\x1b]52;c;ZXZpbA==\\x07 " + "x" * 5_000_000)
+
+
 def leave(observation):
     sys.exit(3)
 
@@ -111,6 +115,7 @@ DEEDS = {
     "talk": talk,
     "fail": fail,
     "leave": leave,
+    "babble": babble,
     "vanish": lambda observation: os._exit(0),
     "segfault": lambda observation: os.kill(os.getpid(), signal.SIGSEGV),
     "wait": lambda observation: time.sleep(600),

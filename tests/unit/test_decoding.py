@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from supervisor_helpers import make_spec
 from orchestrator.core.decoding import decode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, Progress
+from orchestrator.core.text import LONGEST_LINE
 from orchestrator.core.worker_spec import WorkerSpec
 
 
@@ -87,6 +89,31 @@ def test_every_message_comes_back_as_it_was_sent() -> None:
     assert ExaminationRequest.from_line(request.to_line()) == request
     answer = ExaminationAnswer(warnings=("w",), hash="h", process_exits=True, figures={"bodies": 3, "root": None})
     assert ExaminationAnswer.from_line(answer.to_line()) == answer
+
+
+LATIN_1 = os.fsdecode(b"/dM\xfcl")
+"""The name of a file that is not UTF-8."""
+
+
+def test_text_of_other_processes_can_be_stored_and_paths_still_name_their_files() -> None:
+    answer = ExaminationAnswer(problem=f"{LATIN_1}: no", warnings=(LATIN_1,), xml=LATIN_1, includes=[LATIN_1])
+    read = ExaminationAnswer.from_line(answer.to_line())
+    assert (read.problem, read.warnings) == (r"/dM\udcfcl: no", (r"/dM\udcfcl",))
+    assert (read.xml, read.includes) == (LATIN_1, (LATIN_1,))
+    request = ExaminationRequest(xml=LATIN_1, search_path=LATIN_1, stage_to=LATIN_1)
+    assert ExaminationRequest.from_line(request.to_line()) == request
+    record = ExitRecord.from_json(json.dumps({"code": 1, "message": LATIN_1, "learner": LATIN_1}))
+    assert (record.message, record.learner) == (r"/dM\udcfcl", r"/dM\udcfcl")
+    spec = make_spec("a-s0", search_path=LATIN_1, env_kwargs={"folder": LATIN_1})
+    assert WorkerSpec.from_json(spec.to_json().encode().decode()) == spec
+
+
+def test_messages_of_other_processes_have_a_bounded_length() -> None:
+    long = "x" * 100_000
+    answer = ExaminationAnswer.from_line(ExaminationAnswer(problem=long, notes=(long,)).to_line())
+    assert len(answer.problem or "") == len(answer.notes[0]) == LONGEST_LINE + 1
+    assert len(ExitRecord(code=1, message="", traceback=long).traceback) == LONGEST_LINE + 1
+    assert len(Progress.from_line(Progress(phase="starting", learner=long).to_line()).learner or "") == LONGEST_LINE + 1
 
 
 def test_a_figure_that_is_not_finite_is_none_in_progress_and_exit_record() -> None:

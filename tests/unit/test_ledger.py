@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cancelled, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, summary
 
 REPOSITORY = Path(__file__).parents[2]
@@ -179,6 +181,66 @@ def test_the_summary_names_what_a_robot_did(tmp_path: Path) -> None:
     (row,) = ledger.summary()
     assert (row["task"], row["seed"], row["state"], row["pid"]) == ("forward", 4, "PENDING", None)
     assert make_spec("a") == replace(job.spec, env="CartPole-v1", task=None, seed=0)
+
+
+def test_text_that_is_not_utf_8_is_stored_as_escapes(tmp_path: Path) -> None:
+    latin_1 = os.fsdecode(b"/dM\xfcl")
+    job = make_job("a", spec={"search_path": latin_1, "env_kwargs": {"folder": latin_1}})
+    with contextlib.closing(Ledger.create(tmp_path / "l")) as ledger:
+        ledger.put_jobs([(0, job, None)])
+        ledger.start_attempt(attempt("a", node=latin_1), queue_s=0.0)
+        outcome, record = AttemptOutcome(cause=Cause.LAUNCH, message=latin_1), ExitRecord(code=1, message="")
+        ended: dict[str, Any] = {"ended_at": 1.0, "wall_s": 1.0, "returncode": 1}
+        ledger.end_attempt("a", 0, **ended, outcome=outcome, record=record)
+        ledger.set_state("a", Failed(cause=Cause.LAUNCH, message=latin_1))
+        (row,) = ledger.jobs()
+        assert row.job == job
+        assert row.state == Failed(cause=Cause.LAUNCH, message=r"/dM\udcfcl")
+        assert ledger.attempts()[0]["message"] == r"/dM\udcfcl"
+
+
+def test_texts_that_an_earlier_version_stored_are_cut_and_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    ledger = filled(path, 1)
+    ledger.start_attempt(attempt("j0"), queue_s=0.0)
+    ledger.set_state("j0", Failed(cause=Cause.ERROR, message="no"))
+    ledger.close()
+    record = json.dumps({"code": 1, "message": "", "traceback": os.fsdecode(b"at /dM\xfcl\n") * 10_000})
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE attempts SET record = ?", (record,))
+        connection.execute("UPDATE jobs SET message = ?", ("x" * 1_000_000,))
+        connection.commit()
+    with contextlib.closing(Ledger.open(path, read_only=True)) as ledger:
+        rows = ledger.summary()
+    paths = RunPaths(tmp_path)
+    summary.write(paths, rows)
+    (row,) = json.loads(paths.summary_json.read_bytes())
+    assert row["traceback"].startswith("at /dM\\udcfcl\n")
+    assert len(row["traceback"]) <= LONGEST_TEXT
+    assert len(row["message"]) == LONGEST_LINE + 1
+
+
+def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    jobs = {
+        "=cmd|'/c calc'!A0": "'=cmd|'/c calc'!A0",
+        "-3": "-3",
+        "+a": "'+a",
+        "@a": "'@a",
+        "a=b": "a=b",
+        "\t=x": r"\u0009=x",
+    }
+    ledger = Ledger.create(tmp_path / "l")
+    ledger.put_jobs((number, make_job(f"j{number}", spec={"name": name}), None) for number, name in enumerate(jobs))
+    ledger.set_progress([("j0", 1, -2.5, None, None)])
+    ledger.set_state("j1", Failed(cause=Cause.ERROR, message="-1+cmd\nnext line\x1b[2J"))
+    summary.write(paths, ledger.summary())
+    with paths.summary_csv.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list(jobs.values())
+    assert rows[0]["ep_rew_mean"] == "-2.5"
+    assert rows[1]["message"] == r"'-1+cmd\u000anext line\u001b[2J"
+    assert [row["name"] for row in json.loads(paths.summary_json.read_text())] == list(jobs)
 
 
 # -- several connections

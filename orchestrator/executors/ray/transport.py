@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class Transport:
                 return cls(option)
         if ":" not in option:
             raise UsageError(f"--storage {option}: unknown; valid: {CHOICES}")
-        identity = hashlib.sha256(f"{socket.gethostname()}:{run_dir}".encode()).hexdigest()
+        identity = hashlib.sha256(os.fsencode(f"{socket.gethostname()}:{run_dir}")).hexdigest()
         storage = Storage(option, f"orchestrator-{identity[:16]}")
         try:
             storage.check()

@@ -229,6 +229,7 @@ def main() -> NoReturn:
     # stdout is for answers only: output of MuJoCo's C code or a user's environment goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
     for line in sys.stdin.buffer:
         answer = check(ExaminationRequest.from_line(line))
         answers.write(answer.to_line())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections import deque
 from pathlib import Path
 
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
@@ -26,14 +28,18 @@ class Interrupted(Exception):
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
-    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the attempt."""
+    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the attempt.
+
+    No part of a message is copied whole: it may be as large as the memory allows.
+    """
     if isinstance(error, Interrupted):
         return ExitCode.INTERRUPTED, str(error), ""
-    trace = "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-_TRACEBACK_LINES:])
+    parts = traceback.TracebackException.from_exception(error).format()
+    trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
     if is_disk_full(error):
-        return ExitCode.DISK_FULL, f"no space left on the disk: {error}", trace
+        return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
     if isinstance(error, RankLostError | Diverged):
-        return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, str(error), trace
+        return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, shortened(str(error)), trace
     return ExitCode.ERROR, describe(error), trace
 
 
@@ -41,7 +47,7 @@ def describe(error: BaseException) -> str:
     """Type, message and place of an error in one line; the place is in the user's own code where there is any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
-    text = " ".join(str(error).split())
+    text = " ".join(shortened(str(error)).split())
     if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
         text = text[:_LONGEST_MESSAGE] + " …"
     return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
