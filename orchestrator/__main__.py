@@ -2,11 +2,18 @@
 
 import signal
 
-# Until there is something to save, Ctrl-C ends the process at once, without a traceback from an import.
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from orchestrator.core.process_setup import set_up_process
 
-from orchestrator.cli import main
+
+def main() -> None:
+    # Until there is something to save, Ctrl-C ends the process at once, without a traceback from an import.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    set_up_process()
+    from orchestrator import cli
+
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

@@ -7,9 +7,11 @@ no process or open file remains.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.robot_globs import file_fault
 from orchestrator.ledger import SummaryRow
-from orchestrator.supervisor.events import SilentReporter
+from orchestrator.supervisor.events import DetachableReporter, SilentReporter
+from orchestrator.terminal.background_output import in_background
 from orchestrator.terminal.live_table import LineReporter
 
 StrPath = str | os.PathLike[str]
@@ -204,8 +207,9 @@ def _name(index: int, file: Path) -> str:
 def _finish(
     experiment: Experiment, options: run_plan.RunOptions, *, show: bool, job_file: bytes | None
 ) -> session.RunResult:
-    reporter = LineReporter() if show else SilentReporter()
-    finished = session.run(experiment, options, reporter, job_file=job_file)
+    with contextlib.ExitStack() as stack:
+        shown = LineReporter(stack.enter_context(in_background(sys.stdout))) if show else SilentReporter()
+        finished = session.run(experiment, options, DetachableReporter(shown), job_file=job_file)
     if finished.signalled and finished.interrupted:
         raise KeyboardInterrupt
     return finished

@@ -45,11 +45,11 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Verify that jobs train the same policy alone, beside others, and killed and resumed; measure the slow-down."""
-    from orchestrator.terminal import verify_view
+    from orchestrator.terminal import background_output, verify_view
     from orchestrator.verify import verification
 
     options = verification.VerifyOptions(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
-    with stoppable("stopped; no certificate was written"):
+    with stoppable("stopped; no certificate was written"), background_output.standard_output_in_background():
         certificate, where = verification.verify(source, options, print_progress)
     if as_json:
         print_text(certificate.to_json().rstrip("\n"))
@@ -108,7 +108,7 @@ def bench(
     """Measure how training scales with the number of processes, and compare baselines. Can be resumed."""
     from orchestrator.bench import baselines, benchmark, plan, rank_analysis, scaling_analysis
     from orchestrator.jobfile import load
-    from orchestrator.terminal import bench_view
+    from orchestrator.terminal import background_output, bench_view
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
@@ -126,7 +126,8 @@ def bench(
         tune=tune,
         ranks=ranks,
     )
-    with stoppable("stopped; run the same command again to resume"):
+    stopped = "stopped; run the same command again to resume"
+    with stoppable(stopped), background_output.standard_output_in_background():
         finished = benchmark.run(experiment, options, print_progress)
     if tune:
         print_text("\n".join(finished.lines))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -128,18 +127,16 @@ def _run(
 ) -> int:
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.experiment import session
-    from orchestrator.terminal import live_table, output, status_view
+    from orchestrator.terminal import background_output, live_table, status_view
 
-    with live_table.reporter(as_json=as_json) as reporter:
-        finished = session.run(experiment, options, reporter, job_file=job_file, warm=warm)
-    try:
+    notice = live_table.json_notice if as_json else background_output.line_notice
+    with background_output.standard_output_in_background(notice):
+        with live_table.reporter(as_json=as_json) as reporter:
+            finished = session.run(experiment, options, reporter, job_file=job_file, warm=warm)
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
             status_view.show_end(finished)
-        sys.stdout.flush()
-    except OSError:
-        output.mute()  # the terminal or the reader of the pipe is gone
     return finished.exit_code

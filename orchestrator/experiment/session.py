@@ -12,6 +12,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.job import Job, State
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.experiment import preflight, run_directory, videos
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
@@ -53,6 +54,7 @@ def run(
     :raises DiskFullError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
+    hold_standard_descriptors()
     stops = StopRequests()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())

@@ -56,7 +56,7 @@ class DetachableReporter:
     def event(self, kind: str, message: str, **facts: Any) -> None:
         try:
             self._reporter.event(kind, message, **facts)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: the file is closed, or cannot encode the text
             self._reporter = SilentReporter()
 
     def tick(self, view: Callable[[], View]) -> None:

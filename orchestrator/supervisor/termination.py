@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import AttemptOutcome, Cause
+from orchestrator.core.process_setup import STOP_SIGNALS
 from orchestrator.core.text import count
 from orchestrator.executors.base import Executor
 from orchestrator.supervisor import retry_policy
@@ -22,7 +23,6 @@ from orchestrator.supervisor.events import Reporter
 
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class StopRequests:
             yield
             return
         # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
-        handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
         before = {number: signal.signal(number, self.handle_signal) for number in handled}
         try:
             yield

@@ -1,4 +1,4 @@
-"""What ``run`` shows while an experiment runs: a live table, lines, or JSON."""
+"""What ``run`` shows while an experiment runs: a live table, lines, or JSON. Nothing here waits for a reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,6 +17,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.text import duration, number, plain
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
+from orchestrator.terminal import background_output
 from orchestrator.terminal.output import console, writable
 from orchestrator.terminal.tables import Column, number_column, table
 
@@ -29,6 +31,8 @@ DRAWING_SHARE = 0.005
 """Largest share of time for drawing the table: with large tables, more would slow the workers down."""
 LINES_SHARE = 0.05
 """Largest share of time for printing lines above the table, which is drawn again below them each time."""
+LINES_KEPT = 5000
+"""Most events kept while the terminal is not read; then the oldest are dropped."""
 EVENT_STYLE = {"failed": "red", "warning": "yellow", "retrying": "yellow", "stopping": "yellow", "succeeded": "green"}
 
 
@@ -40,19 +44,33 @@ class LineReporter(SilentReporter):
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         line = f"{time.strftime('%H:%M:%S')} {kind:<10} {plain(message)}"
-        print(writable(line, self._out), file=self._out, flush=True)
+        self._out.write(writable(line, self._out) + "\n")
+        self._out.flush()
 
 
 class JsonReporter(SilentReporter):
     """One JSON object per event, and nothing else, on standard output."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        record = {"time": round(time.time(), 3), "event": kind, "message": message, **facts}
-        print(plain(json.dumps(record, ensure_ascii=False, default=str)), flush=True)
+        sys.stdout.write(json_line(kind, message, facts))
+        sys.stdout.flush()
+
+
+def json_line(kind: str, message: str, facts: Mapping[str, Any]) -> str:
+    record = {"time": round(time.time(), 3), "event": kind, "message": message, **facts}
+    return plain(json.dumps(record, ensure_ascii=False, default=str)) + "\n"
+
+
+def json_notice(dropped: int) -> str:
+    """The event that stands for those that were dropped because nobody read the output."""
+    return json_line("dropped", background_output.not_shown(dropped), {"events": dropped})
 
 
 class LiveReporter(SilentReporter):
-    """A table that is redrawn in place, with events above it; many events at once are printed together."""
+    """A table that is redrawn in place, with events above it; many events at once are printed together.
+
+    While the terminal does not take what was printed, nothing is drawn.
+    """
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as RichLive
@@ -60,8 +78,9 @@ class LiveReporter(SilentReporter):
         self._console = console
         self._live = RichLive(console=console, auto_refresh=False, transient=True)
         self._live.start()
-        self._lines: list[Text] = []
+        self._lines: deque[Text] = deque()
         """Events that are not printed yet."""
+        self._dropped = 0
         self._next_lines = self._next = 0.0
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -70,12 +89,15 @@ class LiveReporter(SilentReporter):
         self._lines.append(
             Text.assemble((time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, "")))
         )
+        if len(self._lines) > LINES_KEPT and not background_output.is_read(self._console.file):
+            self._lines.popleft()
+            self._dropped += 1
         self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:
         self._print_due()
         now = time.monotonic()
-        if now >= self._next:
+        if now >= self._next and background_output.is_read(self._console.file):
             self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
@@ -83,8 +105,13 @@ class LiveReporter(SilentReporter):
         from rich.text import Text
 
         now = time.monotonic()
-        if self._lines and (at_once or now >= self._next_lines):
-            lines, self._lines = self._lines, []
+        is_due = now >= self._next_lines and background_output.is_read(self._console.file)
+        if self._lines and (at_once or is_due):
+            lines = list(self._lines)
+            if self._dropped:
+                lines.insert(0, Text(background_output.not_shown(self._dropped), style="yellow"))
+            self._lines.clear()
+            self._dropped = 0
             self._console.print(Text("\n").join(lines))
             self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
 
@@ -97,7 +124,7 @@ class LiveReporter(SilentReporter):
 
 @contextlib.contextmanager
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
-    """The reporter that fits standard output. Training continues when the reader of standard output is gone."""
+    """The reporter that fits standard output; see :func:`background_output.standard_output_in_background`."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield DetachableReporter(JsonReporter() if as_json else LineReporter())
         return

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,9 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Terminal:
-    """The command in its own terminal, 80 columns wide."""
+    """A program in its own terminal, 80 columns wide; the command, unless there is another ``program``."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
+    def __init__(self, *arguments: str | Path, cwd: Path, program: Sequence[str] = ()) -> None:
         import fcntl
         import struct
         import termios
@@ -108,7 +109,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", IN_A_TERMINAL, *commands.command(*arguments)[1:]],
+            [sys.executable, "-c", IN_A_TERMINAL, *(program or commands.command(*arguments))[1:]],
             cwd=cwd,
             env=commands.environment(TERM="xterm", NO_COLOR="1"),
             stdin=theirs,
@@ -140,6 +141,25 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     terminal.until("Run the same command again to resume.")
     assert "INTERRUPTED" in terminal.shown
     assert "Traceback" not in terminal.shown
+    assert terminal.popen.wait(commands.PATIENCE_S) == 130
+    terminal.close()
+
+
+def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1")
+    terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
+    terminal.until("one-s0  starting")
+    terminal.type("\x13")  # Ctrl-S
+    (tmp_path / "go-one-s0").touch()
+    commands.wait_until((tmp_path / "run/jobs/two-s0/started").exists, "the second launch")
+    terminal.type("\x11")  # Ctrl-Q
+    terminal.until("one-s0  succeeded")
+    terminal.until("two-s0  starting")
+    terminal.type("\x13")
+    terminal.popen.send_signal(signal.SIGTERM)
+    commands.wait_until((tmp_path / "run/jobs/two-s0/attempts/0/exit.json").exists, "the worker's exit")
+    terminal.type("\x11")
+    terminal.until("Run the same command again to resume.")
     assert terminal.popen.wait(commands.PATIENCE_S) == 130
     terminal.close()
 

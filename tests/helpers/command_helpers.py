@@ -183,6 +183,47 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "orchestrator", *map(str, arguments)]
 
 
+STUB_WORKER = """
+import json, os, signal, stat, sys, time
+job, number = sys.argv[1:]
+def end(code):
+    with open(os.path.join(job, "attempts", number, "exit.json"), "w") as file:
+        json.dump({"code": code, "message": "", "env_steps": 1}, file)
+    os._exit(code)
+signal.signal(signal.SIGTERM, lambda *_: end(11))
+assert stat.S_ISSOCK(os.fstat(int(os.environ["ORCHESTRATOR_CHANNEL"])).st_mode)
+open(os.path.join(job, "started"), "w").close()
+while not os.path.exists(os.path.join(job, "../../..", "go-" + os.path.basename(job))):
+    time.sleep(0.01)
+end(0)
+"""
+STUBS = f"""
+import contextlib, sys
+from orchestrator.executors import local, local_backend
+from orchestrator.experiment import preflight
+worker = (sys.executable, "-I", "-S", "-c", {STUB_WORKER!r})
+local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+preflight.Child = contextlib.nullcontext
+"""
+"""Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests of the command.
+
+The worker of job J succeeds when there is a file ``go-J`` beside the run directory, and notes its start in ``started``.
+"""
+
+
+def stubbed(*arguments: str | Path, patience_s: float = PATIENCE_S) -> list[str]:
+    """A command with :data:`STUBS`.
+
+    :param patience_s: how long it waits at its end for a reader that reads nothing.
+    """
+    code = (
+        f"{STUBS}\nfrom orchestrator import __main__\nfrom orchestrator.terminal import background_output\n"
+        f"background_output.PATIENCE_S = {patience_s}\n__main__.main()"
+    )
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
 def bow_to_permissions() -> None:
     """Drop root's permission to read every file, before an exec (capabilities(7))."""
     libc = ctypes.CDLL(None, use_errno=True)

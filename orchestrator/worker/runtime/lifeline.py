@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.process_setup import set_up_process
 from orchestrator.core.procfs import process_stat
 
 _PR_SET_PDEATHSIG = 1
@@ -59,10 +60,11 @@ class Channel:
 
 
 def attach() -> Channel | None:
-    """Connect this process to its supervisor; None where there is no channel (started by hand).
+    """Set up this process and connect it to its supervisor; None where there is no channel (started by hand).
 
     Children inherit neither the descriptor nor its variable: a child that held the socket would hide its end-of-file.
     """
+    set_up_process()
     if sys.platform == "linux":  # the kernel kills it with the thread that started it; had it ended, the channel tells
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

@@ -1,0 +1,150 @@
+"""Text reaches a reader whatever its pace, and a reader that is slow or gone never stops who writes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import io
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from orchestrator.terminal import background_output
+from orchestrator.terminal.background_output import in_background, is_read
+
+
+class Pipe:
+    """A pipe that takes 4096 bytes before its writer waits."""
+
+    def __init__(self) -> None:
+        self.reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        self.file = os.fdopen(writer, "w", encoding="utf-8")
+        self.received = b""
+        self._thread = threading.Thread(target=self._read)
+
+    def read(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def _read(self) -> None:
+        while chunk := os.read(self.reader, 65536):
+            self.received += chunk
+
+    def text(self) -> str:
+        """All that was read, once the writer has closed the pipe."""
+        self._thread.join()
+        return self.received.decode()
+
+    def close(self) -> None:
+        self.file.close()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(OSError):
+            os.close(self.reader)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    one = Pipe()
+    yield one
+    one.close()
+    for thread in threading.enumerate():
+        if thread.name == "output":
+            thread.join()
+
+
+def test_a_reader_receives_every_byte_in_order(pipe: Pipe) -> None:
+    lines = [f"{number} → {'x' * (number % 300)}\n" for number in range(10_000)]
+    pipe.read()
+    print("before", file=pipe.file)  # is still in the buffer of the file
+    with in_background(pipe.file) as stream:
+        for line in lines:
+            stream.write(line)
+    pipe.file.close()
+    assert pipe.text() == "before\n" + "".join(lines)
+
+
+def test_whoever_prints_never_waits_and_what_is_too_much_is_counted(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_output, "MOST_KEPT_BYTES", 10_000)
+    with in_background(pipe.file, lambda dropped: f"dropped {dropped}\n") as stream:
+        for number in range(1000):  # nobody reads yet
+            stream.write(f"{number:099}\n")
+        assert not is_read(stream)
+        pipe.read()
+    pipe.file.close()
+    shown = [int(line) for line in pipe.text().splitlines() if line.isdigit()]
+    (dropped,) = re.findall(r"dropped (\d+)", pipe.text())
+    assert shown == sorted(shown)
+    assert shown[-100:] == list(range(900, 1000)), "the newest are kept"
+    assert len(shown) + int(dropped) == 1000
+
+
+def test_the_end_does_not_wait_for_ever_for_a_reader_that_reads_nothing(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_output, "PATIENCE_S", 0.05)
+    with in_background(pipe.file) as stream:
+        stream.write("x" * 100_000)
+    os.close(pipe.reader)
+
+
+def test_a_reader_that_has_gone_is_no_error(pipe: Pipe) -> None:
+    os.close(pipe.reader)
+    with in_background(pipe.file) as stream:
+        for _ in range(10):
+            stream.write("x" * 100_000)
+    assert not is_read(stream)
+
+
+def test_a_descriptor_that_would_block_is_written_to_when_it_can_be(pipe: Pipe) -> None:
+    os.set_blocking(pipe.file.fileno(), False)
+    with in_background(pipe.file) as stream:
+        stream.write("x" * 100_000)
+        pipe.read()
+    pipe.file.close()
+    assert pipe.text() == "x" * 100_000
+
+
+def closed_file() -> TextIO:
+    with Path(os.devnull).open("w", encoding="utf-8") as file:
+        return file
+
+
+@pytest.mark.parametrize("file", [lambda: None, closed_file], ids=["missing", "closed"])
+def test_without_an_output_nothing_is_printed_and_nothing_fails(file: Callable[[], TextIO | None]) -> None:
+    with in_background(file()) as stream:
+        print("to nobody", file=stream, flush=True)
+        assert not stream.isatty()
+
+
+def test_an_output_that_is_more_than_a_file_is_used_as_it_is(tmp_path: Path) -> None:
+    memory = io.StringIO()
+    with in_background(memory) as stream:
+        assert stream is memory
+    with gzip.open(tmp_path / "log.gz", "wt") as file, in_background(file) as stream:
+        stream.write("compressed")
+    with gzip.open(tmp_path / "log.gz", "rt") as file:
+        assert file.read() == "compressed"
+
+
+def test_what_the_output_cannot_encode_is_replaced(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w", encoding="ascii") as file, in_background(file) as stream:
+        stream.write("1 → 2\n")
+    assert (tmp_path / "log").read_text() == "1 ? 2\n"
+
+
+def test_standard_streams_are_as_before_afterwards() -> None:
+    before = sys.stdout, sys.stderr
+    with background_output.standard_output_in_background():
+        pass
+    assert (sys.stdout, sys.stderr) == before
