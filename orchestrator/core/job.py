@@ -33,6 +33,8 @@ class Resources:
     stall_timeout_s: float
     ranks: int = 1
     """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
+    log_mib: int = 64
+    """Limit on the log of each rank."""
 
     @property
     def all_cores(self) -> int:

@@ -41,8 +41,14 @@ LearnerChoice: TypeAlias = Literal["auto", "sb3", "fast"]
 Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
 """Communication between ranks; ``"auto"``: nccl when every rank has a GPU, otherwise gloo."""
 
+OnDivergence: TypeAlias = Literal["fail", "end-episode"]
+"""What diverged physics ends: the job, or only the episode of that environment, which counts as a fall."""
+
 Mode: TypeAlias = Literal["allreduce", "parameter-server"]
 """``"allreduce"``: every rank updates with the averaged gradient; ``"parameter-server"``: only rank 0 does."""
+
+COLLECTIVE_TIMEOUT_S = 30.0
+"""Longer than a checkpoint or the slowest reset of an environment may take."""
 
 Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "silu"]
 """torch's classes have the same names but for case and underscores."""
@@ -90,15 +96,20 @@ class WorkerSpec:
     backend: Backend = "auto"
     """How ranks communicate. It has no effect with one rank, nor has ``mode``."""
     mode: Mode = "allreduce"
+    collective_timeout_s: float = COLLECTIVE_TIMEOUT_S
+    """How long a rank waits for the others in an exchange."""
     search_path: FilePath | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
+    on_divergence: OnDivergence = "fail"
 
     def fingerprint(self) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal."""
         values = field_values(self)
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
             del values[key]
+        if self.on_divergence == "fail":  # so that fingerprints are those of earlier versions
+            del values["on_divergence"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -131,7 +142,7 @@ class WorkerSpec:
         return decode(cls, text)
 
 
-NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video")
+NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video", "collective_timeout_s")
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""
 

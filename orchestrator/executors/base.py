@@ -40,6 +40,8 @@ class Launch:
     """The first rank on this machine, where other ranks run on other machines."""
     work: str = ""
     """:attr:`Job.work`; empty where nobody compares the speed of jobs."""
+    log_mib: int = 64
+    """Limit on the log of each rank."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.core import log_limit
 from orchestrator.executors import orphan_reaper, process, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess
@@ -206,6 +207,8 @@ class LocalExecutor:
         if self._oom_kills is not None and self._last_oom_kills is not None:
             self._oom_kills = max(self._oom_kills, self._last_oom_kills)
         self._last_oom_kills = cgroup.oom_kills()
+        workers = [worker for group in self._groups.values() for worker in group.running]
+        log_limit.limit({worker.log: worker.log_bytes for worker in workers})
         return [
             Sampled(group.handle, sum(process.resident_mib(worker.pid) for worker in group.running))
             for group in self._groups.values()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core import environment
+from orchestrator.core import environment, log_limit
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Launch
@@ -37,6 +37,9 @@ class WorkerProcess:
     pidfd: int | None
     """Readable once the process has ended; None where the kernel or sandbox has no pidfds."""
     token: str
+    log: Path
+    log_bytes: int
+    """Limit on ``log``."""
     partial: bytes = b""
 
     @property
@@ -86,6 +89,7 @@ class WorkerProcess:
         self.channel.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
+        log_limit.limit({self.log: self.log_bytes})
         return returncode
 
 
@@ -95,8 +99,9 @@ def start(
     """Start a worker in its own session, its output in a log file. :raises OSError: nothing of it is left."""
     ours, theirs = socket.socketpair()
     popen: subprocess.Popen[bytes] | None = None
+    log_path = JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank)
     try:
-        with theirs, JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank).open("ab") as log:
+        with theirs, log_path.open("ab") as log:
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,
@@ -111,7 +116,16 @@ def start(
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
         ours.setblocking(False)
         pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
-        return WorkerProcess(rank=rank, popen=popen, pid_start=pid_start, channel=ours, pidfd=pidfd, token=token)
+        return WorkerProcess(
+            rank=rank,
+            popen=popen,
+            pid_start=pid_start,
+            channel=ours,
+            pidfd=pidfd,
+            token=token,
+            log=log_path,
+            log_bytes=launch.log_mib * MIB,
+        )
     except BaseException:
         ours.close()
         if popen is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.core import log_limit
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -74,7 +75,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     if not attempts and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
     number = attempt if attempt is not None else max(0, attempts - 1)
-    position = None
+    position: int | None = None
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         path = snapshot.paths.job(job_id).attempt(number).log_of(rank)
@@ -82,10 +83,12 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
         over = _row(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
         if path.exists():
             with path.open("rb") as file:
-                file.seek(_tail(file.fileno(), lines) if position is None else position)
+                log = file.fileno()
+                dropped = log_limit.dropped_bytes(log)  # read first: the log may be cut while it is read
+                file.seek(_tail(log, lines) if position is None else log_limit.offset_in_log(position, dropped))
                 while chunk := file.read(CHUNK):
                     yield decoder.decode(chunk)
-                position = file.tell()
+                position = log_limit.position_in_output(file.tell(), dropped)
         if not follow or over:
             yield decoder.decode(b"", final=True)
             return

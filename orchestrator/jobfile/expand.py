@@ -38,7 +38,7 @@ _NOT_ON_COMMAND_LINE = {
 }
 _SAME_IN_SPEC = (
     *("algo", "learner", "total_timesteps", "n_envs", "normalize", "checkpoint_every", "eval_episodes", "video"),
-    *("policy", "policy_kwargs"),
+    *("policy", "policy_kwargs", "on_divergence"),
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
 
@@ -225,6 +225,7 @@ def _jobs(
         timeout_s=table["timeout"],
         stall_timeout_s=table["stall_timeout"],
         ranks=table["ranks"],
+        log_mib=table["log"],
     )
     jobs = []
     for seed in merged["seeds"]:
@@ -253,6 +254,7 @@ def _jobs(
             ranks=resources.ranks,
             backend=merged["distributed"]["backend"],
             mode=merged["distributed"]["mode"],
+            collective_timeout_s=merged["distributed"]["timeout"],
             search_path=str(base) if task is None or is_users_task(task) else None,
             **{name: merged[name] for name in _SAME_IN_SPEC},
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from orchestrator.core.worker_spec import Algorithm, Backend, LearnerChoice, Mode
+from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backend, LearnerChoice, Mode, OnDivergence
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
@@ -29,6 +29,9 @@ class ResourcesTable(TomlTable):
     stall_timeout: value_types.StallTimeout = key(
         600.0, "Time without progress after which an attempt is ended and retried.", shown="10min"
     )
+    log: value_types.LogSize = key(
+        64, "Limit on the log of an attempt: its first MiB and its end are kept.", shown="64 MiB"
+    )
 
 
 class Distributed(TomlTable):
@@ -44,6 +47,12 @@ class Distributed(TomlTable):
         "allreduce",
         "allreduce: every rank updates the policy by the averaged gradient; parameter-server: rank 0 does so for all.",
         "parameter-server",
+    )
+    timeout: value_types.Duration = key(
+        COLLECTIVE_TIMEOUT_S,
+        "Time that a rank waits for the others in an exchange; it must cover whatever one does between two exchanges.",
+        "2min",
+        shown="30s",
     )
 
 
@@ -86,6 +95,12 @@ class Settings(TomlTable):
         10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
     )
     video: bool = key(False, "Make video.mp4 and preview.png of every trained policy after all training.", True)
+    on_divergence: OnDivergence = key(
+        "fail",
+        "When physics diverges: fail (the job), or end-episode: that environment starts anew, as after a fall; the job "
+        "fails when more than 1 % of the episodes of 100 iterations diverged.",
+        "end-episode",
+    )
     learner: LearnerChoice = key(
         "auto",
         "Implementation of PPO: fast (the same PPO with less overhead; CPU, MlpPolicy, vectors as observations and "

@@ -15,6 +15,7 @@ from annotated_types import MinLen, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import core_schema
 
+from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.task_names import AUTO, PRESETS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
@@ -135,6 +136,12 @@ def _stall_timeout(seconds: float) -> float:
     return seconds
 
 
+def _log_size(mib: int) -> int:
+    if not SMALLEST_MIB <= mib <= LARGEST_MIB:
+        raise ExpectedError(f"expected a size from {SMALLEST_MIB} MiB to {LARGEST_MIB} MiB")
+    return mib
+
+
 def _distinct(seeds: list[int]) -> list[int]:
     seed, times = Counter(seeds).most_common(1)[0]
     if times > 1:
@@ -211,6 +218,7 @@ Size = Annotated[
 _DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$")]
 Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
 StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
+LogSize = Annotated[Size, AfterValidator(_log_size)]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=2**32 - 1)]],  # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits
     MinLen(1),

@@ -73,6 +73,7 @@ class Launcher:
                 threads=job.resources.threads,
                 ranks=job.resources.ranks,
                 work=job.work,
+                log_mib=job.resources.log_mib,
             )
         )
 

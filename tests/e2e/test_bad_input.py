@@ -362,14 +362,15 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
     assert "timeout 2 s, reached" in rows["waits"]["message"]
 
 
-def test_a_hundred_megabytes_of_output_hurt_nobody(tmp_path: Path) -> None:
+def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("talk", "talk"))
     done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     log = tmp_path / "run/jobs/talk-s0/attempts/0/worker.log"
-    assert log.stat().st_size >= 100 * 2**20
+    assert log.stat().st_size <= 64 * 2**20
     shown = invoke("logs", "run", "talk", "-n", "3", cwd=tmp_path)
     assert len(shown.stdout) < 10_000
+    assert "bytes of output were dropped here" in invoke("logs", "run", "talk", "-n", "0", cwd=tmp_path).stdout
     log.unlink()
 
 

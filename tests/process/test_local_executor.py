@@ -30,11 +30,13 @@ from executor_helpers import (
 )
 
 from orchestrator.core.environment import CHANNEL_VARIABLE, THREAD_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.log_limit import GAP_BYTES, dropped_bytes
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper, process
 from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.process import MIB
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -103,13 +105,31 @@ def test_what_a_worker_prints_is_in_its_log_after_what_an_earlier_one_of_that_nu
     assert log.read_text() == "before\nout\nerr\n"
 
 
-def test_a_worker_that_prints_a_hundred_megabytes_is_no_burden(tmp_path: Path) -> None:
+def test_a_worker_that_prints_more_than_its_limit_leaves_the_head_and_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 0.05)
+    orders: list[Order] = [("print", 40_000_000), ("note", "printed"), ("sleep", None)]
+    log = make_launch(tmp_path, "a").job_dir / "attempts/0/worker.log"
     with local() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", [("print", 100_000_000), ("exit", 0)]))
+        handle = executor.submit(make_launch(tmp_path, "a", orders, log_mib=8))
+        while not (tmp_path / "a/printed").exists() or log.stat().st_size > 8 * MIB:  # while it still runs
+            executor.poll(0.01)
+        executor.cancel(handle, kill=True)
+        until_exit(executor, handle)
+    content = log.read_bytes()
+    with log.open("rb") as file:
+        dropped = dropped_bytes(file.fileno())
+    assert content.startswith(b"x" * 999 + b"\n")
+    assert content.endswith(b"x" * 999 + b"\n")
+    assert len(content) - GAP_BYTES + dropped == 40_000_000
+
+
+def test_the_log_of_a_worker_that_printed_much_at_once_is_cut_when_it_has_ended(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("print", 20_000_000), ("exit", 0)], log_mib=4))
         assert until_exit(executor, handle)[handle].returncode == 0
-    log = tmp_path / "a/attempts/0/worker.log"
-    assert log.stat().st_size == 100_000_000
-    log.unlink()
+    assert (tmp_path / "a/attempts/0/worker.log").stat().st_size <= 4 * MIB
 
 
 def test_a_worker_that_floods_its_channel_keeps_nobody_from_the_others(tmp_path: Path) -> None:

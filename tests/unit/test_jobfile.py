@@ -58,6 +58,7 @@ def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
     assert job.spec.hyperparameters == {}, "only what the user wrote is passed on"
     assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
     assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
+    assert job.resources.log_mib == 64
     assert job.max_retries == 2
 
 
@@ -259,8 +260,8 @@ def test_durations_are_read_in_every_unit(text: str, seconds: float) -> None:
 
 
 def test_a_number_is_a_duration_in_seconds(place: Path) -> None:
-    (job,) = resolve(place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3}}).jobs
-    assert (job.resources.timeout_s, job.resources.stall_timeout_s) == (1.5, 3.0)
+    (job,) = resolve(place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3, "log": "16 MiB"}}).jobs
+    assert (job.resources.timeout_s, job.resources.stall_timeout_s, job.resources.log_mib) == (1.5, 3.0, 16)
 
 
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:

@@ -84,6 +84,8 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     ("no time", {"resources": {"timeout": "0s"}}, ".resources.timeout", "above 0"),
     ("stall at once", {"resources": {"stall_timeout": "1s"}}, ".resources.stall_timeout", "at least 3 s: a worker"),
     ("negative time", {"resources": {"stall_timeout": -1}}, ".resources.stall_timeout", "above 0"),
+    ("log without room", {"resources": {"log": "1 MiB"}}, ".resources.log", "from 4 MiB to 1024 MiB, found"),
+    ("log without limit", {"resources": {"log": "2 TiB"}}, ".resources.log", "from 4 MiB to 1024 MiB"),
     ("no cores", {"resources": {"cores": 0}}, ".resources.cores", "at least 1"),
     ("negative gpus", {"resources": {"gpus": -1}}, ".resources.gpus", "0 or more, found -1"),
     ("negative retries", {"retry": {"max_retries": -1}}, ".retry.max_retries", "0 or more"),

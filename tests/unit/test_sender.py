@@ -27,6 +27,7 @@ from file_sync_helpers import (
     write,
 )
 
+from orchestrator.core import log_limit
 from orchestrator.executors.ray.file_sync import sender as sender_module
 from orchestrator.executors.ray.file_sync.chunks import Appended, FilePart, RemovedFile
 from orchestrator.executors.ray.file_sync.receiver import Receiver
@@ -235,6 +236,20 @@ def test_a_log_truncated_in_place_and_grown_again_is_sent_whole(tmp_path: Path) 
     append(node / log, "worker: other\n" * 1000)
     assert [type(chunk) for chunk in synchronise(sender, receiver)] == [FilePart]
     assert tree(driver) == tree(node)
+
+
+def test_a_log_that_is_cut_at_its_limit_and_grows_again_is_sent_whole_even_with_equal_lines(tmp_path: Path) -> None:
+    node, driver = tmp_path / "node", tmp_path / "driver"
+    log, line = "attempts/0/worker.log", "the same line \n"
+    write(node, {log: line * (5 * MIB // len(line))})
+    sender, receiver = Sender(node), Receiver(driver)
+    synchronise(sender, receiver)
+    log_limit.limit({node / log: 4 * MIB})
+    append(node / log, line * (4 * MIB // len(line)))
+    synchronise(sender, receiver)
+    assert tree(driver) == tree(node)
+    append(node / log, line)
+    assert [type(chunk) for chunk in synchronise(sender, receiver)] == [Appended]
 
 
 def test_a_log_changed_in_place_between_its_chunks_is_sent_whole(tmp_path: Path) -> None:

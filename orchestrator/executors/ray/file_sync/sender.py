@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.core.log_limit import dropped_bytes
 from orchestrator.executors.ray.file_sync import chunks, patterns
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, Payload
 from orchestrator.executors.ray.file_sync.patterns import FileKind, FilePatterns, InputFiles, ResultFiles
@@ -43,6 +44,8 @@ class _FileState:
     is_settled: bool
     end: bytes = b""
     """The last bytes sent; of tables and logs only."""
+    dropped: int = 0
+    """Bytes that are missing from a log because of its limit (:mod:`orchestrator.core.log_limit`)."""
 
     @classmethod
     def of(cls, file: BinaryIO) -> _FileState:
@@ -157,11 +160,13 @@ class Sender:
 
     def _send_table(self, path: str, file: BinaryIO) -> Generator[Chunk, None, bool]:
         """Send the bytes appended to a table or log, or all of it. Returns False if it changed otherwise meanwhile."""
-        state, sent = _FileState.of(file), self._sent.get(path)
+        dropped = dropped_bytes(file.fileno())
+        state, sent = dataclasses.replace(_FileState.of(file), dropped=dropped), self._sent.get(path)
         # A table that is cut back and rewritten is another file; one that is truncated in place has another end.
+        # A log that reached its limit has dropped more of its middle.
         grows = (
             sent is not None
-            and sent.inode == state.inode
+            and (sent.inode, sent.dropped) == (state.inode, state.dropped)
             and sent.size <= state.size
             and _read_at(file, sent.size - len(sent.end), len(sent.end)) == sent.end
         )
