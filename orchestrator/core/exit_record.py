@@ -48,6 +48,8 @@ class ExitRecord:
     """Over policy, optimiser and normalisation of a finished training (see ``worker/training/weights.py``)."""
     unsaveable: str | None = None
     """Why the last checkpoint lacks the state of the environments, so that resuming starts new episodes."""
+    divergences: int | None = None
+    """Episodes that ended because physics diverged, where that does not end the job."""
     cpus: Sequence[int] | None = None
     """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is unknown."""
 

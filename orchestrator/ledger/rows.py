@@ -71,6 +71,8 @@ class SummaryRow(TypedDict):
     """Set only for a RUNNING job."""
     robot_hash: str | None
     weights_sha256: str | None
+    divergences: int | None
+    """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
 
 
 class AttemptRow(TypedDict):
@@ -175,7 +177,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 
 
-RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weights_sha256")
+RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weights_sha256", "divergences")
 """Columns of the summary that come from the exit record of the last attempt."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, State
+from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 
 
@@ -122,4 +123,5 @@ def _returns(record: ExitRecord | None) -> str:
     if record is None or record.ep_rew_mean is None or record.ep_rew_mean_first is None:
         return ""
     evaluated = f", evaluated {record.eval_mean:.1f}" if record.eval_mean is not None else ""
-    return f": return {record.ep_rew_mean_first:.1f} → {record.ep_rew_mean:.1f}{evaluated}"
+    diverged = f", {count(record.divergences, 'divergence')}" if record.divergences else ""
+    return f": return {record.ep_rew_mean_first:.1f} → {record.ep_rew_mean:.1f}{evaluated}{diverged}"

@@ -20,6 +20,9 @@ class PhysicsDiverged(OrchestratorError, Diverged):
     """A simulated state is not finite; a retry would diverge again. The message names robot, time and joint."""
 
 
+HINT = 'on_divergence = "end-episode" ends only the episode in which physics diverges'
+
+
 def quantities() -> dict[mujoco.mjtWarning, str]:
     """MuJoCo's warnings of divergence, each with the quantity that it is about."""
     import mujoco

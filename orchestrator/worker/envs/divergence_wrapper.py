@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 
-from orchestrator.worker.envs.divergence import describe, quantities
+from orchestrator.core.worker_spec import OnDivergence
+from orchestrator.worker.envs.divergence import HINT, describe, quantities
 from orchestrator.worker.runtime.failures import Diverged
 
 
@@ -19,12 +21,15 @@ def simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:
 class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Raises :class:`Diverged` when MuJoCo reports an unstable simulation of the wrapped environment.
 
+    With ``on_divergence="end-episode"`` the episode terminates instead, with a reward and an observation of zeros, and
+    ``info["divergence"]`` describes it; unless the action was not finite, which is the policy's fault.
+
     :param robot: its name in the message.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], robot: str) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], robot: str, on_divergence: OnDivergence = "fail") -> None:
         super().__init__(env)
-        self._robot = robot
+        self._robot, self._on_divergence = robot, on_divergence
         base: Any = env.unwrapped
         self._simulation = base
         self._warnings = tuple(quantities())[:3]  # without that of the control: the environment clips its actions
@@ -43,14 +48,30 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._observe(data)
         positions, velocities, accelerations = self._counters
         if positions.number or velocities.number or accelerations.number:
-            warning = next(kind for kind in self._warnings if data.warning[kind].number)
-            model, index = self._simulation.model, data.warning[warning].lastinfo
-            what = f"{quantities()[warning]} of degree of freedom {index}"
-            if type(model).__module__.startswith("mujoco."):  # another binding's names are asked for in other ways
-                what = describe(model, warning, index)
-            raise Diverged(
-                f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
-                f"{what} is not finite or too large"
-            )
+            problem = self._describe(data)
+            if self._on_divergence == "fail" or not np.isfinite(action).all():
+                raise Diverged(f"{problem}; {HINT}" if self._on_divergence == "fail" else problem)
+            for counter in self._counters:  # not every environment clears them when it starts anew
+                counter.number = 0
+            observation, _, _, _, info = result
+            self._time_s = 0.0
+            return _zeros(observation), 0.0, True, False, {**info, "divergence": problem}
         self._time_s = data.time
         return result
+
+    def _describe(self, data: Any) -> str:
+        warning = next(kind for kind in self._warnings if data.warning[kind].number)
+        model, index = self._simulation.model, data.warning[warning].lastinfo
+        what = f"{quantities()[warning]} of degree of freedom {index}"
+        if type(model).__module__.startswith("mujoco."):  # another binding's names are asked for in other ways
+            what = describe(model, warning, index)
+        return (
+            f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
+            f"{what} is not finite or too large"
+        )
+
+
+def _zeros(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: _zeros(part) for key, part in observation.items()}
+    return np.zeros_like(observation)

@@ -36,7 +36,14 @@ def make(
         if xml is None or spec.task is None:
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
         return MujocoVecEnv(
-            xml, spec.task, dict(spec.task_options), n_envs=n_envs, seed=seed, measuring=measuring, first_env=first_env
+            xml,
+            spec.task,
+            dict(spec.task_options),
+            n_envs=n_envs,
+            seed=seed,
+            measuring=measuring,
+            first_env=first_env,
+            on_divergence=spec.on_divergence,
         )
     return SequentialVecEnv(makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env)
 
@@ -75,5 +82,5 @@ def _make_one(spec: WorkerSpec, xml: str | None, seed: int) -> gymnasium.Env[Any
     env.action_space.seed(seed)
     env.observation_space.seed(seed)
     if simulates_with_mujoco(env):
-        env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point))
+        env = DivergenceCheck(env, spec.xml or spec.env or str(spec.entry_point), spec.on_divergence)
     return Monitor(env)

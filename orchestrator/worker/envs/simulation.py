@@ -19,14 +19,17 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs import divergence
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.conformance import first_observation, first_state
 
 _WARNINGS = sorted(map(int, divergence.quantities()))
+_NONE: Mapping[int, str] = {}
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
 _STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
@@ -42,6 +45,8 @@ class BatchSettings(TypedDict, total=False):
     """Whether ended episodes report the task's measures."""
     first_env: int
     """Number of the first environment here: ranks share one numbering, on which seeds depend."""
+    on_divergence: OnDivergence
+    """Without it, divergence raises too, but the message does not name the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,8 @@ class Episode:
     """Whether the step limit alone ended it."""
     measures: Mapping[str, float]
     """Measures of the task by name; empty unless the simulation is ``measuring``."""
+    divergence: str = ""
+    """How physics diverged, if that ended it."""
 
 
 class StepResult(NamedTuple):
@@ -97,6 +104,7 @@ class Simulation:
         self.model, self.task, self.robot = model, task, robot
         self.n_envs = n_envs = settings["n_envs"]
         self._first_env = settings.get("first_env", 0)
+        self._on_divergence = settings.get("on_divergence")
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
         self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
@@ -173,9 +181,10 @@ class Simulation:
         """One control step.
 
         :param actions: ``(n_envs, nu)`` in the bounds of the task's ``actions``, which map them onto the controls.
-        :raises PhysicsDiverged: a state is not finite.
+        :raises PhysicsDiverged: a state is not finite, unless that ends only the episode.
         """
         task, states, before = self.task, self.states, self._before
+        fallen = _NONE
         action = task.actions.taken(np.asarray(actions))
         np.copyto(self._moved_from, self._moving)
         for name, field in states.fields.items():
@@ -184,9 +193,12 @@ class Simulation:
         self._batch.step(nstep=task.frame_skip, stage=self._stage)
         # The fastest ways to say any() and isfinite().all().
         if np.count_nonzero(self._bad_counts) or not math.isfinite(self._flat_state.dot(self._flat_state)):
-            raise PhysicsDiverged(self._describe_divergence())
+            fallen = self._diverged(action)
         self._compute_contact_forces(self._all_envs)
-        rewards, terminated = task.reward_and_terminated(before, action, states)
+        if fallen:
+            rewards, terminated = self._fall(fallen, action)
+        else:
+            rewards, terminated = task.reward_and_terminated(before, action, states)
         self._step += 1
         self._episode_returns += rewards
         if self._measured:
@@ -203,7 +215,7 @@ class Simulation:
         ended: list[Episode] = []
         if np.count_nonzero(done):
             envs = done.nonzero()[0]
-            ended = [self._episode(int(env), observations[env].copy(), bool(terminated[env])) for env in envs]
+            ended = [self._episode(int(env), observations[env].copy(), bool(terminated[env]), fallen) for env in envs]
             observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
@@ -243,7 +255,9 @@ class Simulation:
             self._batch.forward(envs)
             self._compute_contact_forces(envs)
 
-    def _episode(self, env: int, terminal_observation: NDArray[Any], terminated: bool) -> Episode:
+    def _episode(
+        self, env: int, terminal_observation: NDArray[Any], terminated: bool, fallen: Mapping[int, str]
+    ) -> Episode:
         length = self._step - int(self._begun[env])
         sums = self._measure_sums[env]
         by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
@@ -255,6 +269,7 @@ class Simulation:
             length=length,
             truncated=not terminated,
             measures={measure.name: float(by[measure.over_episode][i]) for i, measure in enumerate(measures)},
+            divergence=fallen.get(env, ""),
         )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
@@ -311,12 +326,40 @@ class Simulation:
         self._episode_returns[:] = state["episode_returns"]
         return self.task.observe(self.states)
 
-    def _describe_divergence(self) -> str:
+    def _diverged(self, action: NDArray[Any]) -> dict[int, str]:
+        """The environments whose physics has diverged, each with a description.
+
+        :raises PhysicsDiverged: a divergence ends the job, or an action is the cause of one.
+        """
         counted = self._bad_counts.any(axis=1)
-        bad = counted if counted.any() else ~np.isfinite(self._batch.state).all(axis=1)
-        env = int(bad.argmax())
+        bad = counted | ~np.isfinite(self._batch.state).all(axis=1)
+        envs = [int(env) for env in bad.nonzero()[0]]
+        if self._on_divergence != "end-episode" or not np.isfinite(action[envs]).all():
+            first = int((counted if counted.any() else bad).argmax())
+            hint = f"; {divergence.HINT}" if self._on_divergence == "fail" else ""
+            raise PhysicsDiverged(self._describe_divergence(first) + hint)
+        return {env: self._describe_divergence(env) for env in envs}
+
+    def _fall(self, fallen: Mapping[int, str], action: NDArray[Any]) -> RewardAndTermination:
+        """Rewards and terminations where physics diverged somewhere: those environments fall at their last healthy state."""
+        envs = list(fallen)
+        for env in envs:
+            if not (np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL).all():  # an episode, or a push, began like that
+                self._moved_from[env] = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
+        self._moving[envs] = self._moved_from[envs]
+        for name, field in self._fields.items():
+            before = self._before.fields[name]
+            before[envs] = np.nan_to_num(before[envs], posinf=0.0, neginf=0.0)
+            field[envs] = before[envs]
+        self._batch.warning[envs] = 0
+        rewards, terminated = self.task.reward_and_terminated(self._before, action, self.states)
+        rewards, terminated = rewards.copy(), terminated.copy()
+        rewards[envs], terminated[envs] = np.nan_to_num(rewards[envs], posinf=0.0, neginf=0.0), True
+        return rewards, terminated
+
+    def _describe_divergence(self, env: int) -> str:
         start = (self._step - int(self._begun[env])) * self.control_period_s
-        if counted[env]:
+        if self._bad_counts[env].any():
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(self.model, kind, int(self._batch.warning[env, int(kind), 0]))
         else:

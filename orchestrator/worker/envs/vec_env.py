@@ -24,7 +24,8 @@ class MujocoVecEnv(VecEnv):
     Observations are ``(n_envs, observation_size)`` of the task's own dtype, actions ``(n_envs, nu)`` in the
     task's bounds. A new episode starts as soon as one ends; the info of the step then holds
     ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` (``r``, ``l``, ``t``, as ``VecMonitor`` gives
-    them) and, with ``measuring``, the task's ``measures``.
+    them) and, with ``measuring``, the task's ``measures``. It says under ``divergence`` how physics diverged, if that
+    ended the episode.
 
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
@@ -67,6 +68,8 @@ class MujocoVecEnv(VecEnv):
                 "episode": {"r": episode.total_reward, "l": episode.length, "t": elapsed_s},
                 "measures": episode.measures,
             }
+            if episode.divergence:
+                infos[episode.env]["divergence"] = episode.divergence
         return result.observations, result.rewards.astype(np.float32), result.done, infos
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:

@@ -19,6 +19,7 @@ from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join
 from orchestrator.worker.distributed.ranks import Ranks, own_share
@@ -31,6 +32,7 @@ from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard, timings, training_state, weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.replay import Replay
 from orchestrator.worker.training.shared_statistics import RankSynchronizer
@@ -61,7 +63,7 @@ def run(
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
     """
-    ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous)
+    ranks = join(spec.ranks, spec.backend, learners.device(spec), rendezvous, spec.collective_timeout_s)
     before_writing()
     if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
         for path in (paths.progress_csv, paths.timings_csv, paths.model, paths.vecnormalize, paths.eval):
@@ -128,7 +130,7 @@ class Training:
         self._progress: CsvTable | None = None
         outputs: list[KVWriter] = []
         if ranks.rank == 0:
-            columns = learners.logged_columns(model)
+            columns = learners.logged_columns(model) + ([COLUMN] if _ends_episodes(spec) else [])
             self._progress = CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
             outputs = [LoggerTable(self._progress)]
         model.set_logger(Logger(folder=None, output_formats=outputs))
@@ -136,7 +138,10 @@ class Training:
         steps_left = spec.total_timesteps - model.num_timesteps
         self._callback = sb3_internals.setup_learn(model, steps_left, reset_num_timesteps=state is None)
         assert model.env is not None
-        self._env = TimedVecEnv(model.env, self._after_step)
+        self._divergences = DivergenceCounter(model.env, ranks, loop) if _ends_episodes(spec) else None
+        if self._divergences is not None:
+            facts.divergences = loop.divergences
+        self._env = TimedVecEnv(model.env if self._divergences is None else self._divergences, self._after_step)
         # A long update must report progress too, or the supervisor would take it for a stall.
         if isinstance(model, FastPPO):
             model.each_minibatch = self._report  # type: ignore[method-assign]
@@ -157,8 +162,11 @@ class Training:
             with nan_guard.explaining_divergence(model, self._iteration):
                 self._learn(min(total, steps_before + self._spec.steps_an_iteration))
             self._synchronizer.end_iteration(self._iteration)
+            self._count_divergences()
             self._log()
             clock.end(self._iteration, model.num_timesteps)
+            if self._divergences is not None:
+                self._divergences.check(self._iteration, model.num_timesteps)
             stopping = self._ranks.any(stop_requested())
             every = self._spec.checkpoint_every
             if stopping or model.num_timesteps // every > steps_before // every:
@@ -187,6 +195,11 @@ class Training:
         nan_guard.check_parameters(model)
         clock.phase_done("train_s")
 
+    def _count_divergences(self) -> None:
+        if self._divergences is not None:
+            self._model.logger.record(COLUMN, self._divergences.end_iteration())
+            self._facts.divergences = self._divergences.total
+
     def _log(self) -> None:
         """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to one iteration."""
         model, facts, reporter = self._model, self._facts, self._reporter
@@ -206,7 +219,8 @@ class Training:
             self._next_line = now + LOG_INTERVAL_S
             mean = "no episode ended yet" if facts.ep_rew_mean is None else f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
             done = f"{model.num_timesteps:,} of {self._spec.total_timesteps:,} env_steps"
-            say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s")
+            diverged = f", {count(facts.divergences, 'divergence')}" if facts.divergences else ""
+            say(f"{done}, {mean}, {reporter.env_steps_per_s:,.0f} env_steps/s{diverged}")
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""
@@ -230,6 +244,7 @@ class Training:
             timings_rows=self._timings.rows,
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
+            **({} if self._divergences is None else self._divergences.saved()),
         )
         state = training_state.capture(self._model, loop)
         self._facts.unsaveable = state["unsaveable"] or None
@@ -267,6 +282,10 @@ class Training:
         write_whole(self._paths.eval, result.to_json())
         self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.summary["mean"]
         say(f"evaluated over {result}")
+
+
+def _ends_episodes(spec: WorkerSpec) -> bool:
+    return spec.on_divergence == "end-episode"
 
 
 def _replay(paths: JobPaths, model: Model, spec: WorkerSpec, ranks: Ranks) -> Replay | None:

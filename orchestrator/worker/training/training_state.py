@@ -43,6 +43,10 @@ class LoopState:
     ep_rew_mean_first: float | None = None
     training_s: float = 0.0
     """Wall time of the training so far, over all attempts: ``time/time_elapsed`` of the logger."""
+    divergences: int = 0
+    """Episodes that diverged so far, where that does not end the job."""
+    recent_episodes: tuple[tuple[int, int], ...] = ()
+    """Episodes of the last iterations, and how many of them diverged, likewise."""
 
 
 def capture(model: Model, loop: LoopState) -> dict[str, Any]:
@@ -113,7 +117,10 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
     restore_generators(state["generators"])
     loop = state["place"]
-    return loop if isinstance(loop, LoopState) else LoopState(**loop)
+    if isinstance(loop, LoopState):  # it may lack fields that were added later
+        names = [field.name for field in dataclasses.fields(loop)]
+        loop = {name: getattr(loop, name) for name in names if hasattr(loop, name)}
+    return LoopState(**loop)
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
