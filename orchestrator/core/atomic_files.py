@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.text import storable
+
+FICLONE = 0x40049409
+"""The request of Linux to give a file the blocks of another one; each gets its own when it is written."""
 
 
 def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
@@ -46,6 +51,20 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def clone_file(source: str, target: str) -> None:
+    """Copy a file with its mode and times, as :func:`shutil.copy2` does; for :func:`shutil.copytree`.
+
+    On file systems that can (Btrfs, XFS, bcachefs), both share their blocks until one of them changes. They are no hard
+    links: an edit of one copy must not change the others.
+    """
+    with open(source, "rb") as original, open(target, "wb") as copy:  # noqa: PTH123 - of copytree, which gives strings
+        try:
+            fcntl.ioctl(copy, FICLONE, original.fileno())
+        except OSError:
+            shutil.copyfileobj(original, copy)
+    shutil.copystat(source, target)
 
 
 def sync_directory(folder: Path) -> None:

@@ -1,16 +1,37 @@
-"""Identity of a process: its pid together with its start time."""
+"""Identity of a process: its pid together with its start time, which also says at which boot of which machine."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import zlib
+from pathlib import Path
+
 from orchestrator.core.procfs import process_stat
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FRACTIONS = 2**20
 
 
 def process_start(pid: int) -> float | None:
-    """When ``pid`` started, in clock ticks since boot; None where there is no such process. A zombie still is one."""
+    """When ``pid`` started; None where there is no such process. A zombie still is one.
+
+    Whole clock ticks since the boot, plus a fraction made from the kernel's id of this boot: after a reboot, or on
+    another machine that sees the same files, no process has the same pid and start.
+    """
     stat = process_stat(pid)
-    return None if stat is None else float(stat.start_ticks)
+    return None if stat is None else stat.start_ticks + _boot_fraction()
 
 
 def same_process(pid: int, start: float) -> bool:
     """Whether the process known as ``pid``, started at ``start``, still exists (perhaps as a zombie)."""
-    return process_start(pid) == start
+    now = process_start(pid)
+    return now is not None and start in (now, now // 1)  # earlier versions recorded whole ticks
+
+
+@functools.cache
+def _boot_fraction() -> float:
+    """Above 0 and below 1; 0 where the system does not identify its boots."""
+    with contextlib.suppress(OSError):
+        return (zlib.crc32(BOOT_ID.read_bytes()) % (_FRACTIONS - 1) + 1) / _FRACTIONS
+    return 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.core.atomic_files import clone_file
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.job import Failed, Job, State
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -179,7 +180,7 @@ def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[
         directory = paths.job(entry.job.job_id)
         directory.root.mkdir(parents=True)
         if entry.bundle is not None:
-            shutil.copytree(entry.bundle, directory.robot)
+            shutil.copytree(entry.bundle, directory.robot, copy_function=clone_file)
     return ledger.jobs()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.machine import doctor_checks, thread_census, topology
+from orchestrator.core.procfs import process_stat
+from orchestrator.machine import doctor_checks, process_identity, thread_census, topology
 from orchestrator.machine.gpu import detect_gpus
 from orchestrator.machine.process_identity import process_start, same_process
 from orchestrator.machine.thread_census import CensusError
@@ -117,6 +118,24 @@ class TestThisMachine:
         child.wait()
         assert process_start(child.pid) is None
         assert not same_process(child.pid, start)
+
+    def test_after_a_reboot_or_on_another_machine_no_process_is_the_recorded_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recorded = process_start(os.getpid())
+        assert recorded is not None
+        (tmp_path / "boot_id").write_text("b1e5c5f3-0000-4b4e-8d52-7f9a0c1d2e3f\n")
+        monkeypatch.setattr(process_identity, "BOOT_ID", tmp_path / "boot_id")
+        process_identity._boot_fraction.cache_clear()
+        try:
+            assert not same_process(os.getpid(), recorded)
+        finally:
+            process_identity._boot_fraction.cache_clear()
+
+    def test_a_process_recorded_by_an_earlier_version_is_recognised(self) -> None:
+        stat = process_stat(os.getpid())
+        assert stat is not None
+        assert same_process(os.getpid(), float(stat.start_ticks))
 
     @pytest.mark.parametrize("pid", [0, -1, 2**30])
     def test_no_such_process(self, pid: int) -> None:

@@ -308,6 +308,13 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(monkeypatch: pytest.
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
 
 
+def test_the_environment_overrides_the_time_that_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, raising=False)
+    assert process_group.timeout_s(7.0) == 7.0
+    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, "60")
+    assert process_group.timeout_s(7.0) == 60.0
+
+
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
 def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, text)

@@ -110,6 +110,26 @@ def test_what_cannot_be_taken_along_is_one_message_with_its_line(
     assert "\n" not in problem
 
 
+def test_files_that_are_too_large_together_are_refused_with_name_and_limit(tmp_path: Path) -> None:
+    names = ("a.obj", "b.obj", "c.obj")
+    text = "".join(MESH.format(name) for name in names)
+    lay_out(tmp_path, {"main.xml": f"<mujoco>{text}</mujoco>", **dict.fromkeys(names, "x" * 1000)})
+    assert len(collect(tmp_path / "main.xml", 4000).contents) == 4
+    with pytest.raises(BundleError, match=r"b\.obj: has 1_000 bytes, .* may have 1_500 bytes together"):
+        collect(tmp_path / "main.xml", 1500)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_up_to_the_limit_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.obj").write_text("x" * 1000)
+    before = (tmp_path / "a.obj").stat()
+    small = os.stat_result((*before[:6], 10, *before[7:]))
+    monkeypatch.setattr(Path, "stat", lambda _: small)
+    with pytest.raises(BundleError, match="has 101 bytes, expected at most 100"):
+        file_collector.read_regular_file(tmp_path / "a.obj", "a.obj", 100)
+
+
 def test_two_files_that_would_share_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_collector, "ELSEWHERE", "d")
     text = '<mujoco><compiler meshdir="m"/><asset><mesh file="@/x/a.obj"/><mesh file="d/0/a.obj"/></asset></mujoco>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -80,6 +81,24 @@ def test_run_delay_of_threads_that_ended_is_kept() -> None:
     torch.ones(1000).sum()
     after = meter.total_s()
     assert before is None or (after is not None and after >= before >= 0)
+
+
+def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
+    meter = RunDelay()
+    if meter.total_s() is None:
+        pytest.skip("the kernel keeps no scheduler statistics")
+    totals = []
+    for _ in range(50):
+        go = threading.Event()
+        threads = [threading.Thread(target=go.wait) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        totals.append(meter.total_s())
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert totals == sorted(totals)
+    assert len(meter._running_ns) <= len(os.listdir("/proc/self/task")) + 4
 
 
 def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ def resolve(*jobs: dict[str, Any], defaults: dict[str, Any] | None = None) -> tu
 def test_a_job_has_one_rank_unless_it_asks_for_more() -> None:
     (job,) = resolve({})
     assert (job.resources.ranks, job.spec.ranks, job.spec.backend, job.spec.mode) == (1, 1, "auto", "allreduce")
+
+
+def test_the_time_that_ranks_wait_for_each_other_can_be_set_and_changed_later() -> None:
+    usual, longer = resolve({"seeds": [0]}, {"seeds": [1], "distributed": {"timeout": "2min"}})
+    assert (usual.spec.collective_timeout_s, longer.spec.collective_timeout_s) == (30.0, 120.0)
+    assert replace(longer.spec, collective_timeout_s=30.0).fingerprint() == longer.spec.fingerprint()
 
 
 def test_ranks_multiply_what_a_job_takes_and_divide_nothing_else() -> None:
@@ -104,6 +111,7 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
         ({"resources": {"ranks": 0}}, "jobs[0].resources.ranks", "of at least 1, found 0"),
         ({"distributed": {"backend": "mpi"}}, "jobs[0].distributed.backend", 'one of "auto", "gloo", "nccl"'),
         ({"distributed": {"mode": "paramter-server"}}, "jobs[0].distributed.mode", 'did you mean "parameter-server"?'),
+        ({"distributed": {"timeout": "soon"}}, "jobs[0].distributed.timeout", "expected a duration above 0"),
         ({"ranks": 2}, "jobs[0].ranks", "in the table resources: resources.ranks"),
         ({"resources": {"mode": "allreduce"}}, "jobs[0].resources.mode", "in the table distributed: distributed.mode"),
         (

@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from orchestrator.core.environment import RANK_VARIABLE, WORLD_SIZE_VARIABLE
-from orchestrator.core.worker_spec import Backend
+from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
 from orchestrator.worker.distributed.exchange import RENDEZVOUS_TIMEOUT_S, Exchange, MessageSigner, NetworkExchange
 from orchestrator.worker.distributed.ranks import ALONE, Ranks, RanksError
 from orchestrator.worker.runtime.failures import RankLostError
 
-COLLECTIVE_TIMEOUT_S = 30.0
-"""Longer than a checkpoint or the slowest reset of an environment may take."""
 COLLECTIVE_TIMEOUT_VARIABLE = "ORCHESTRATOR_RANKS_PATIENCE_S"
-"""Environment variable that overrides :data:`COLLECTIVE_TIMEOUT_S`; the same for all ranks."""
+"""Environment variable that overrides the job file's ``distributed.timeout``; the same for all ranks."""
 
 
 class ProcessGroup(Ranks):
@@ -39,6 +37,7 @@ class ProcessGroup(Ranks):
     :param store: of ``torch.distributed``, the same for all ranks.
     :param secret: signs the objects that ranks send each other.
     :param sharing: whether to use shared memory in place of gloo where all ranks can.
+    :param configured_s: how long a rank waits for the others, unless the environment says otherwise.
     :raises RankLostError: the ranks did not meet, or have lost each other.
     """
 
@@ -55,10 +54,11 @@ class ProcessGroup(Ranks):
         secret: str,
         *,
         sharing: bool = False,
+        configured_s: float = COLLECTIVE_TIMEOUT_S,
     ) -> None:
         self.rank, self.size, self.seconds = rank, size, 0.0
         self._store = store  # kept for the others, who may not have read all of it yet
-        self._timeout_s = timeout_s()
+        self._timeout_s = timeout_s(configured_s)
         self._network: NetworkExchange | None = None
         signer = MessageSigner(secret, rank)
         gather = exchange.store_all_gather(store, rank, size, signer)
@@ -163,7 +163,13 @@ class ProcessGroup(Ranks):
             ) from error
 
 
-def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) -> Ranks:
+def join(
+    size: int,
+    backend: Backend,
+    device: torch.device,
+    rendezvous: Path,
+    configured_s: float = COLLECTIVE_TIMEOUT_S,
+) -> Ranks:
     """Join the other ranks; returns at once where there are none.
 
     ``RANK`` is this rank's number. With ``MASTER_ADDR`` in the environment (``torchrun``, a cluster's launcher) they
@@ -186,7 +192,7 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
     try:
         secret = exchange.rank_secret()
         store, rank = exchange.rendezvous_store(size, rendezvous)
-        return ProcessGroup(backend, store, rank, size, device, secret, sharing=sharing)
+        return ProcessGroup(backend, store, rank, size, device, secret, sharing=sharing, configured_s=configured_s)
     except RuntimeError as error:
         problem = f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
         raise RankLostError(problem) from error
@@ -194,9 +200,9 @@ def join(size: int, backend: Backend, device: torch.device, rendezvous: Path) ->
         raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
 
 
-def timeout_s() -> float:
+def timeout_s(configured_s: float = COLLECTIVE_TIMEOUT_S) -> float:
     """How long a rank waits for the others in a collective. :raises RanksError: the variable holds no such number."""
-    text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(COLLECTIVE_TIMEOUT_S))
+    text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(configured_s))
     with contextlib.suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)

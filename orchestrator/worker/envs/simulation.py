@@ -341,7 +341,7 @@ class Simulation:
         return {env: self._describe_divergence(env) for env in envs}
 
     def _fall(self, fallen: Mapping[int, str], action: NDArray[Any]) -> RewardAndTermination:
-        """Rewards and terminations where physics diverged somewhere: those environments fall at their last healthy state."""
+        """Rewards and terminations when physics diverged in some environments, which fall at a healthy state."""
         envs = list(fallen)
         for env in envs:
             if not (np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL).all():  # an episode, or a push, began like that

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.worker.robots.file_collector import BundleError, FileCollector, lexical
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, FileCollector, lexical
 from orchestrator.worker.robots.mjcf_elements import elements
 
 
@@ -57,15 +57,17 @@ class Bundle:
         return None
 
 
-def collect(xml: Path) -> Bundle:
+def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
     """Read ``xml`` and every file that it refers to.
+
+    :param limit_bytes: size of all of them together.
 
     :raises BundleError: a file is missing, unreadable, no regular file, too large, or includes itself.
     """
     main = xml.absolute()
-    collector = FileCollector(xml, padding=0)
+    collector = FileCollector(xml, 0, limit_bytes)
     if collector.climbs and collector.folders:  # ``..`` must not lead from one outside folder into another
-        collector = FileCollector(xml, padding=2 * collector.climbs)
+        collector = FileCollector(xml, 2 * collector.climbs, limit_bytes)
     contents = collector.rewritten()
     origin = Path(os.path.commonpath([target.parent for target in contents]))
 

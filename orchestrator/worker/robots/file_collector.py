@@ -25,23 +25,28 @@ DIRECTORY_ATTRIBUTES = ("meshdir", "texturedir", "assetdir")
 ELSEWHERE = "elsewhere"
 MAX_BYTES = 1 << 30
 """Size of one file beyond which it is refused as a mistake."""
+MAX_TOTAL_BYTES = 2 << 30
+"""Size of all files of a robot together, which are in memory at once."""
 
 
 class BundleError(Exception):
     """The robot's files cannot be collected; the message names file, line and reason."""
 
 
-def read_regular_file(path: Path, named: str) -> bytes:
-    """:raises BundleError: it is not a readable regular file (a pipe would block for ever)."""
+def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
+    """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for ever)."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             raise BundleError(f"{named}: is a folder, expected a file")
         if not stat.S_ISREG(status.st_mode):
             raise BundleError(f"{named}: is not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise BundleError(f"{named}: has {status.st_size:_} bytes, expected at most {MAX_BYTES:_}")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)  # it may grow meanwhile
+        size = max(status.st_size, len(content))
+        if size > limit_bytes:
+            raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
+        return content
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None
     except (OSError, ValueError) as error:
@@ -83,7 +88,7 @@ class FileCollector:
     :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names to climb.
     """
 
-    def __init__(self, xml: Path, padding: int) -> None:
+    def __init__(self, xml: Path, padding: int, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.sources: dict[Path, Path] = {}
         """Path in the copy → the file that was read."""
         self.folders: list[Path] = []
@@ -92,7 +97,7 @@ class FileCollector:
         """The largest number of ``..`` in a name."""
         self._contents: dict[Path, bytes] = {}
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
-        self._padding = padding
+        self._padding, self._limit_bytes, self._total_bytes = padding, limit_bytes, 0
         self._elsewhere = ELSEWHERE
         main = xml.absolute()
         while os.path.lexists(main.parent / self._elsewhere):
@@ -133,7 +138,7 @@ class FileCollector:
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
         if any(file.mapped.target == mapped.target for file in files):
             return
-        content = read_regular_file(mapped.source, named)
+        content = self._read(mapped, named)
         if b"\0" in content or not content.strip():
             problem = "the file is empty" if not content.strip() else "is a binary file"
             raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
@@ -181,7 +186,7 @@ class FileCollector:
             candidates += [MappedPath(absolute, absolute)] if absolute else []
             raise _missing(attribute.value, candidates, here)
         for mapped in existing:
-            self._put(mapped, read_regular_file(mapped.source, named), named)
+            self._put(mapped, self._read(mapped, named), named)
 
     def _find(self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str) -> MappedPath:
         """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
@@ -209,8 +214,16 @@ class FileCollector:
         self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(moved)
         return moved
 
+    def _read(self, mapped: MappedPath, named: str) -> bytes:
+        left = self._limit_bytes - self._total_bytes + len(self._contents.get(mapped.target, b""))
+        if left < MAX_BYTES and _exists(mapped.source) and (size := mapped.source.stat().st_size) > left:
+            total = f"the files of a robot may have {self._limit_bytes:_} bytes together, which have to fit into memory"
+            raise BundleError(f"{named}: has {size:_} bytes, which are too many: {total}")
+        return read_regular_file(mapped.source, named, min(left, MAX_BYTES))
+
     def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
         earlier = self.sources.setdefault(mapped.target, mapped.source)
+        self._total_bytes += 0 if mapped.target in self._contents else len(content)
         if self._contents.setdefault(mapped.target, content) != content:
             raise BundleError(f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them")
 

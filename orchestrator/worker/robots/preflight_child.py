@@ -28,7 +28,7 @@ from orchestrator.worker.robots import model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import MujocoAbortedError, compile_staged, guarded, too_large
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
-from orchestrator.worker.robots.file_collector import BundleError, read_regular_file
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import EditError, edited
@@ -102,7 +102,8 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
 def _examine_robot(
     request: ExaminationRequest, xml: Path, is_environment: bool, cleanup: contextlib.ExitStack
 ) -> ExaminationAnswer:
-    bundle = collect(xml)
+    limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
+    bundle = collect(xml, limit_bytes)
     if request.model_edits:
         try:
             with guarded(xml, request.memory_mib):

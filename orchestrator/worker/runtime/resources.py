@@ -20,18 +20,24 @@ class RunDelay:
     """Seconds spent runnable but waiting for a CPU, summed over all threads, ended ones included."""
 
     def __init__(self) -> None:
-        self._seen_ns: dict[str, int] = {}
+        self._running_ns: dict[str, int] = {}
+        self._ended_ns = 0
 
     def total_s(self) -> float | None:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
+        running_ns: dict[str, int] = {}
         try:
             for thread in os.listdir(_TASKS):
                 ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)  # between listing and reading
                 with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
-                    self._seen_ns[thread] = int(file.read(128).split()[1])
+                    running_ns[thread] = int(file.read(128).split()[1])
         except (OSError, IndexError, ValueError):
             return None
-        return sum(self._seen_ns.values()) / 1e9 if self._seen_ns else None
+        for thread, last_ns in self._running_ns.items():
+            if running_ns.get(thread, -1) < last_ns:  # it has ended; its number may be that of another thread now
+                self._ended_ns += last_ns
+        self._running_ns = running_ns
+        return (self._ended_ns + sum(running_ns.values())) / 1e9 if running_ns else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
