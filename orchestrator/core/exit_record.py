@@ -67,7 +67,7 @@ class ExitRecord:
         return decode(cls, text)
 
 
-def read_exit_record(path: Path, on_error: Callable[[Exception], None] | None = None) -> ExitRecord | None:
+def read_exit_record(path: Path, on_error: Callable[[Exception], object] | None = None) -> ExitRecord | None:
     """The exit record in ``path``; None if the file is missing or cannot be read.
 
     :param on_error: called if the file is there but cannot be read.

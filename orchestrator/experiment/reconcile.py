@@ -75,7 +75,7 @@ def reconcile(
             ledger.set_state(job_id, move(job_id, Pending(), failed))
     _drop_undeclared(rows, position, ledger, reporter)
     rows = {row.job.job_id: row for row in ledger.jobs()}
-    settled = [recovery.settle(rows[job.job_id], paths, ledger) for job in jobs]
+    settled = [recovery.settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
     ledger.commit()
     _report_earlier(settled, reporter)
     return settled

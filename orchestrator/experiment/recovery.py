@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from orchestrator.core.errors import RunDirError
@@ -32,6 +33,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.events import Reporter
 
 RecordedJob: TypeAlias = tuple[int, Job, str | None]
 """Position in the job file, the job as it was trained, hash of its robot."""
@@ -94,25 +96,35 @@ def apply_late_requests(ledger: Ledger) -> None:
     ledger.commit()
 
 
-def decisive_record(attempt: AttemptPaths, ranks: int) -> tuple[int | None, ExitRecord | None]:
+def decisive_record(
+    attempt: AttemptPaths, ranks: int, warn: Callable[[str], object] = lambda _: None
+) -> tuple[int | None, ExitRecord | None]:
     """Rank (None with one rank only) and exit record that give the cause of an end that no supervisor saw.
 
     That is rank 0, unless another rank has failed in a way that would happen again.
+
+    :param warn: called with a text for every record that cannot be read.
     """
-    records = [read_exit_record(attempt.exit_of(rank)) for rank in range(ranks)]
+
+    def read(rank: int) -> ExitRecord | None:
+        path, what = attempt.exit_of(rank), "the attempt counts as interrupted"
+        return read_exit_record(path, lambda error: warn(f"{path}: cannot be read ({error}); {what}"))
+
+    records = [*map(read, range(ranks))]
     errors = (ExitCode.ERROR, ExitCode.DIVERGED)
     rank = next((rank for rank, record in enumerate(records) if record and record.code in errors), 0)
     return (rank if ranks > 1 else None), records[rank]
 
 
-def settle(row: JobRow, paths: RunPaths, ledger: Ledger) -> JobRow:
+def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:
     """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its attempt ended."""
     if not isinstance(row.state, Running):
         return row
     attempt, directory = row.state.attempt, paths.job(row.job.job_id)
     if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
         kill_leftover(attempt.pid, attempt.pid_start)
-    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks)
+    warn = functools.partial(reporter.event, "warning", job_id=row.job.job_id)
+    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
     if record is not None and record.code in (ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED):
         outcome = retry_policy.judge(record.code, record, end_reason=None, oom_killed=False, rank=rank)
     else:

@@ -29,7 +29,7 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[
                 yield
                 array.write(b",\n")
             else:  # no traceback: tools read the table line by line
-                table.write(_csv([[name for name in page[0] if name != "traceback"]]))
+                table.write(_csv([[_cell(name) for name in page[0] if name != "traceback"]]))
             array.write(",\n".join(map(_line, page)).encode())
             table.write(_csv(map(_cells, page)))
         array.write(b"\n]\n")

@@ -36,7 +36,7 @@ def console() -> Console:
 
 def writable(text: str, stream: TextIO) -> str:
     """``text`` with escapes in place of what the encoding of ``stream`` lacks: it may be one that refuses to write."""
-    encoding = stream.encoding or "utf-8"
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # not every object in place of sys.stdout has one
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -267,26 +266,6 @@ def test_a_ledger_is_not_rebuilt_from_what_cannot_be_read(finished: Experiment) 
     assert (done.returncode, done.stdout) == (2, "")
     assert "hopper-s0/spec.json: cannot be read" in done.stderr
     assert (finished.run_dir / "ledger.sqlite3").read_bytes() == before
-
-
-def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(finished: Experiment) -> None:
-    exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
-    latin_1 = os.fsdecode(b"/dM\xfcl")
-    record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
-    exit_json.write_text(json.dumps(record))
-    rebuilt = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
-    assert rebuilt.returncode == 0, rebuilt.stderr
-    assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
-    exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
-    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
-        ledger.execute("UPDATE jobs SET state = 'RUNNING' WHERE job_id = 'hopper-s0'")
-        ledger.execute("UPDATE attempts SET record = ?", (json.dumps(record),))
-        ledger.commit()
-    assert invoke("status", "run", cwd=finished.cwd).returncode == 0
-    again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert again.returncode == 1, again.stderr
-    row = commands.summary(finished.run_dir)["hopper-s0"]
-    assert (row["state"], row["message"], row["traceback"]) == ("FAILED", r"/dM\udcfcl", r"/dM\udcfcl")
 
 
 # -- workers that misbehave: the others go on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -81,3 +82,23 @@ def test_a_robot_that_vanished_from_the_run_directory_is_named(finished: Experim
     refused = invoke("run", "run", cwd=finished.cwd)
     assert refused.returncode == 2
     assert "robot/hopper.xml: the robot of hopper-s0 is missing" in refused.stderr
+
+
+def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(finished: Experiment) -> None:
+    exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
+    latin_1 = os.fsdecode(b"/dM\xfcl")
+    record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
+    exit_json.write_text(json.dumps(record))
+    rebuilt = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
+    exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
+    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
+        ledger.execute("UPDATE jobs SET state = 'RUNNING' WHERE job_id = 'hopper-s0'")
+        ledger.execute("UPDATE attempts SET record = ?", (json.dumps(record),))
+        ledger.commit()
+    assert invoke("status", "run", cwd=finished.cwd).returncode == 0
+    again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert again.returncode == 1, again.stderr
+    row = commands.summary(finished.run_dir)["hopper-s0"]
+    assert (row["state"], row["message"], row["traceback"]) == ("FAILED", r"/dM\udcfcl", r"/dM\udcfcl")

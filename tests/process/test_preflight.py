@@ -198,6 +198,11 @@ def test_only_what_is_needed_is_imported() -> None:
         (b"<mujoco><include file='.'/></mujoco>", "<include> .*: is a folder, expected a file"),
         (b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>", r"line 3: <mesh> names 'm\.stl': no such file"),
         (b"<mujoco><compiler meshdir='/m'/><asset><mesh file='m.stl'/></asset></mujoco>", "no such file in /m, /"),
+        (b"<mujoco><worldbody><geom type='mesh' mesh='M\xfcl'/></worldbody></mujoco>", r"mesh 'M\\xfcl' not found"),
+        (
+            b"<mujoco><asset>\n<mesh file='M\xfcl.stl'/></asset></mujoco>",
+            r"line 2: <mesh> names 'M\\udcfcl",
+        ),
         (b"<mujoco><asset><texture type='cube' fileright='r.png'/></asset></mujoco>", r"<texture> names 'r\.png'"),
     ],
 )

@@ -24,7 +24,10 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
     :raises ValueError: MuJoCo's own message.
     """
     mujoco.set_mju_user_warning(_print_warning)
-    model = mujoco.MjModel.from_xml_path(str(Path(xml_path).absolute()))
+    try:
+        model = mujoco.MjModel.from_xml_path(str(Path(xml_path).absolute()))
+    except UnicodeDecodeError as error:  # the message quotes a name that is not UTF-8
+        raise ValueError(error.object.decode(errors="backslashreplace")) from None
     model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     if model.ntree == 1:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)

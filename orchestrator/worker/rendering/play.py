@@ -35,7 +35,7 @@ MAX_S = 600.0
 
 def main(arguments: list[str]) -> NoReturn:
     lifeline.attach()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     code, message = 0, ""
     try:
         play(_parser().parse_args(arguments))
