@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from rich.console import Console
 
-from orchestrator.terminal import background_output
+from orchestrator.terminal import background_output, live_table
 from orchestrator.terminal.background_output import in_background, is_read
 
 
@@ -87,6 +88,24 @@ def test_whoever_prints_never_waits_and_what_is_too_much_is_counted(
     assert shown == sorted(shown)
     assert shown[-100:] == list(range(900, 1000)), "the newest are kept"
     assert len(shown) + int(dropped) == 1000
+
+
+def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(live_table, "LINES_KEPT", 10)
+    with in_background(pipe.file) as stream:
+        reporter = live_table.LiveReporter(Console(file=stream, force_terminal=True, width=100, height=30))
+        stream.write("x" * 100_000)  # nobody reads yet
+        for number in range(100):
+            reporter.event("launched", f"job number {number}")
+        reporter.tick(lambda: pytest.fail("nothing is drawn that nobody would see"))
+        pipe.read()
+        reporter.close()
+    pipe.file.close()
+    assert [int(number) for number in re.findall(r"job number (\d+)", pipe.text())] == list(range(90, 100))
+    assert "90 events" in pipe.text()
 
 
 def test_the_end_does_not_wait_for_ever_for_a_reader_that_reads_nothing(
