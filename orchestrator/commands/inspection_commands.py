@@ -26,11 +26,11 @@ def check(
     """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""
     from orchestrator.experiment import robot_check
     from orchestrator.supervisor.termination import StopRequests
-    from orchestrator.terminal import check_view
+    from orchestrator.terminal import check_view, output
 
     stops = StopRequests()
-    with stoppable("stopped"), stops.installed(), check_view.progress() as report:
-        rows = robot_check.check(paths, time_limit_s=time_limit, on_answer=report, stop=stops.check)
+    with stoppable("stopped"), stops.installed(), output.examination() as show:
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
     if as_json:
         print_json([row.facts() for row in rows])
     else:

@@ -111,9 +111,10 @@ def run(
         )
         with stoppable("stopped; nothing was launched"):
             if dry_run:
-                from orchestrator.terminal import plan_view
+                from orchestrator.terminal import output, plan_view
 
-                plan = run_plan.dry_run(experiment, options, warm=warm)
+                with output.examination() as watch:
+                    plan = run_plan.dry_run(experiment, options, watch=watch, warm=warm)
                 if as_json:
                     print_json(plan_view.facts(experiment, plan, options.run_dir))
                 else:

@@ -34,6 +34,8 @@ from orchestrator.machine.topology import available_memory_mib
 TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
+SIMULATE_S, LEAST_SIMULATE_S, ALL_SIMULATE_S = 0.25, 0.005, 30.0
+"""CPU seconds of the stability test: of one robot, at least of one where there are many, and of all together."""
 MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
@@ -62,18 +64,23 @@ def examine(
     staging: Path,
     at_once: int,
     warm: Child | None = None,
-    check: Callable[[], None] = lambda: None,
+    watch: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
     :param warm: a child started earlier; it is closed at the end.
-    :param check: called repeatedly while waiting; an exception that it raises ends the examination.
+    :param watch: called repeatedly with the numbers of robots examined so far and to be examined; an exception that it
+        raises ends the examination.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs)
     requests, jobs_of = [request for request, _ in distinct.values()], [job for _, job in distinct.values()]
-    staged = [dataclasses.replace(one, stage_to=str(staging / str(number))) for number, one in enumerate(requests)]
-    answers = ask(staged, at_once=at_once, warm=warm, check=check)
+    simulate_s = min(SIMULATE_S, max(LEAST_SIMULATE_S, ALL_SIMULATE_S / max(1, len(requests))))
+    staged = [
+        dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
+        for number, request in enumerate(requests)
+    ]
+    answers = ask(staged, at_once=at_once, warm=warm, watch=lambda done: watch(done, len(staged)))
     verdicts = dict(zip(distinct, map(_verdict, jobs_of, staged, answers), strict=True))
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
@@ -125,15 +132,14 @@ def ask(
     at_once: int,
     time_limit_s: float = TIME_LIMIT_S,
     warm: Child | None = None,
-    check: Callable[[], None] = lambda: None,
-    on_answer: Callable[[int], None] = lambda _: None,
+    watch: Callable[[int], None] = lambda _: None,
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
     A request that ends a child which has answered others is repeated in a new one: those may be the cause.
 
     :param time_limit_s: for each request.
-    :param on_answer: called with the number of answers so far.
+    :param watch: called repeatedly with the number of answers so far; an exception that it raises ends the examination.
     """
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
@@ -153,7 +159,6 @@ def ask(
                 child.ask(request, time_limit_s)
                 busy[child] = index
             readable = select.select(list(busy), [], [], CHECK_EVERY_S)[0]
-            check()
             for child in list(busy):
                 answer = child.answer(readable=child in readable)
                 if answer is None:
@@ -169,7 +174,7 @@ def ask(
                 else:
                     xml = requests[index].xml
                     answers[index] = ExaminationAnswer(problem=answer if xml is None else f"{xml}: {answer}")
-                on_answer(len(answers))
+            watch(len(answers))
     return [answers[index] for index in range(len(requests))]
 
 

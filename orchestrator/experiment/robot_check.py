@@ -69,13 +69,11 @@ def check(
     paths: Sequence[Path],
     *,
     time_limit_s: float = TIME_LIMIT_S,
-    on_answer: Callable[[int, int], None] = lambda *_: None,
-    stop: Callable[[], None] = lambda: None,
+    watch: Callable[[int, int], None] = lambda *_: None,
 ) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
-    :param on_answer: called with the number of robots examined so far and their total.
-    :param stop: called repeatedly; an exception that it raises ends the examination.
+    :param watch: as for :func:`preflight.examine`.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths))
@@ -84,8 +82,7 @@ def check(
         [item.request for item in examined if item.request is not None],
         at_once=topology.detect().capacity,
         time_limit_s=time_limit_s,
-        check=stop,
-        on_answer=lambda count: on_answer(count, len(examined)),
+        watch=lambda done: watch(done, len(examined)),
     )
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)

@@ -66,12 +66,14 @@ def plan(
     staging: Path,
     *,
     stops: StopRequests,
+    watch: Callable[[int, int], None] = lambda *_: None,
     warm: preflight.Child | None = None,
     locks_directory: Path | None = None,
 ) -> Plan:
     """Examine machines and robots without launching anything.
 
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
+    :param watch: called repeatedly with the numbers of robots examined so far and to be examined.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
     """
@@ -92,8 +94,8 @@ def plan(
         undo.callback(backend.close)
         verdicts = dict(options.verdicts or {})
         if options.verdicts is None:
-            at_once, check = machine.capacity, stops.check
-            verdicts = preflight.examine(experiment.jobs, staging=staging, at_once=at_once, warm=warm, check=check)
+            at_once, watch = machine.capacity, stops.checking(watch)
+            verdicts = preflight.examine(experiment.jobs, staging=staging, at_once=at_once, warm=warm, watch=watch)
         stops.check()
         warnings = backend.ready()
         stops.check()
@@ -143,10 +145,16 @@ def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> l
     return [f"{listed(list(jobs_of_it), 1)}: {remark}" for (_, remark), jobs_of_it in names.items()]
 
 
-def dry_run(experiment: Experiment, options: RunOptions, *, warm: preflight.Child | None = None) -> Plan:
+def dry_run(
+    experiment: Experiment,
+    options: RunOptions,
+    *,
+    watch: Callable[[int, int], None] = lambda *_: None,
+    warm: preflight.Child | None = None,
+) -> Plan:
     """The plan, made without a run directory; its backend is closed already."""
     stops = StopRequests()
     with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
-        dry_plan = plan(experiment, options, Path(staging), stops=stops, warm=warm)
+        dry_plan = plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
         dry_plan.backend.close()
         return dry_plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.job import Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
+from orchestrator.core.text import count
 from orchestrator.experiment import preflight, run_directory, videos
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
@@ -24,6 +26,8 @@ from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.supervisor import Supervisor, exit_code
 from orchestrator.supervisor.termination import StopRequests
+
+REPORT_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ def run(
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
-        run_plan = _staged_plan(experiment, options, paths, stack, stops, warm)
+        run_plan = _staged_plan(experiment, options, paths, stack, stops, _ExaminationReport(reporter), warm)
         backend = run_plan.backend
         if ledger is None:
             ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
@@ -121,18 +125,35 @@ def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
     return len(others) < len(requests)
 
 
+class _ExaminationReport:
+    """Reports how many robots are examined while it takes long: the first time after ``REPORT_EVERY_S``."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = DetachableReporter(reporter)
+        self._due = time.monotonic() + REPORT_EVERY_S
+
+    def __call__(self, done: int, robots: int) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + REPORT_EVERY_S
+            text = f"examining: {done:,} of {count(robots, 'robot')}"
+            self._reporter.event("examining", text, examined=done, robots=robots)
+
+
 def _staged_plan(
     experiment: Experiment,
     options: RunOptions,
     paths: RunPaths,
     stack: contextlib.ExitStack,
     stops: StopRequests,
+    watch: _ExaminationReport,
     warm: preflight.Child | None,
 ) -> Plan:
     shutil.rmtree(paths.staging, ignore_errors=True)
     paths.staging.mkdir()
     stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-    staged = plan(experiment, options, paths.staging, stops=stops, warm=warm, locks_directory=shared_directory())
+    staged = plan(
+        experiment, options, paths.staging, stops=stops, watch=watch, warm=warm, locks_directory=shared_directory()
+    )
     stack.callback(staged.backend.close)
     return staged
 

@@ -53,6 +53,15 @@ class StopRequests:
         if self.count:
             raise KeyboardInterrupt
 
+    def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """``report`` that calls :meth:`check` as well."""
+
+        def checked(done: int, count: int) -> None:
+            self.check()
+            report(done, count)
+
+        return checked
+
     def deliver_to(self, receiver: Callable[[str], None]) -> None:
         """Call ``receiver`` for every signal from now on, and for those that came before."""
         self._receiver = receiver

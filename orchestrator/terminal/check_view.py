@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
 from orchestrator.core.text import number
 from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
-from orchestrator.terminal.output import console, show_table
+from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
 STYLE: Mapping[CheckVerdict, str] = {"ok": "green", "warning": "yellow", "error": "bold red", "fragment": "dim"}
 HASH_SHOWN = 12
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """A function to be called with the numbers of robots examined and to be examined; it shows on a terminal only."""
-    on = console()
-    if not on.is_terminal:
-        yield lambda *_: None
-        return
-    with on.status("examining …") as status:
-        yield lambda done, count: status.update(f"{done} of {count} examined")
 
 
 def show(rows: Sequence[RobotCheck]) -> None:

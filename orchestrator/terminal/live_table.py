@@ -86,6 +86,10 @@ class LiveReporter(SilentReporter):
     def event(self, kind: str, message: str, **facts: Any) -> None:
         from rich.text import Text
 
+        if kind == "examining":  # redrawn in place, until there is a table
+            if background_output.is_read(self._console.file):
+                self._live.update(Text(message), refresh=True)
+            return
         self._lines.append(
             Text.assemble((time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, "")))
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.core.text import plain
+from orchestrator.core.text import count, plain
 from orchestrator.terminal.tables import Column, Row, table
 
 if TYPE_CHECKING:
@@ -60,6 +61,22 @@ def show_table(
     """Print a table as wide as the console, with lines above and below it."""
     on = console()
     show(on, *above, table(columns, rows, on.width), *below)
+
+
+@contextlib.contextmanager
+def examination() -> Iterator[Callable[[int, int], None]]:
+    """A function to be called with the numbers of robots examined and to be examined.
+
+    It shows them in one line of standard error, if that is a terminal: standard output is for the result.
+    """
+    from rich.console import Console
+
+    on = Console(stderr=True, highlight=False)
+    if not on.is_terminal or on.is_dumb_terminal:
+        yield lambda *_: None
+        return
+    with on.status("examining …") as status:
+        yield lambda done, robots: status.update(f"examining: {done:,} of {count(robots, 'robot')}")
 
 
 def mute() -> None:

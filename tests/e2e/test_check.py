@@ -229,7 +229,7 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
         ExaminationRequest(entry_point=f"crash:{name}", search_path=str(tmp_path)) for name in ("once", "make_env")
     )
     counts: list[int] = []
-    answers = preflight.ask([hopper, once, hopper, always, hopper], at_once=1, on_answer=counts.append)
+    answers = preflight.ask([hopper, once, hopper, always, hopper], at_once=1, watch=counts.append)
     assert [answer.problem for answer in answers[:3]] == [None] * 3
     assert answers[4].problem is None
     assert str(answers[3].problem).startswith("examining it ended with signal 6 (Aborted)")

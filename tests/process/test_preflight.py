@@ -318,3 +318,12 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(tm
     plan.backend.close()
     assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
     assert plan.jobs[0].spec.task == "forward"
+
+
+def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None:
+    jobs = [{"name": name, "xml": str(HOPPER), "task": task} for name, task in (("a", "forward"), ("b", "stand"))]
+    experiment = from_mapping({"name": "two", "jobs": jobs}, source="two", base=tmp_path)
+    counts: list[tuple[int, int]] = []
+    run_plan.dry_run(experiment, run_plan.RunOptions(run_dir=tmp_path / "run"), watch=lambda *now: counts.append(now))
+    assert counts[0][0] == 0
+    assert counts[-1] == (2, 2)

@@ -57,12 +57,20 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
         yield "option gravity is not finite: expected three numbers"
     set_by_file: list[str] = []
     derived: list[str] = []
-    for name in dir(model):
-        values = None if name.startswith("_") else getattr(model, name)
-        if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
+    for name in _float_arrays():
+        values = getattr(model, name)
+        if not np.isfinite(values).all():
             (derived if name.endswith("0") else set_by_file).append(_place_of_bad(model, name, values))
     if places := set_by_file or derived:
         yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
+
+
+@functools.cache
+def _float_arrays() -> list[str]:
+    """Fields of every model."""
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    fields = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
+    return [name for name, value in fields.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
 
 
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
+import functools
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundl
             before, model = model, spec.copy().compile()
         except ValueError as error:
             raise EditError(f"model.{key} = {_shown(value)}: MuJoCo refuses it: {with_users_paths(error)}") from None
-        if has_changed and not differing_fields(before, model):
+        if has_changed and next(differing_fields(before, model), None) is None:
             raise EditError(
                 f"model.{key} = {_shown(value)}: changes nothing in the compiled robot; another attribute overrides it"
                 " (fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
@@ -108,7 +109,7 @@ def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> 
     """The bundle of the written MJCF, if a copy of it alone compiles to ``model``."""
     try:
         robot = collect(main)
-        differing = differing_fields(model, mujoco.MjModel.from_xml_path(str(robot.write(again))))
+        differing = list(differing_fields(model, mujoco.MjModel.from_xml_path(str(robot.write(again)))))
     except (BundleError, ValueError) as error:
         raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
     if differing:
@@ -122,15 +123,26 @@ def _is_pattern(key: str) -> bool:
     return any(character in key for character in "*?[")
 
 
-def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> list[str]:
+def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[str]:
     """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than rounding."""
-    return [name for name, value, other in _fields(first, second, "") if not _equal(value, other)]
+    if _as_bytes(first) == _as_bytes(second):  # usually, and much faster than field by field
+        return
+    yield from (name for name, value, other in _fields(first, second, "") if not _equal(value, other))
+
+
+def _as_bytes(model: mujoco.MjModel) -> bytes:
+    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, buffer)
+    return buffer.tobytes()
+
+
+@functools.cache
+def _names(kind: Any) -> Sequence[str]:
+    return [name for name in dir(kind) if not _NOT_THE_ROBOT.match(name)]
 
 
 def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in dir(first):
-        if prefix.count(".") > 2 or _NOT_THE_ROBOT.match(name):
-            continue
+    for name in _names(first.__class__) if prefix.count(".") <= 2 else ():
         value = getattr(first, name)
         if isinstance(value, np.ndarray | int | float | bytes):
             yield prefix + name, value, getattr(second, name)
@@ -139,11 +151,13 @@ def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, An
 
 
 def _equal(value: Any, other: Any) -> bool:
-    if isinstance(value, bytes):
+    if not isinstance(value, np.ndarray) and (value == other or isinstance(value, bytes)):
         return bool(value == other)
     array, other = np.asarray(value), np.asarray(other)
     if array.shape != other.shape:
         return False
+    if (array == other).all():  # nearly always, and much faster than the comparison below
+        return True
     scale = float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
     return bool(np.allclose(array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True))
 

@@ -1,0 +1,76 @@
+"""Examining thousands of robots: how much time each may take, and what shows that something happens."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from supervisor_helpers import RecordingReporter, make_job
+
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment import preflight, session
+from orchestrator.terminal import output
+from orchestrator.terminal.live_table import LiveReporter
+
+
+def requests_for(robots: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[ExaminationRequest]:
+    seen: list[ExaminationRequest] = []
+
+    def ask(requests: Sequence[ExaminationRequest], **_: Any) -> list[ExaminationAnswer]:
+        seen.extend(requests)
+        return [ExaminationAnswer()] * len(requests)
+
+    monkeypatch.setattr(preflight, "ask", ask)
+    jobs = [replace(make_job(str(number)), xml_source=Path(f"/{number}.xml")) for number in range(robots)]
+    preflight.examine(jobs, staging=Path("/staging"), at_once=2)
+    return seen
+
+
+@pytest.mark.parametrize(("robots", "all_s"), [(1, 0.25), (120, 30.0), (5000, 30.0)])
+def test_stability_tests_of_many_robots_share_half_a_minute(
+    robots: int, all_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [request.simulate_s for request in requests_for(robots, monkeypatch)]
+    assert sum(given) == pytest.approx(all_s)
+    assert min(given) == max(given) >= preflight.LEAST_SIMULATE_S
+
+
+def test_a_long_examination_is_reported_at_times_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(session.time, "monotonic", lambda: next(seconds) / 2)
+    reporter = RecordingReporter()
+    watch = session._ExaminationReport(reporter)
+    for done in range(40):
+        watch(done, 5000)
+    assert {kind for kind, _, _ in reporter.events} == {"examining"}
+    assert 2 <= len(reporter.events) <= 40 / 2 / session.REPORT_EVERY_S
+    assert reporter.events[0][2]["examined"] > 0
+    assert reporter.events[-1][2]["robots"] == 5000
+
+
+def test_a_terminal_shows_the_examination_in_one_line_that_is_redrawn() -> None:
+    screen = io.StringIO()
+    reporter = LiveReporter(Console(file=screen, force_terminal=True, width=60))
+    for done in (1200, 2400):
+        reporter.event("examining", f"examining: {done:,} of 5,000 robots")
+    reporter.close()
+    _, between = screen.getvalue().split("1,200 of 5,000", 1)
+    assert "\n" not in between.split("2,400 of 5,000", 1)[0]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_dry_run_shows_on_a_terminal_that_it_examines(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with output.examination() as watch:
+        watch(1200, 5000)
+    assert ("examining" in screen.getvalue()) == is_terminal
