@@ -94,6 +94,7 @@ def run(
     :param show: print one line per event.
     :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
+    :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes them.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
     :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited; the same call resumes.
     """
@@ -145,6 +146,7 @@ def train(
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key.
     :raises DiskFullError: no space is left; every job has stopped.
+    :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
     :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited.
     """

@@ -13,6 +13,7 @@ import typer
 from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, JobName, RunDir, print_text, stoppable
+from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
@@ -81,11 +82,23 @@ def stop(
         list[str] | None,
         Argument(metavar="[JOB]...", help="Jobs to cancel; if none are named, the whole experiment stops."),
     ] = None,
+    now: Annotated[
+        bool, Option("--now", help="Kill the workers at once; their jobs resume from their last checkpoints.")
+    ] = False,
+    wait: Annotated[bool, Option("--wait", help="Return when the experiment has stopped.")] = False,
 ) -> None:
-    """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs."""
+    """Stop an experiment so that it can be resumed, as Ctrl-C does; or cancel some of its jobs.
+
+    Workers save a checkpoint and exit within the grace time of the run. A second stop kills them, as --now does.
+    """
     from orchestrator.experiment import control
 
-    print_text(control.stop(run_dir, jobs or []))
+    if jobs and (now or wait):
+        raise UsageError("stop: --now and --wait are for the whole experiment; leave out the jobs")
+    print_text(control.stop(run_dir, jobs or [], now=now))
+    if wait:
+        sys.stdout.flush()
+        print_text(control.wait_for_end(run_dir))
 
 
 @app.command()

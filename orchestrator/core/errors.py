@@ -53,6 +53,10 @@ class LedgerError(UsageError):
     """The ledger is damaged or of another version. It is never overwritten."""
 
 
+class LedgerBusyError(LedgerError):
+    """Another process has the ledger locked: it can be used when that process is done."""
+
+
 class DiskFullError(OrchestratorError):
     """No space left on the run directory's disk; resumable when there is."""
 
@@ -71,6 +75,10 @@ def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
 
 class ClusterLostError(OrchestratorError):
     """The machines that run the attempts can no longer be reached; resumable."""
+
+
+class SupervisorError(OrchestratorError):
+    """The supervisor met an error that it cannot continue with; every job was stopped in good order, resumable."""
 
 
 class IllegalTransition(OrchestratorError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 REPLAY = "replay"
 """Prefix of the names of replay buffers; that of rank 0 has no more than it."""
+CHECKPOINT = re.compile(r"checkpoint-(\d{12})\.pt")
+"""Names of checkpoints; the group is their env_steps."""
 
 
 class Below:
@@ -76,6 +79,8 @@ class RunPaths:
     provenance = Below("provenance.json")
     ledger = Below("ledger.sqlite3")
     lock = Below("supervisor.lock")
+    error_log = Below("supervisor-error.log")
+    """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     replaced = Below("replaced")

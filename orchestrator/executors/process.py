@@ -48,12 +48,12 @@ class WorkerProcess:
 
     def request_exit(self) -> None:
         # Not Popen.send_signal, which may reap the process.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the whole process group."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def read(self) -> tuple[list[Progress], bool]:

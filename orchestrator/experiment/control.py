@@ -21,6 +21,9 @@ from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, summary
 
 FOLLOW_EVERY_S = 0.3
+LOOK_EVERY_S = 0.05
+UNKNOWN_S = 5.0
+"""How long a supervisor that has just started may take to write its name into the lock."""
 CHUNK = 1 << 16
 NAMES_SHOWN = 10
 PAST = {"cancel": "cancelled", "retry": "retried"}
@@ -120,20 +123,51 @@ def _tail(descriptor: int, lines: int) -> int:
     return 0
 
 
-def stop(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Request a stop, or cancel ``jobs``. Returns a message saying what was done."""
+def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
+    """Request a stop, or cancel ``jobs``. Returns a message saying what was done.
+
+    :param now: kill the workers at once, as a second request does.
+    """
     if jobs:
         return _ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
-    holder = run_directory.holder(paths)
+    holder = _ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; nothing to stop"
-    while not paths.ledger.exists() and run_directory.holder(paths) is not None:
-        time.sleep(FOLLOW_EVERY_S)  # it still examines the robots
-    if not paths.ledger.exists():
-        return f"{run_dir}: its supervisor has just ended; nothing to stop"
-    _with_ledger(paths, [Request(verb="stop", job_id=None)])
-    return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
+    file = paths.ledger.stat()
+    ledger = Ledger.open(paths.ledger)
+    try:
+        is_stopping = ledger.is_stopping(holder.key)
+        ledger.add_requests([Request(verb="stop", job_id=holder.key)] * (2 if now else 1))
+    finally:
+        ledger.abandon()
+    if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
+        return stop(run_dir, jobs, now=now)  # `--fresh` or `--rebuild-ledger` has replaced it just now
+    if not (now or is_stopping):
+        return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
+    already = "was stopping already and " if is_stopping else ""
+    kill = "was asked to kill its workers now; their jobs resume from their last checkpoints"
+    return f"{run_dir}: its supervisor ({holder}) {already}{kill}"
+
+
+def _ready_holder(paths: RunPaths) -> LockHolder | None:
+    """The supervisor that holds the run directory, once it is known and has a ledger; None when none does."""
+    patience = time.monotonic() + UNKNOWN_S
+    while (holder := run_directory.holder(paths)) is not None:
+        if paths.ledger.exists() and (holder.is_current or time.monotonic() > patience):
+            return holder
+        time.sleep(LOOK_EVERY_S)  # it has just taken the lock, or still examines the robots
+    return None
+
+
+def wait_for_end(run_dir: Path) -> str:
+    """Return when the supervisor that runs now has ended, with a message."""
+    paths = run_directory.existing(run_dir)
+    holder = now = run_directory.holder(paths)
+    while now is not None and now == holder:
+        time.sleep(FOLLOW_EVERY_S)
+        now = run_directory.holder(paths)
+    return f"{run_dir}: its supervisor has ended"
 
 
 def retry(run_dir: Path, jobs: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group, has_ended, package_path
 from orchestrator.machine.topology import available_memory_mib
@@ -191,7 +192,7 @@ class Child:
         self._search_path: str | None = None
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
-        self._folder = tempfile.TemporaryDirectory(prefix="preflight-", ignore_cleanup_errors=True)
+        self._folder = TemporaryFolder()
         temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
         environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
         command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE

@@ -76,8 +76,11 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
     ledger.commit()
 
 
-def apply_late_requests(ledger: Ledger) -> None:
-    """Apply the requests that the previous supervisor did not read, except ``stop``, which was meant for it alone."""
+def apply_late_requests(ledger: Ledger, holder: str) -> bool:
+    """Apply the requests that the previous supervisor did not read, except ``stop``, which was meant for it alone.
+
+    Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
+    """
     requests = ledger.take_requests()
     states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
     for request in requests:
@@ -94,6 +97,7 @@ def apply_late_requests(ledger: Ledger) -> None:
         states[job_id] = move(job_id, state, new)
         ledger.set_state(job_id, new)
     ledger.commit()
+    return any(request.verb == "stop" and request.job_id == holder for request in requests)
 
 
 def decisive_record(

@@ -29,6 +29,17 @@ class LockHolder:
     host: str
     since: str
 
+    @property
+    def key(self) -> str:
+        """Names it in requests: its pid may belong to a later process, and its process may supervise again."""
+        return f"{self.pid}:{self.pid_start}:{self.since}"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this can be who holds the lock: until that is written, its file names nobody or an earlier holder."""
+        is_here = self.host == socket.gethostname() and self.pid_start is not None
+        return self.pid != 0 and not (is_here and process_start(self.pid) != self.pid_start)
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import listed
 from orchestrator.executors.backend import opener
 from orchestrator.executors.base import Backend, BackendSettings
@@ -154,7 +154,7 @@ def dry_run(
 ) -> Plan:
     """The plan, made without a run directory; its backend is closed already."""
     stops = StopRequests()
-    with stops.installed(), tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
+    with stops.installed(), TemporaryFolder() as staging:
         dry_plan = plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
         dry_plan.backend.close()
         return dry_plan

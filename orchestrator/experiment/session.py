@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import RunDirError, disk_full_explained
+from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
 from orchestrator.core.job import Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
@@ -20,11 +20,12 @@ from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger import Ledger, Request, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
-from orchestrator.supervisor.supervisor import Supervisor, exit_code
+from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.termination import StopRequests
 
 REPORT_EVERY_S = 3.0
@@ -55,7 +56,7 @@ def run(
 
     :param job_file: its text, kept in the run directory.
     :raises UsageError: for anything the user can fix; nothing was launched.
-    :raises DiskFullError: everything has stopped, resumable.
+    :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
@@ -67,7 +68,11 @@ def run(
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
+        this = run_directory.holder(paths)
+        holder = "" if this is None else this.key
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
+        if ledger is not None and apply_late_requests(ledger, holder):
+            stops.request("requested by `stop`")
         run_plan = _staged_plan(experiment, options, paths, stack, stops, _ExaminationReport(reporter), warm)
         backend = run_plan.backend
         if ledger is None:
@@ -90,6 +95,7 @@ def run(
             slots=backend.slots,
             reporter=reporter,
             grace_s=options.grace_s,
+            holder=holder,
             available_memory_mib=backend.available_memory_mib,
         )
         backend.report_to(DetachableReporter(reporter).event)
@@ -118,11 +124,12 @@ def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
     """Whether a signal or another process requests a stop. Other requests are left to the next supervisor."""
     if stops.count:
         return True
-    requests = ledger.take_requests()
-    others = [request for request in requests if request.verb != "stop"]
-    if requests:
-        ledger.add_requests(others)
-    return len(others) < len(requests)
+    requests: list[Request] = []
+    with contextlib.suppress(LedgerBusyError):  # it is asked again
+        requests = ledger.take_requests()
+        if requests:
+            ledger.add_requests(request for request in requests if request.verb != "stop")
+    return any(request.verb == "stop" for request in requests)
 
 
 class _ExaminationReport:
@@ -176,9 +183,7 @@ def _existing_ledger(
         rebuild(ledger, paths, recorded)
         return ledger
     if paths.ledger.exists():
-        ledger = _abandoned_with(stack, Ledger.open(paths.ledger))
-        apply_late_requests(ledger)
-        return ledger
+        return _abandoned_with(stack, Ledger.open(paths.ledger))
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
         raise RunDirError(
             f"{paths.root}: has jobs but no ledger; `run --rebuild-ledger` makes one from the job directories,"

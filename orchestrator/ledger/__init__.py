@@ -27,24 +27,38 @@ __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "Summa
 
 Verb: TypeAlias = Literal["stop", "cancel", "retry"]
 
+STOPPING = "stopping"
+"""In the place of a verb: not a request, but the supervisor's note that it is stopping."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     verb: Verb
     job_id: str | None
+    """For ``stop``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever reads it."""
 
 
 class Ledger:
     """Opened with :meth:`create` or :meth:`open`. Writes belong to one transaction until :meth:`commit`.
 
-    :raises LedgerError: by any method that finds damage.
-    :raises DiskFullError: by any method that finds no space to write.
+    What concerns attempts and states is kept in memory until then, so that it can be committed later while another
+    process has the file locked. Readers of this object see it.
+
+    :raises LedgerBusyError: by any method but those that write attempts and states; nothing that was written is lost.
+    :raises LedgerError: by the same methods, for damage.
+    :raises DiskFullError: by the same methods, when there is no space to write.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
         self._data_version = -1
+        self._taken = 0
+        """The last request that was taken; its row is there until the next commit."""
+        self._kept: list[tuple[str, Sequence[Any]]] = []
+        """Statements with the rows of their values, since the last commit."""
+        self._applied = 0
+        """How many of them the open transaction holds."""
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
@@ -60,12 +74,11 @@ class Ledger:
     def close(self) -> None:
         """Commit and close. The file alone is the whole ledger then, readable on a read-only file system too."""
         try:
-            with translated(self._path):
-                self._connection.commit()
-                # While another process reads, the write-ahead file stays, and remains valid.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._connection.execute("PRAGMA busy_timeout=200")
-                    self._connection.execute("PRAGMA journal_mode=DELETE")
+            self.commit()
+            # While another process reads, the write-ahead file stays, and remains valid.
+            with translated(self._path), contextlib.suppress(sqlite3.OperationalError):
+                self._connection.execute("PRAGMA busy_timeout=200")
+                self._connection.execute("PRAGMA journal_mode=DELETE")
         finally:
             self._connection.close()
 
@@ -75,13 +88,36 @@ class Ledger:
             self._connection.close()
 
     def commit(self) -> None:
+        """Write everything that is kept, or raise and continue to keep it."""
         with translated(self._path):
-            self._connection.commit()
+            try:
+                self._apply()
+                self._connection.commit()
+            except BaseException:
+                self._applied = 0
+                self._connection.rollback()
+                raise
+        self._kept.clear()
+        self._applied = self._taken = 0
+
+    def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
+        """How long every further call waits for another process that has the file locked."""
+        with translated(self._path):
+            self._connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
+
+    def _keep(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
+        self._kept.append((sql, [_bound(values)]))
+
+    def _apply(self) -> None:
+        """Add what is kept to the open transaction."""
+        while self._applied < len(self._kept):
+            self._connection.executemany(*self._kept[self._applied])
+            self._applied += 1
 
     def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        values = {k: _bound(v) for k, v in values.items()} if isinstance(values, Mapping) else [*map(_bound, values)]
         with translated(self._path):
-            return self._connection.execute(sql, values)
+            self._apply()
+            return self._connection.execute(sql, _bound(values))
 
     # -- the experiment
 
@@ -113,16 +149,14 @@ class Ledger:
         with translated(self._path), decoding(self._path):
             return [
                 rows.job_row(row, self.last_attempt(row["job_id"]) if row["state"] == "RUNNING" else None)
-                for row in self._connection.execute(
-                    "SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id"
-                )
+                for row in self._execute("SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id")
             ]
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
         with translated(self._path), decoding(self._path):
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
-            if (row := self._connection.execute(sql, (job_id,)).fetchone()) is not None:
+            if (row := self._execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_of(row)
         raise LedgerError(f"{self._path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}")
 
@@ -131,21 +165,21 @@ class Ledger:
     def set_state(self, job_id: str, state: State) -> None:
         failures = state.failures if isinstance(state, Pending | Running) else None
         cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
-        self._execute(
+        self._keep(
             "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
             (state.name, failures, cause, message, job_id),
         )
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
-        self._execute(
+        self._keep(
             "INSERT INTO attempts (job_id, number, cpus, gpus, node, pid, pid_start, queue_s, started_at)"
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
-        self._execute("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
+        self._keep("UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id))
 
     def place_attempt(self, attempt: Attempt) -> None:
-        self._execute(
+        self._keep(
             "UPDATE attempts SET cpus = :cpus, gpus = :gpus, node = :node, pid = :pid, pid_start = :pid_start,"
             " started_at = :started_at WHERE job_id = :job_id AND number = :number",
             rows.attempt_values(attempt),
@@ -164,13 +198,13 @@ class Ledger:
         max_rss_mib: float | None = None,
     ) -> None:
         text = None if record is None else record.to_json()
-        self._execute(
+        self._keep(
             "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
             " record = ? WHERE job_id = ? AND number = ?",
             (ended_at, wall_s, returncode, outcome.cause, outcome.message, max_rss_mib, text, job_id, number),
         )
         if record is not None:
-            self._execute(
+            self._keep(
                 # An attempt that ended before it read its checkpoint reports no steps.
                 "UPDATE jobs SET env_steps = coalesce(nullif(:env_steps, 0), env_steps),"
                 " ep_rew_mean = coalesce(:ep_rew_mean, ep_rew_mean),"
@@ -180,19 +214,18 @@ class Ledger:
                 {**asdict(record), "job_id": job_id},
             )
 
-    def losses(self, job_id: str) -> int:
-        """Number of attempts of the job that were lost with their node."""
-        sql = "SELECT count(*) FROM attempts WHERE job_id = ? AND cause = ?"
-        return int(self._execute(sql, (job_id, Cause.NODE_LOST)).fetchone()[0])
+    def losses(self) -> dict[str, int]:
+        """Number of attempts that were lost with their node, of every job that has some."""
+        sql = "SELECT job_id, count(*) FROM attempts WHERE cause = ? GROUP BY job_id"
+        return dict(self._execute(sql, (Cause.NODE_LOST,)).fetchall())
 
     def set_progress(self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]) -> None:
         """Latest progress of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s, learner)``."""
-        with translated(self._path):
-            self._connection.executemany(
-                "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
-                " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1",
-                figures,
-            )
+        sql = (
+            "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
+            " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1"
+        )
+        self._kept.append((sql, list(figures)))
 
     # -- requests from other processes
 
@@ -201,15 +234,28 @@ class Ledger:
             self._execute("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id))
         self.commit()
 
+    def note_stop(self, holder: str) -> None:
+        """Let other processes know that the supervisor ``holder`` is stopping."""
+        self._keep("DELETE FROM requests WHERE verb = ?", (STOPPING,))
+        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
+
+    def is_stopping(self, holder: str) -> bool:
+        """Whether the supervisor ``holder`` is stopping, or has been asked to."""
+        sql = "SELECT count(*) FROM requests WHERE verb IN ('stop', ?) AND job_id = ?"
+        return bool(self._execute(sql, (STOPPING, holder)).fetchone()[0])
+
     def take_requests(self) -> list[Request]:
         """Requests since the last call; nearly free when no other process has written."""
-        version = self._execute("PRAGMA data_version").fetchone()[0]
+        with translated(self._path):
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:
             return []
+        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb != ? ORDER BY id"
+        requests = self._execute(sql, (self._taken, STOPPING)).fetchall()
         self._data_version = version
-        requests = self._execute("SELECT id, verb, job_id FROM requests ORDER BY id").fetchall()
         if requests:
-            self._execute("DELETE FROM requests WHERE id <= ?", (requests[-1]["id"],))
+            self._taken = requests[-1]["id"]
+            self._keep("DELETE FROM requests WHERE id <= ? AND verb != ?", (self._taken, STOPPING))
         return [Request(verb=row["verb"], job_id=row["job_id"]) for row in requests]
 
     # -- for reports
@@ -222,12 +268,12 @@ class Ledger:
         """The rows of :meth:`summary` in pages, each as of the moment when it is asked for."""
         declared = "SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id"
         with translated(self._path), decoding(self._path):
-            points = self._connection.execute(declared)
+            points = self._execute(declared)
             varied = list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))
         last = (-1, "")
         while True:
             with translated(self._path), decoding(self._path):
-                selected = self._connection.execute(
+                selected = self._execute(
                     "SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at,"
                     " a.ended_at AS ended_at, a.node AS node, a.pid AS pid, a.record AS record,"
                     " a.max_rss_mib AS max_rss_mib,"
@@ -246,12 +292,14 @@ class Ledger:
 
     def attempts(self) -> list[AttemptRow]:
         with translated(self._path), decoding(self._path):
-            selected = self._connection.execute(
+            selected = self._execute(
                 "SELECT a.* FROM attempts a JOIN declared d USING (job_id) ORDER BY d.position, d.job_id, a.number"
             )
             return [rows.attempt_row(row) for row in selected]
 
 
-def _bound(value: Any) -> Any:
-    """``value`` as SQLite takes it: it refuses text that is no UTF-8 with an error that is none of its own."""
-    return storable(value) if isinstance(value, str) else value
+def _bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
+    """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none of its own."""
+    if isinstance(values, Mapping):
+        return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+    return [storable(value) if isinstance(value, str) else value for value in values]

@@ -9,10 +9,11 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.core.errors import DiskFullError, LedgerError
+from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerError
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 LITTLE_SPACE = 1 << 16
 """Free bytes below which SQLite's unspecific errors count as a full disk."""
 ADVICE = (
@@ -63,7 +64,7 @@ def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Con
             _examine(connection, path, version, has_log=has_log)
             if not read_only:
                 connection.close()
-                connection = sqlite3.connect(path, timeout=BUSY_S)
+                connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level="IMMEDIATE")
                 connection.execute("PRAGMA journal_mode=WAL")
                 # A killed process loses nothing committed; only a power cut may lose the last moments, never the file.
                 connection.execute("PRAGMA synchronous=NORMAL")
@@ -109,7 +110,8 @@ def translated(path: Path) -> Iterator[None]:
             kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _free(path) < LITTLE_SPACE
         ):
             raise DiskFullError(f"{path}: no space left on the disk") from error
-        raise LedgerError(f"{path}: {_description(kind, error)}") from error
+        kind_of_error = LedgerBusyError if kind in LOCKED else LedgerError
+        raise kind_of_error(f"{path}: {_description(kind, error)}") from error
 
 
 @contextlib.contextmanager
@@ -124,7 +126,7 @@ def decoding(path: Path) -> Iterator[None]:
 def _description(kind: int, error: sqlite3.Error) -> str:
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return f"the ledger cannot be written ({error}); fix the permissions of its folder or choose another --run-dir"
-    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if kind in LOCKED:
         return f"the ledger is locked by another process ({error}); end that process and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"the ledger is damaged ({error}); {ADVICE}"

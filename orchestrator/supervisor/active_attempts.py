@@ -36,8 +36,14 @@ class ActiveAttempt:
     max_rss_mib: float = 0.0
     end_reason: AttemptOutcome | None = None
     """Why the supervisor asked it to end; None while it has not."""
+    asked_at: float | None = None
+    """When the supervisor first asked it to end."""
     kill_at: float | None = None
     """When it is killed if it still runs then."""
+    killed: tuple[float, int] | None = None
+    """If it did not end by itself in time: how long after that it was killed, and the env_steps it resumes from."""
+    iteration_since: float | None = None
+    """When its current iteration began; None outside of training."""
     is_placed: bool = True
     """Whether it runs on its node. Until then no time limit applies."""
     node: str | None = None
@@ -121,6 +127,11 @@ class ActiveAttempts:
         self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
     def progressed(self, attempt: ActiveAttempt, progress: Progress, now: float) -> None:
+        before = attempt.progress
+        if progress.phase != "training":
+            attempt.iteration_since = None
+        elif before is None or (before.phase, before.iteration) != (progress.phase, progress.iteration):
+            attempt.iteration_since = now
         self._count(attempt, -1)
         attempt.progress, attempt.last_progress = progress, now
         self._count(attempt, 1)
@@ -132,14 +143,19 @@ class ActiveAttempts:
         if rss_mib > attempt.job.resources.all_memory_mib:
             self.check_at(attempt, now)
 
-    def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> float:
+    def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float) -> float:
         """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""
+        attempt.asked_at = now if attempt.asked_at is None else attempt.asked_at
         before = attempt.end_reason  # the first reason counts, except that a cancelled job is not resumed after a stop
         if before is None or (before.cause is Cause.INTERRUPTED and reason.cause is Cause.CANCELLED):
             attempt.end_reason = reason
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
         self.check_at(attempt, attempt.kill_at)
         return attempt.kill_at
+
+    def killed(self, attempt: ActiveAttempt, resumes_from: int, now: float) -> None:
+        assert attempt.asked_at is not None
+        attempt.killed = now - attempt.asked_at, resumes_from
 
     def _count(self, attempt: ActiveAttempt, sign: int) -> None:
         progress = attempt.progress

@@ -49,22 +49,24 @@ class SilentReporter:
 
 
 class DetachableReporter:
-    """Passes events on until the reader is gone: a closed terminal or pipe does not end the experiment."""
+    """Passes events on until the reader is gone. No error of a reporter, and none in an event, ends the experiment."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        try:
-            self._reporter.event(kind, message, **facts)
-        except (OSError, ValueError):  # ValueError: the file is closed, or cannot encode the text
-            self._reporter = SilentReporter()
+        self._call(lambda: self._reporter.event(kind, message, **facts))
 
     def tick(self, view: Callable[[], View]) -> None:
+        self._call(lambda: self._reporter.tick(view))
+
+    def _call(self, report: Callable[[], None]) -> None:
         try:
-            self._reporter.tick(view)
-        except OSError:
+            report()
+        except OSError:  # the terminal or pipe is closed
             self._reporter = SilentReporter()
+        except Exception:  # noqa: S110 - such as a closed file; only what it would have shown is lost
+            pass
 
 
 def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -> None:
@@ -97,6 +99,11 @@ def report_end(
     if isinstance(state, Failed):
         facts["reason"] = state.message
     kind, text = _kind_and_text(attempt.job, outcome, state, record, now)
+    if kind == "paused" and attempt.killed is not None:
+        after_s, resumes_from = attempt.killed
+        lost = max(0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from)
+        facts |= {"killed_after_s": round(after_s, 3), "resumes_from": resumes_from}
+        text = f"killed after {after_s:.0f} s; resumes from env_steps {resumes_from}, {lost} are lost"
     reporter.event(kind, f"{attempt.job.job_id} {text}", **facts)
 
 

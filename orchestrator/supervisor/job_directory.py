@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.paths import JobPaths
+from orchestrator.core.paths import CHECKPOINT, JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 
 
@@ -28,6 +28,12 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
     for path in (attempt.rendezvous, *map(attempt.exit_of, range(spec.ranks))):
         path.unlink(missing_ok=True)
     write_whole(paths.spec, spec.to_json(), durable=False)
+
+
+def checkpointed_steps(paths: JobPaths) -> int:
+    """env_steps of the newest checkpoint, from which the next attempt resumes; 0 without one."""
+    names = (CHECKPOINT.fullmatch(path.name) for path in paths.checkpoints.glob("*"))
+    return max((int(name[1]) for name in names if name is not None), default=0)
 
 
 def remove_replay_buffers(paths: JobPaths, ranks: int) -> None:

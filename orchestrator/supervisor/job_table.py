@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.job import Attempt, Job, Pending, Running, State, move
@@ -25,10 +25,13 @@ class JobTable:
     """env_steps that the waiting jobs have to go."""
     _jobs: dict[str, Job] = field(default_factory=dict, init=False)
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
+    _losses: Counter[str] = field(default_factory=Counter, init=False)
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
     """env_steps at the end of the last attempt."""
 
-    def load(self, rows: Iterable[JobRow]) -> None:
+    def load(self, rows: Iterable[JobRow], losses: Mapping[str, int]) -> None:
+        """:param losses: how often attempts of a job were lost with their node."""
+        self._losses.update(losses)
         now = self.now()
         for row in rows:
             job_id = row.job.job_id
@@ -50,6 +53,11 @@ class JobTable:
         """Failures counted so far, for a job that has not ended."""
         state = self.states[job_id]
         return state.failures if isinstance(state, Pending | Running) else 0
+
+    def lost(self, job_id: str) -> int:
+        """Count an attempt that was lost with its node; returns how many were."""
+        self._losses[job_id] += 1
+        return self._losses[job_id]
 
     def move(self, job_id: str, new: State) -> None:
         old = self.states[job_id]

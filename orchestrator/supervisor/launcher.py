@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Executor, Handle, Launch
+from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
@@ -28,6 +29,7 @@ class LaunchFailed:
 
     attempt: ActiveAttempt
     outcome: AttemptOutcome
+    error: Exception
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,17 +49,22 @@ class Launcher:
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
-        number = job_directory.free_number(self.paths.job(job.job_id), next_number)
-        failure = None
+        number, error = next_number, None
         try:
+            number = job_directory.free_number(self.paths.job(job.job_id), next_number)
             handle = self._submit(job, number, slot)
-        except OSError as error:
-            handle = Handle(job.job_id, number)
-            cause = Cause.DISK_FULL if error.errno in DISK_FULL_ERRNOS else Cause.LAUNCH
-            failure = AttemptOutcome(cause=cause, message=f"could not be launched: {error}")
+        except OrchestratorError:  # not of this job
+            raise
+        except Exception as why:  # of this job alone
+            handle, error = Handle(job.job_id, number), why
         now, is_placed = self.now(), not slot.rank_slots
         attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
-        return Launched(attempt) if failure is None else LaunchFailed(attempt, failure)
+        if error is None:
+            return Launched(attempt)
+        is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
+        what = str(error) if isinstance(error, OSError) else repr(error)
+        cause = Cause.DISK_FULL if is_full else Cause.LAUNCH
+        return LaunchFailed(attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error)
 
     def _submit(self, job: Job, number: int, slot: Slot) -> Handle:
         paths = self.paths.job(job.job_id)
@@ -92,3 +99,7 @@ class Launcher:
         if slot is not None:
             self.slots.release(slot)
         return slot is not None
+
+
+def demand(job: Job) -> str:
+    return amounts(job.resources.all_cores, job.resources.all_gpus, job.resources.all_memory_mib)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.ledger import Ledger, summary
+from orchestrator.ledger import Ledger, Request, summary
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter
 
@@ -25,11 +27,19 @@ PAGE_ROWS = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Every method that writes raises :class:`DiskFullError` when the disk is full."""
+    """While another process has the ledger locked, what is to be written waits; nothing else does.
+
+    :raises DiskFullError: by :meth:`end_turn`, when the disk is full.
+    :raises LedgerError: by :meth:`end_turn` and :meth:`take_requests`, when the ledger is damaged.
+    """
 
     paths: RunPaths
     ledger: Ledger
     reporter: Reporter
+    _is_locked: bool = field(default=False, init=False)
+    """Whether another process has the ledger locked, and this was reported."""
+    _was_refused: bool = field(default=False, init=False)
+    """Whether it was found locked since the last turn."""
     _is_behind: bool = field(default=True, init=False)
     """Whether ``summary.*`` are older than the ledger."""
     _unrecorded: dict[str, ActiveAttempt] = field(default_factory=dict, init=False)
@@ -78,10 +88,40 @@ class Recorder:
 
         return read_exit_record(path, warn)
 
-    def end_turn(self, now: float, *, final: bool = False) -> None:
-        """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now."""
+    def take_requests(self) -> list[Request]:
+        """Requests of other processes; none while the ledger is locked."""
+        try:
+            return self.ledger.take_requests()
+        except LedgerBusyError as error:
+            self._report_lock(error)
+            return []
+
+    def end_turn(self, now: float, *, final: bool = False) -> bool:
+        """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now.
+
+        Returns False while another process has the ledger locked: what happened waits for the next call.
+        """
+        try:
+            self._write(now, final=final)
+        except LedgerBusyError as error:
+            self._report_lock(error)
+            return False
+        if self._is_locked and (final or not self._was_refused):
+            self._is_locked = False
+            self.reporter.event("warning", f"{self.paths.ledger}: no longer locked; everything has been recorded")
+        self._was_refused = False
+        return True
+
+    def _report_lock(self, error: LedgerBusyError) -> None:
+        self._was_refused = True
+        if not self._is_locked:
+            self._is_locked = True
+            text = f"{error}. The jobs continue, and what happens is recorded when it is free"
+            self.reporter.event("warning", text)
+
+    def _write(self, now: float, *, final: bool) -> None:
         begun = time.monotonic()
-        is_due = bool(self._unrecorded) and (now >= self._next_progress or final)
+        is_due = bool(self._unrecorded) and (final or (now >= self._next_progress and not self._is_locked))
         if is_due:
             unrecorded, self._unrecorded = self._unrecorded, {}
             self._record_progress(unrecorded.values())
@@ -103,6 +143,9 @@ class Recorder:
         begun = time.monotonic()
         try:
             is_done = next(self._writing, self) is self
+        except LedgerBusyError:
+            self._writing, self._is_behind, self._next_summary = None, True, now + RECORD_EVERY_S
+            raise
         except OSError as error:
             is_done = True
             self.reporter.event("warning", f"summary.json and summary.csv could not be written: {error}")
@@ -120,3 +163,13 @@ class Recorder:
         if rows:
             self.ledger.set_progress(rows)
             self._is_behind = True
+
+    def log_error(self, error: BaseException) -> str:
+        """Append the traceback of an unexpected error to a file; returns a clause that says where it is."""
+        try:
+            with self.paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                when = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.write(f"{when}\n{''.join(traceback.format_exception(error))}\n")
+        except OSError as why:
+            return f"its traceback could not be written to {self.paths.error_log}: {why.strerror or why}"
+        return f"its traceback is in {self.paths.error_log}"

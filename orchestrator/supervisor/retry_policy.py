@@ -1,4 +1,4 @@
-"""Pure decisions: launch order, limits, the outcome of an attempt, and when to retry.
+"""Pure decisions: launch order, limits, the outcome of an attempt, when to retry, and the exit code.
 
 No I/O and no clock: everything comes in as values and goes out as values.
 """
@@ -12,7 +12,18 @@ from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, Resources, State, Succeeded
+from orchestrator.core.job import (
+    TERMINAL,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Pending,
+    Resources,
+    State,
+    Succeeded,
+)
 
 RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
 """Causes that may not recur in another attempt; they count against ``max_retries``."""
@@ -158,3 +169,10 @@ def promised_mib(resources: Resources, rss_mib: float) -> int:
 def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> bool:
     """Whether a job that may grow to ``needed_mib`` may start beside others, whose promised memory is set aside."""
     return available_mib - promised_mib >= needed_mib
+
+
+def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
+    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped and resumable."""
+    if interrupted and any(state.name not in TERMINAL for state in states.values()):
+        return 130
+    return 0 if all(state.name == "SUCCEEDED" for state in states.values()) else 1

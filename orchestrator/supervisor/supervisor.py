@@ -6,13 +6,15 @@ between states in :mod:`~orchestrator.supervisor.job_table`; the parts return va
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.errors import DiskFullError
+from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     TERMINAL,
@@ -28,7 +30,7 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled, amounts
+from orchestrator.executors.base import Event, Executor, Exited, Placed, Progressed, Sampled
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
@@ -36,10 +38,12 @@ from orchestrator.supervisor import events, job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
-from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed
+from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
+LOCK_WAIT_S = 0.2
+"""Longest time that the loop waits for a ledger that another process has locked."""
 VIEWED = 5
 """How many of the jobs that ended last, and of those that wait, are part of the view."""
 
@@ -59,6 +63,8 @@ class Supervisor:
     """Time that all workers together have to exit when they are asked to."""
     exit_record_expected: bool = True
     """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
+    holder: str = ""
+    """Names this supervisor in requests to stop; see :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -91,26 +97,36 @@ class Supervisor:
         However it ends, no worker is left, and the ledger holds what the next supervisor needs.
 
         :raises DiskFullError: when the run directory's disk is full; everything has stopped, resumable.
+        :raises SupervisorError: after any other error that is not of one job; everything has stopped, resumable.
         """
         self._started = self.now()
         try:
-            self._jobs.load(self.rows)
+            self._jobs.load(self.rows, self.ledger.losses())
+            self.ledger.wait_for_lock(LOCK_WAIT_S)
             while self._is_work_left():
                 self._turn()
-            self._recorder.end_turn(self.now(), final=True)
+            self._finish()
+            self.ledger.wait_for_lock()
+        except (ClusterLostError, SupervisorError):
+            raise
         except DiskFullError as error:
-            self._drain(error)
+            self._termination.stop_for_full_disk(error)
+            self._drain()
+        except Exception as error:
+            self._termination.stop_for_error(error, self._recorder.log_error(error))
+            self._drain()
         finally:
             self.executor.close()
-        if self._termination.disk_full is not None:
-            raise self._termination.disk_full
+        if self._termination.failure is not None:
+            raise self._termination.failure
         return self._jobs.states
 
     def _turn(self) -> None:
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
         self._handle_requests()  # before exits are judged: an exit that a stop has caused is no failure
         while self._unhandled:
-            self._handle(self._unhandled.popleft())
+            self._handle(self._unhandled[0])
+            self._unhandled.popleft()
         self._termination.enforce_limits()
         if self._may_launch:
             self._launch_waiting()
@@ -151,13 +167,30 @@ class Supervisor:
     # -- events of the executor
 
     def _handle(self, event: Event) -> None:
+        """Act on ``event``. An error in that ends the attempt that it concerns, and no other."""
         attempt = self._active.get(event.handle)
         if attempt is None:
             return
+        try:
+            self._act_on(attempt, event)
+        except DiskFullError:
+            raise
+        except Exception as error:
+            text = f"the supervisor could not handle an event of it ({error!r}); {self._recorder.log_error(error)}"
+            outcome = AttemptOutcome(cause=Cause.ERROR, message=text)
+            if self._active.get(event.handle) is None:
+                self.reporter.event("warning", f"{attempt.job.job_id}: {text}", job_id=attempt.job.job_id)
+            elif isinstance(event, Exited):
+                self._end(attempt, outcome, event.returncode)
+            else:
+                self._termination.fail(attempt, outcome)
+
+    def _act_on(self, attempt: ActiveAttempt, event: Event) -> None:
         match event:
             case Placed():
                 self._placed(attempt, event)
             case Progressed(progress=progress):
+                self._termination.check_iteration(attempt, progress)
                 self._active.progressed(attempt, progress, self.now())
                 self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):
@@ -184,6 +217,10 @@ class Supervisor:
             rank=exited.rank,
             lost=exited.lost,
         )
+        was_due = attempt.kill_at is not None and self.now() >= attempt.kill_at
+        if was_due and exited.returncode in (-signal.SIGKILL, None):
+            resumes_from = job_directory.checkpointed_steps(self.paths.job(attempt.job.job_id))
+            self._active.killed(attempt, resumes_from, self.now())
         self._end(attempt, outcome, exited.returncode, record)
 
     def _end(
@@ -193,11 +230,12 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
-        self._active.remove(attempt)
-        self.slots.release(attempt.slot)
         now = self.now()
         job = attempt.job
+        # First, because it may raise: what follows ends the attempt as a whole.
         self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
+        self._active.remove(attempt)
+        self.slots.release(attempt.slot)
         if attempt.progress is not None:
             self._jobs.reached(job.job_id, attempt.progress.env_steps)
         state = retry_policy.next_state(
@@ -205,7 +243,7 @@ class Supervisor:
             failures=self._jobs.failures(job.job_id),
             max_retries=job.max_retries,
             now=now,
-            losses=self.ledger.losses(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
+            losses=self._jobs.lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
         )
         self._jobs.move(job.job_id, state)
         if isinstance(state, Succeeded):
@@ -219,12 +257,16 @@ class Supervisor:
     # -- requests of signals and other processes
 
     def _handle_requests(self) -> None:
-        for request in self.ledger.take_requests():
+        for request in self._recorder.take_requests():
             if request.verb == "stop":
-                self.request_stop("requested by `stop`")
+                if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
+                    self.request_stop("requested by `stop`")
             elif request.job_id in self._jobs.states:
                 self._handle_job_request(request.verb, request.job_id)
+        was_stopping = self._termination.stage > 0
         self._termination.apply_stops()
+        if self._termination.stage and not was_stopping:
+            self.ledger.note_stop(self.holder)
 
     def _handle_job_request(self, verb: str, job_id: str) -> None:
         state = self._jobs.states[job_id]
@@ -250,7 +292,9 @@ class Supervisor:
         for job_id in offers:
             job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
             match self._launcher.launch(job, self._jobs.next_number(job_id), available_memory_mib):
-                case LaunchFailed(attempt=attempt, outcome=outcome):
+                case LaunchFailed(attempt=attempt, outcome=outcome, error=error):
+                    if not isinstance(error, OSError):
+                        self._recorder.log_error(error)
                     self._started_attempt(attempt, queue_s)
                     self._end(attempt, outcome)
                 case Launched(attempt=attempt):
@@ -282,30 +326,56 @@ class Supervisor:
         """Once, when nothing runs and a node that may still join is needed."""
         if not self._active and not self._waits_for_node:
             self._waits_for_node = True
-            text = f"{job.job_id} waits for a node with room for {_demand(job)}, as do all jobs that need as much"
+            text = f"{job.job_id} waits for a node with room for {demand(job)}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 
     def _fail_unlaunched(self, job: Job) -> None:
-        reason = f"asks for {_demand(job)}, more than this machine has; see `doctor`"
+        reason = f"asks for {demand(job)}, more than this machine has; see `doctor`"
         self._jobs.move(job.job_id, Failed(cause=Cause.LAUNCH, message=reason))
         self.reporter.event("failed", f"{job.job_id} failed: {reason}", job_id=job.job_id, reason=reason)
 
-    # -- disk full
+    # -- the end
 
-    def _drain(self, error: DiskFullError) -> None:
-        """The ledger found no space: end all workers without it. The next start settles what the ledger lacks."""
-        self._termination.stop_for_full_disk(error)
-        while True:
-            for event in self._unhandled:
-                attempt = self._active.get(event.handle)
-                if attempt is not None and isinstance(event, Exited):
-                    self._active.remove(attempt)
-            self._unhandled.clear()
-            self._termination.apply_stops()
-            self._termination.enforce_limits()
-            if not self._active:
-                return
-            self._unhandled.extend(self.executor.poll(IDLE_S))
+    def _finish(self) -> None:
+        """Record the end. While another process has the ledger locked, wait, until a further stop is requested."""
+        stops: int | None = None
+        while not self._recorder.end_turn(self.now(), final=True):
+            if stops is None:
+                stops = self._termination.stops_requested
+                text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
+                self.reporter.event("waiting", text)
+            if self._termination.stops_requested > stops:
+                text = "still locked by another process, so the end of some jobs is not recorded. Run the same command"
+                raise SupervisorError(f"{self.paths.ledger}: {text} again: it settles them, and loses no training")
+            time.sleep(IDLE_S)
+
+    def _drain(self) -> None:
+        """End all workers without the rest of the loop, which has failed, and record what can be recorded.
+
+        The next start settles the rest.
+        """
+        give_up_at = time.monotonic() + self.grace_s
+        while self._active:
+            try:
+                self._handle_for_the_last_time()
+                self._termination.apply_stops()
+                self._termination.enforce_limits()
+                self._unhandled.extend(self.executor.poll(IDLE_S))
+            except Exception as error:  # closing the executor kills what is left
+                if isinstance(error, ClusterLostError) or self._termination.stage > 1 or time.monotonic() > give_up_at:
+                    break
+                time.sleep(IDLE_S)
+        with contextlib.suppress(Exception):
+            self._recorder.end_turn(self.now(), final=True)
+
+    def _handle_for_the_last_time(self) -> None:
+        while self._unhandled:
+            event = self._unhandled.popleft()
+            with contextlib.suppress(Exception):
+                self._handle(event)
+            attempt = self._active.get(event.handle)
+            if attempt is not None and isinstance(event, Exited):
+                self._active.remove(attempt)
 
     def _view(self) -> View:
         return View(
@@ -318,14 +388,3 @@ class Supervisor:
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,
         )
-
-
-def _demand(job: Job) -> str:
-    return amounts(job.resources.all_cores, job.resources.all_gpus, job.resources.all_memory_mib)
-
-
-def exit_code(states: dict[str, State], *, interrupted: bool) -> int:
-    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped and resumable."""
-    if interrupted and any(state.name not in TERMINAL for state in states.values()):
-        return 130
-    return 0 if all(state.name == "SUCCEEDED" for state in states.values()) else 1

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import DiskFullError
+from orchestrator.core.errors import DiskFullError, OrchestratorError, SupervisorError
 from orchestrator.core.job import AttemptOutcome, Cause
+from orchestrator.core.messages import Progress
 from orchestrator.core.process_setup import STOP_SIGNALS
 from orchestrator.core.text import count
 from orchestrator.executors.base import Executor
@@ -47,6 +48,11 @@ class StopRequests:
             self._deliver(self._receiver)
         elif self.count > 1:
             raise KeyboardInterrupt
+
+    def request(self, reason: str) -> None:
+        """As a signal does, for a request of another process before there is a supervisor."""
+        self._reason = reason
+        self.count += 1
 
     def check(self) -> None:
         """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
@@ -100,8 +106,11 @@ class Termination:
     stops_requested: int = field(default=0, init=False)
     stage: int = field(default=0, init=False)
     """0: no stop; 1: workers may save a checkpoint and exit; 2: they are killed."""
-    disk_full: DiskFullError | None = field(default=None, init=False)
+    failure: OrchestratorError | None = field(default=None, init=False)
+    """Why the run cannot continue; None if it can, or was only asked to stop."""
     _reason: str = field(default="", init=False)
+    _slow: set[str] = field(default_factory=set, init=False)
+    """Names of jobs whose iterations were reported to take longer than the grace time."""
 
     def request_stop(self, reason: str) -> None:
         """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops` acts on it."""
@@ -109,11 +118,20 @@ class Termination:
         self._reason = reason
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
-        if self.disk_full is None:
-            advice = "every job stopped at its last complete checkpoint. Free some space and run the same command again"
-            self.disk_full = DiskFullError(f"{error}; {advice}")
+        advice = "every job stopped at its last complete checkpoint. Free some space and run the same command again"
+        self._stop_for(DiskFullError(f"{error}; {advice}"), "the disk is full")
+
+    def stop_for_error(self, error: Exception, where: str) -> None:
+        """:param where: a clause that says where its traceback is."""
+        what = str(error) if isinstance(error, OrchestratorError) else f"unexpected error of the supervisor ({error!r})"
+        advice = "every job was stopped in good order. Run the same command again to resume"
+        self._stop_for(SupervisorError(f"{what}; {where}; {advice}"), "the supervisor cannot continue")
+
+    def _stop_for(self, failure: OrchestratorError, reason: str) -> None:
+        if self.failure is None:
+            self.failure = failure
         if not self.stops_requested:
-            self.request_stop("the disk is full")
+            self.request_stop(reason)
 
     def apply_stops(self) -> None:
         """The first stop lets workers save a checkpoint and exit, the second one kills them."""
@@ -123,8 +141,8 @@ class Termination:
         grace_s = self.grace_s if self.stage == 1 else 0.0
         message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
-            then = f"workers save a checkpoint and exit within {grace_s:.0f} s. Press Ctrl-C again to kill them."
-            message = f"stopping ({self._reason}): {then}"
+            then = f"workers save a checkpoint and exit within {grace_s:g} s, or are killed and lose what is not saved"
+            message = f"stopping ({self._reason}): {then}. Press Ctrl-C again to kill them now."
         self.reporter.event("stopping", message, running=len(self.active))
         deadline = self.now() + grace_s
         for attempt in self.active:
@@ -134,6 +152,25 @@ class Termination:
         """End ``attempt``; its job will not be resumed."""
         reason = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
         self._ask_to_end(attempt, reason, self.now() + self.grace_s)
+
+    def fail(self, attempt: ActiveAttempt, reason: AttemptOutcome) -> None:
+        """Kill ``attempt`` at once: the supervisor cannot handle what it sent."""
+        self._ask_to_end(attempt, reason, self.now())
+
+    def check_iteration(self, attempt: ActiveAttempt, progress: Progress) -> None:
+        """Warn, once for each name of a job, when an iteration takes longer than the grace time."""
+        if attempt.iteration_since is None or attempt.progress is None or attempt.job.spec.name in self._slow:
+            return
+        iterations = max(1, progress.iteration - attempt.progress.iteration)
+        iteration_s = (self.now() - attempt.iteration_since) / iterations
+        if 0.0 < self.grace_s < iteration_s:
+            self._slow.add(attempt.job.spec.name)
+            text = (
+                f"{attempt.job.job_id}: an iteration takes longer ({iteration_s:.1f} s so far) than the grace time"
+                f" ({self.grace_s:g} s), so a stop would kill it and lose that iteration. A larger --grace, or"
+                " iterations of fewer steps, avoid this"
+            )
+            self.reporter.event("warning", text, job_id=attempt.job.job_id, iteration_s=round(iteration_s, 3))
 
     def enforce_limits(self) -> None:
         """Check the attempts that are due against their limits and deadlines."""
@@ -150,5 +187,6 @@ class Termination:
             self.active.check_at(attempt, max(next_check, now + IDLE_S))
 
     def _ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> None:
-        kill_at = self.active.ask_to_end(attempt, reason, deadline)
-        self.executor.cancel(attempt.handle, kill=kill_at <= self.now())
+        now = self.now()
+        kill_at = self.active.ask_to_end(attempt, reason, now, deadline)
+        self.executor.cancel(attempt.handle, kill=kill_at <= now)

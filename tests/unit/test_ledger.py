@@ -393,6 +393,7 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
     with contextlib.closing(holder), contextlib.closing(sqlite3.connect(whole)):
         ledger = Ledger.open(whole)
         holder.execute("BEGIN IMMEDIATE")
+        ledger.set_state("j0", Cancelled())
         with pytest.raises(LedgerError, match="locked by another process"):
-            ledger.set_state("j0", Cancelled())
+            ledger.commit()
         ledger.abandon()

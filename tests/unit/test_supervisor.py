@@ -20,6 +20,7 @@ from supervisor_helpers import (
     rows,
 )
 
+from orchestrator.core.errors import SupervisorError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Failed, Pending, Running
 from orchestrator.core.messages import Progress
@@ -28,7 +29,7 @@ from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import View
-from orchestrator.supervisor.supervisor import exit_code
+from orchestrator.supervisor.retry_policy import exit_code
 
 # -- launching
 
@@ -226,9 +227,9 @@ class Broken(Exception):
     """Something nobody thought of."""
 
 
-@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
-def test_an_error_in_the_loop_ends_all_workers_and_leaves_a_resumable_ledger(
-    tmp_path: Path, error: type[BaseException]
+@pytest.mark.parametrize(("error", "raised"), [(Broken, SupervisorError), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_an_executor_that_fails_for_good_ends_all_workers_and_leaves_a_resumable_ledger(
+    tmp_path: Path, error: type[BaseException], raised: type[BaseException]
 ) -> None:
     class Failing(FakeExecutor):
         closed = False
@@ -243,8 +244,8 @@ def test_an_error_in_the_loop_ends_all_workers_and_leaves_a_resumable_ledger(
             Failing.closed = True
 
     fake = Failing(behave=behaviours({"j0000": Behaviour(after_s=2.0)} | dict.fromkeys(names(6)[1:], FOREVER)))
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now)
-    with pytest.raises(error):
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(6)], executor=fake, now=fake.now, grace_s=0.1)
+    with pytest.raises(raised):
         experiment.run()
     assert Failing.closed
     assert fake.running == 0
@@ -360,7 +361,7 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
     experiment.run()
     experiment.ledger.close()
     again = Experiment(tmp_path, [])
-    again.supervisor._jobs.load(again.supervisor.rows)
+    again.supervisor._jobs.load(again.supervisor.rows, {})
     assert set(map(str, waiting)) == {"(600, ['k'])"}
     assert again.supervisor._view().steps_to_go == 600
 

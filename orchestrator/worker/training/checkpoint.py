@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import re
 import shutil
 import time
 import zipfile
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
-from orchestrator.core.paths import REPLAY
+from orchestrator.core.paths import CHECKPOINT, REPLAY
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.replay import DamagedError, Replay
@@ -33,7 +32,6 @@ KEPT = 2
 TRANSFER_S = 60.0
 """How long a file may be on its way from another node: a few seconds, or until a stalled network works again."""
 DAMAGED_REPLAY = "its replay buffer is damaged"
-_NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 
 
 class CheckpointStore:
@@ -193,7 +191,7 @@ class CheckpointStore:
         return self._directory / f"checkpoint-{env_steps:012d}.pt"
 
     def _paths(self) -> list[Path]:
-        return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
+        return sorted(path for path in self._directory.iterdir() if CHECKPOINT.fullmatch(path.name))
 
 
 class _Unpickler(pickle.Unpickler):
