@@ -162,10 +162,12 @@ def ppo(repeats: int) -> list[Line]:
 def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
     import torch
     from stable_baselines3 import PPO
+    from stable_baselines3.common.logger import Logger
 
     torch.set_num_threads(1)
     sides = [PPO("MlpPolicy", venv, seed=0, device="cpu", **settings) for venv in _both(PPO_ROBOT)]  # type: ignore[arg-type]
     for side in sides:
+        side.set_logger(Logger(None, []))  # its own makes a folder in the temporary directory at every call
         _learn(side)  # warm-up: torch loads and compiles at the first call
     seconds = [0.0, 0.0]
     for turn in range(2):

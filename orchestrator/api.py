@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.core.errors import SpecError, UsageError
-from orchestrator.core.paths import RunPaths
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.text import plain
 from orchestrator.experiment import run_plan, session
 from orchestrator.jobfile import Experiment, from_mapping, load
@@ -41,7 +41,7 @@ class Result:
     error: str | None
     """Why there is no trained policy; None if there is one."""
     job_id: str | None = None
-    """None for a robot whose file cannot be read."""
+    """None for a robot whose file name cannot be printed."""
     xml: str | None
     seed: int
     state: str
@@ -79,6 +79,7 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
     on_change: Literal["refuse", "restart", "keep"] = "refuse",
+    skip_invalid: bool = False,
     executor: str = "local",
     ray_address: str = "local",
     storage: str = "auto",
@@ -88,6 +89,7 @@ def run(
 
     :param jobs: path of the job file.
     :param overrides: defaults to set, as with ``--set``: ``{"ppo.n_steps": 512}``.
+    :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
     :param executor: what launches the jobs, as with ``--executor``: ``"local"`` or ``"ray"``.
     :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
     :param storage: how other machines access the run directory, as with ``--storage``.
@@ -99,9 +101,9 @@ def run(
     :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited; the same call resumes.
     """
     path = Path(jobs)
-    experiment = load(path, overrides=overrides or {})
+    experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
     options = run_plan.RunOptions(
-        run_dir=Path(run_dir or Path("runs") / experiment.directory_name).absolute(),
+        run_dir=absolute(Path(run_dir or Path("runs") / experiment.directory_name)),
         max_parallel=max_parallel,
         fresh=fresh,
         on_change=on_change,
@@ -154,24 +156,27 @@ def train(
         raise UsageError("train: xmls is one path; expected a sequence of them, such as [path]")
     if "matrix" in defaults:
         raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
-    files = [Path(xml).absolute() for xml in xmls]
+    files = [absolute(Path(xml)) for xml in xmls]
     new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-    root = Path(run_dir or new).absolute()
+    root = absolute(Path(run_dir or new))
     if task is None and not {"env", "entry_point"} & defaults.keys():
         task = "auto"
     shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
     if task is not None:
         shared["task"] = task
-    experiment, unusable = _declare(plain(root.name), shared, files)
+    # A path that cannot be printed cannot stand in a job file at all.
+    unusable = {index: file_fault(file) for index, file in enumerate(files) if not is_showable(str(file))}
+    declared = [
+        {"name": _name(index, file), "xml": str(file) if file.exists() else glob.escape(str(file))}
+        for index, file in enumerate(files)
+        if index not in unusable
+    ]
     rows: dict[tuple[str, int], Result] = {}
-    if experiment is not None:
+    if declared:
+        data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
+        experiment = from_mapping(data, source="orchestrator.train", base=current_directory() or root)
         options = run_plan.RunOptions(
-            run_dir=root,
-            max_parallel=max_parallel,
-            executor=executor,
-            ray_address=ray_address,
-            storage=storage,
-            refuse_invalid=False,
+            run_dir=root, max_parallel=max_parallel, executor=executor, ray_address=ray_address, storage=storage
         )
         finished = _finish(experiment, options, show=show, job_file=None)
         rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
@@ -181,24 +186,6 @@ def train(
         for index, file in enumerate(files)
         for seed in seeds
     ]
-
-
-def _declare(name: str, shared: Mapping[str, Any], files: Sequence[Path]) -> tuple[Experiment | None, dict[int, str]]:
-    """The experiment over all usable files (None without any), and by index why the other files are unusable."""
-    # Such a path cannot stand in a job file at all.
-    unusable = {index: file_fault(file) for index, file in enumerate(files) if not is_showable(str(file))}
-    while len(unusable) < len(files):
-        usable = [index for index in range(len(files)) if index not in unusable]
-        jobs = [{"name": _name(index, files[index]), "xml": glob.escape(str(files[index]))} for index in usable]
-        data = {"name": name, "defaults": dict(shared), "jobs": jobs}
-        try:
-            return from_mapping(data, source="orchestrator.train", base=Path.cwd()), unusable
-        except SpecError as error:
-            for problem in error.problems:
-                if problem.job_index is None:
-                    raise
-                unusable[usable[problem.job_index]] = problem.message
-    return None, unusable
 
 
 def _name(index: int, file: Path) -> str:

@@ -20,6 +20,7 @@ from orchestrator.commands import (
     run_command,
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
+from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.text import count, plain
 
 PROGRAM = "orchestrator"
@@ -82,4 +83,6 @@ def main() -> None:
         mute()
         raise SystemExit(141) from None
     except OSError as error:
+        if error.filename is None and current_directory() is None:
+            _fail(f"error: {DIRECTORY_REMOVED}", 2)
         _fail(f"error: {error.filename or 'the system'}: {error.strerror or error}", 1)

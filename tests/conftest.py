@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from ray_helpers import ray_cluster, ray_nodes
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary directory.
+os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
 TESTS = Path(__file__).parent
 

@@ -17,7 +17,7 @@ from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group, with_descendants
+from orchestrator.executors.process import end_group, with_descendants, working_directory
 from orchestrator.ledger import SummaryRow
 
 EXIT_LIMIT_S = 5.0
@@ -97,6 +97,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
+            cwd=working_directory(log.parent),
             start_new_session=True,
             env=environment,
         )

@@ -113,6 +113,8 @@ def bench(
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
     experiment = load(jobs, overrides=shared_options.overrides(set_, learner))
+    for warning in experiment.warnings:
+        shared_options.print_progress(f"warning: {warning}")
     options = plan.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,

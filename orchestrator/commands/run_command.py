@@ -69,6 +69,14 @@ def run(
             "restart: train them again. keep: continue with the earlier declaration."
         ),
     ] = OnChangeChoice.refuse,
+    skip_invalid: Annotated[
+        bool,
+        Option(
+            "--skip-invalid",
+            help="Train the valid robots if others are invalid; the jobs of those are FAILED. The same as "
+            'on_invalid = "skip" in the job file. Otherwise nothing is launched.',
+        ),
+    ] = False,
     set_: Settings = None,
     rebuild_ledger: Annotated[
         bool, Option("--rebuild-ledger", help="Replace a damaged ledger by one made from the job directories.")
@@ -95,11 +103,11 @@ def run(
             recorded = resume.load(jobs)
             experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
         else:
-            experiment, verdicts, job_file = load(jobs, overrides=changes), None, jobs.read_bytes()
+            experiment = load(jobs, overrides=changes, skip_invalid=skip_invalid)
+            verdicts, job_file = None, jobs.read_bytes()
         options = run_plan.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             verdicts=verdicts,
-            refuse_invalid=verdicts is None,
             max_parallel=max_parallel,
             fresh=fresh,
             on_change=on_change.value,

@@ -40,7 +40,7 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """As :func:`write_whole`, for content written in parts; it appears when the block ends without an exception."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as file:
+        with open(beside, "wb", opener=no_follow) as file:
             yield file
             if durable:
                 file.flush()
@@ -65,6 +65,11 @@ def clone_file(source: str, target: str) -> None:
         except OSError:
             shutil.copyfileobj(original, copy)
     shutil.copystat(source, target)
+
+
+def no_follow(path: str, flags: int) -> int:
+    """Opener for :func:`open` that raises OSError (``ELOOP``) where ``path`` is a symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def sync_directory(folder: Path) -> None:

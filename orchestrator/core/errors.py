@@ -25,20 +25,21 @@ class Problem:
     where: str
     """The place in the job file (``jobs[3].ppo.n_step``), or a file."""
     message: str
-    job_index: int | None = None
-    """Index of the one job of the file that is wrong, where its robot file is; None for any other problem."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
 
 class SpecError(UsageError):
-    """Every problem of a job file, including those of robots and hyperparameters."""
+    """Every problem of a job file, including those of robots and hyperparameters.
 
-    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+    :param advice: a last line of the message.
+    """
+
+    def __init__(self, source: str, problems: Sequence[Problem], advice: str = "") -> None:
         self.source = source
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
+        super().__init__("\n".join([*(f"{source}: {problem}" for problem in problems), *([advice] if advice else [])]))
 
 
 class RunDirError(UsageError):

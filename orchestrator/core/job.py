@@ -62,6 +62,8 @@ class Job:
     max_retries: int
     xml_source: Path | None
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
+    allow_outside: bool = False
+    """Whether files of the robot may lie outside of its folder. Not in the ledger: only an examination needs it."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 
@@ -76,7 +78,7 @@ class Cause(enum.StrEnum):
 
     ERROR = "error"
     INVALID = "invalid"
-    """Robot or spec refused before any launch (``orchestrator.train`` only; ``run`` launches nothing then)."""
+    """Robot or spec refused before any launch, where the other jobs are to be trained (``on_invalid = "skip"``)."""
     DIVERGED = "diverged"
     SIGNAL = "killed"
     OUT_OF_MEMORY = "out-of-memory"

@@ -52,6 +52,8 @@ class ExaminationRequest(JsonLine):
     xml: FilePath | None = None
     """Absolute path of the robot's MJCF."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
+    allow_outside: bool = False
+    """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``, they are a warning."""
     alone: bool = False
     """Whether only the MJCF is examined, without a task."""
     task: str | None = None

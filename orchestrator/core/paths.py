@@ -7,10 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.errors import UsageError
+
+DIRECTORY_REMOVED = "the current directory has been removed; change to another one, or give an absolute path"
 REPLAY = "replay"
 """Prefix of the names of replay buffers; that of rank 0 has no more than it."""
 CHECKPOINT = re.compile(r"checkpoint-(\d{12})\.pt")
 """Names of checkpoints; the group is their env_steps."""
+
+
+def current_directory() -> Path | None:
+    """The directory that relative paths refer to; None when it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def absolute(path: Path) -> Path:
+    """:raises UsageError: for a relative path when the current directory has been removed."""
+    if not path.is_absolute() and current_directory() is None:
+        raise UsageError(f"{path}: {DIRECTORY_REMOVED}")
+    return path.absolute()
 
 
 class Below:

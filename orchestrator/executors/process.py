@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.core import environment, log_limit
 from orchestrator.core.messages import Progress
-from orchestrator.core.paths import JobPaths
+from orchestrator.core.paths import JobPaths, current_directory
 from orchestrator.executors.base import Launch
 from orchestrator.machine.process_identity import process_start
 
@@ -107,6 +107,7 @@ def start(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                cwd=working_directory(launch.job_dir),
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
                 env=worker_environment(launch, rank, channel=theirs.fileno(), token=token, added=added),
@@ -131,6 +132,11 @@ def start(
         if popen is not None:
             end_group(popen)
         raise
+
+
+def working_directory(substitute: Path) -> Path | None:
+    """For a child process: None, so that it has that of this process; ``substitute`` where that has been removed."""
+    return substitute if current_directory() is None else None
 
 
 def has_ended(pid: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from orchestrator.core import log_limit
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import TERMINAL, Cancelled, Pending, move
+from orchestrator.core.job import TERMINAL, Cancelled, Cause, Pending, move
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import run_directory
@@ -180,6 +180,11 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
     from_states = ("FAILED", "CANCELLED") if verb == "retry" else ("PENDING", "RUNNING")
     named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: _row(snapshot, job_id)["state"] for job_id in named}
+    if verb == "retry" and (invalid := [id_ for id_ in named if _row(snapshot, id_)["cause"] == Cause.INVALID]):
+        if jobs:
+            advice = "correct what `status` says and run the job file, which examines them again"
+            raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
+        named = [job_id for job_id in named if job_id not in invalid]
     chosen = [job_id for job_id in named if states[job_id] in from_states]
     if jobs and len(chosen) < len(named):
         wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)

@@ -29,7 +29,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group, has_ended, package_path
+from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.machine.topology import available_memory_mib
 
 TIME_LIMIT_S = 60.0
@@ -94,6 +94,7 @@ def requests_of(jobs: Sequence[Job]) -> tuple[dict[bytes, tuple[ExaminationReque
         spec, has_task = job.spec, job.spec.task is not None
         request = ExaminationRequest(
             xml=None if job.xml_source is None else str(job.xml_source),
+            allow_outside=job.allow_outside,
             model_edits=spec.model_edits,
             task=spec.task,
             task_options=spec.task_options,
@@ -196,8 +197,9 @@ class Child:
         temporary = {"TMPDIR": self._folder.name}  # removed even when the process is killed
         environment = {**os.environ, **worker_thread_settings(1), **package_path(), **temporary}
         command, pipe = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"], subprocess.PIPE
+        folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self._err, env=environment, start_new_session=True
+            command, stdin=pipe, stdout=pipe, stderr=self._err, cwd=folder, env=environment, start_new_session=True
         )
 
     def __enter__(self) -> Child:

@@ -42,6 +42,7 @@ def load(run_dir: Path) -> RecordedExperiment:
         name=top["name"],
         max_parallel=None if max_parallel == "auto" else max_parallel,
         order=top.get("order", "longest-first"),
+        skip_invalid=True,
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import RunDirError, disk_full_explained
-from orchestrator.core.paths import RunPaths
+from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.machine.process_identity import process_start
 
 
@@ -71,14 +75,14 @@ def claim(root: Path) -> Iterator[RunPaths]:
     """Lock ``root`` for the block, creating it where it is missing.
 
     A directory created here is removed when the block ends with an exception before it holds jobs or measurements.
-    :raises RunDirError: not a run directory, not writable, or held by another supervisor.
+    :raises RunDirError: not a run directory, not writable, not to be trusted, or held by another supervisor.
     :raises DiskFullError: when the disk has no room for the first files.
     """
     paths = RunPaths(root)
     with _errors_explained(root):
         _refuse_others(paths)
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:
         with _locked(paths):
             try:
@@ -100,17 +104,42 @@ def _refuse_others(paths: RunPaths) -> None:
     what = "exists and is not a run directory; nothing was changed"
     if root.exists() and not root.is_dir():
         what = "is a file; a run directory was expected"
-    elif not root.is_dir() or is_run_directory(paths) or not any(root.iterdir()):
+    elif not root.is_dir():
+        return
+    elif is_run_directory(paths) or not any(root.iterdir()):
+        _refuse_untrusted(root)
         return
     raise RunDirError(f"{root}: {what}. Choose another with --run-dir")
 
 
+def _refuse_untrusted(root: Path) -> None:
+    """Refuse a directory in which other users may have put files; root, whom nothing stops, is no other user.
+
+    A file made here shows how this file system presents what is ours: network and container file systems may give every
+    file one owner, others keep no permission bits.
+    """
+    with tempfile.TemporaryFile(dir=root) as file:
+        ours, found = os.fstat(file.fileno()), root.stat()
+    pickles = "A run loads its checkpoints, which are pickles and can run any code"
+    if found.st_uid not in (ours.st_uid, 0):
+        advice = "Choose another with --run-dir, or copy it (`cp -r`) if you trust its content: the copy is yours"
+        raise RunDirError(f"{root}: belongs to another user (number {found.st_uid}). {pickles}. {advice}")
+    if found.st_mode & ~ours.st_mode & stat.S_IWOTH:
+        advice = (
+            f"Choose another with --run-dir, such as {root / 'run'}, or `chmod o-w {root}` if you trust its content"
+        )
+        raise RunDirError(f"{root}: every user of this machine may write into it. {pickles}. {advice}")
+
+
 @contextlib.contextmanager
 def _errors_explained(root: Path) -> Iterator[None]:
+    absolute(root)
     try:
         with disk_full_explained(root, "run the same command again, or choose another with --run-dir"):
             yield
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RunDirError(f"{error.filename}: is a symbolic link, expected a file; remove it") from error
         advice = "Fix its permissions, or choose another with --run-dir"
         raise RunDirError(f"{root}: cannot be used ({error.strerror}). {advice}") from error
 
@@ -141,7 +170,7 @@ def _suggestions(root: Path) -> str:
 def holder(paths: RunPaths) -> LockHolder | None:
     """The supervisor that holds the run directory now; None when none does."""
     try:
-        with paths.lock.open("rb") as file:
+        with open(paths.lock, "rb", opener=no_follow) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -162,7 +191,8 @@ def _read_holder(content: bytes) -> LockHolder:
 def _locked(paths: RunPaths) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with _errors_explained(paths.root):
-            file = stack.enter_context(paths.lock.open("a+b", buffering=0))
+            lock = open(paths.lock, "a+b", buffering=0, opener=no_follow)  # noqa: SIM115 - pathlib has no opener
+            file = stack.enter_context(lock)
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
                 advice = f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"

@@ -23,6 +23,8 @@ from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.termination import StopRequests
 
+SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -39,8 +41,6 @@ class RunOptions:
     storage: str = "auto"
     """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
     grace_s: float = 30.0
-    refuse_invalid: bool = True
-    """Whether one invalid robot refuses the whole run; otherwise only its jobs are FAILED."""
     verdicts: Mapping[str, JobVerdict] | None = None
     """For all jobs, where they are known already (:mod:`orchestrator.experiment.resume`); None: examine the robots."""
 
@@ -75,7 +75,7 @@ def plan(
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
     :param watch: called repeatedly with the numbers of robots examined so far and to be examined.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
-    :raises SpecError: with every job that cannot run here, unless ``options.refuse_invalid`` is off.
+    :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is set.
     """
     open_backend = opener(options.executor)
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in experiment.jobs))
@@ -101,15 +101,20 @@ def plan(
         stops.check()
         jobs = [_examined(job, verdicts[job.job_id]) for job in experiment.jobs]  # also those that the backend refuses
         problems = _refuse_unfit(experiment.jobs, verdicts, backend)
-        if problems and options.refuse_invalid:
-            raise SpecError(experiment.source, problems)
+        if problems and not experiment.skip_invalid:
+            is_all = all(verdict.problem for verdict in verdicts.values())
+            raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
         undo.pop_all()
     return Plan(
         machine=machine,
         backend=backend,
         jobs=retry_policy.launch_order(jobs, experiment.order),
         verdicts=verdicts,
-        warnings=[*warnings, *_by_robot(experiment.jobs, lambda job: verdicts[job.job_id].warnings)],
+        warnings=[
+            *(*experiment.warnings, *warnings),
+            *_by_robot(experiment.jobs, lambda job: verdicts[job.job_id].warnings),
+            *_by_robot(experiment.jobs, lambda job: _not_trained(verdicts[job.job_id])),
+        ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
     )
 
@@ -134,6 +139,10 @@ def _examined(job: Job, verdict: JobVerdict) -> Job:
 
 def _choice(job: Job, verdict: JobVerdict) -> list[str]:
     return [f"task {job.spec.task} ({verdict.task_reason})"] if verdict.task_reason else []
+
+
+def _not_trained(verdict: JobVerdict) -> list[str]:
+    return [] if verdict.problem is None else [f"is invalid and not trained: {verdict.problem.message}"]
 
 
 def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:

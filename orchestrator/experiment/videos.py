@@ -24,7 +24,7 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, last_line
-from orchestrator.executors.process import end_group, has_ended, package_path
+from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor.events import Reporter
 
@@ -142,6 +142,7 @@ class Player(contextlib.AbstractContextManager["Player"]):
                     stdin=subprocess.DEVNULL,
                     stdout=None if cpus is None else subprocess.DEVNULL,
                     stderr=self._errors,
+                    cwd=working_directory(job.root),
                     start_new_session=True,
                     pass_fds=[theirs.fileno()],
                     env=environment | {CHANNEL_VARIABLE: str(theirs.fileno())},

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.jobfile.expand import expand
 from orchestrator.jobfile.job_names import safe_name
 from orchestrator.jobfile.json_schema import json_schema
@@ -39,6 +40,10 @@ class Experiment:
     """Largest number of jobs at once; None: as many as the machine has cores for."""
     order: Literal["longest-first", "as-listed"]
     """Order of launch; ``jobs`` are in the order of the file."""
+    skip_invalid: bool = False
+    """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""
+    warnings: Sequence[str] = ()
+    """Settings without effect."""
     jobs: tuple[Job, ...]
     source: str
     """The job file as the user named it, for messages."""
@@ -51,10 +56,11 @@ class Experiment:
         return safe_name(self.name)
 
 
-def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experiment:
+def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invalid: bool = False) -> Experiment:
     """Read a job file.
 
     :param overrides: dotted keys of ``[defaults]`` and their values, as from :func:`parse_override`.
+    :param skip_invalid: as ``on_invalid = "skip"`` in the file.
     :raises SpecError: with every problem of the file.
     """
     source, text = str(path), ""
@@ -64,11 +70,16 @@ def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Experime
     except (OSError, ValueError, RecursionError) as error:
         where, message = _read_error(path, text, error)
         raise SpecError(source, [Problem(where=where, message=message)]) from None
-    return from_mapping(data, source=source, base=path.parent, overrides=overrides)
+    return from_mapping(data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid)
 
 
 def from_mapping(
-    data: Mapping[str, Any], *, source: str, base: Path, overrides: Mapping[str, Any] = NO_OVERRIDES
+    data: Mapping[str, Any],
+    *,
+    source: str,
+    base: Path,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
+    skip_invalid: bool = False,
 ) -> Experiment:
     """Resolve the content of a job file.
 
@@ -82,13 +93,16 @@ def from_mapping(
         checked = check(data, problems)
     except RecursionError:
         raise SpecError(source, [Problem(where="", message="is nested too deeply to be a job file")]) from None
-    jobs = expand(checked, base=base, overrides=overrides, problems=problems)
+    skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
+    jobs, warnings = expand(checked, base=base, overrides=overrides, skip_invalid=skip_invalid, problems=problems)
     if problems:
         raise SpecError(source, problems.in_order())
     return Experiment(
         name=checked.top["name"],
         max_parallel=None if checked.top.get("max_parallel") == "auto" else checked.top.get("max_parallel"),
         order=checked.top.get("order", "longest-first"),
+        skip_invalid=skip_invalid,
+        warnings=tuple(warnings),
         jobs=tuple(jobs),
         source=source,
         base=base,
@@ -137,6 +151,8 @@ def _syntax_error(text: str, message: str) -> tuple[str, str]:
 
 
 def _missing_file(path: Path) -> str:
+    if not path.is_absolute() and current_directory() is None:
+        return DIRECTORY_REMOVED
     if not path.parent.is_dir():
         return "no such file, and its folder does not exist"
     suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])

@@ -14,7 +14,14 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
-from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_tables, check_together
+from orchestrator.jobfile.joint_rules import (
+    FAMILY,
+    check_family,
+    check_tables,
+    check_together,
+    takes_part,
+    why_unused,
+)
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.robot_globs import Robot, Robots
 from orchestrator.jobfile.toml_models import Settings
@@ -57,23 +64,26 @@ class Choice:
     where: str
 
 
-def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], problems: Problems) -> list[Job]:
-    """All jobs, in the order of the file; their problems are added to ``problems``."""
+def expand(
+    checked: Checked, *, base: Path, overrides: Mapping[str, Any], skip_invalid: bool, problems: Problems
+) -> tuple[list[Job], list[str]]:
+    """All jobs, in the order of the file, and warnings about overrides; problems are added to ``problems``."""
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
+    unused = _override_trees(overrides, checked, problems)
     common = [
         Layer(built_in, lambda key: key),
         Layer(checked.defaults, lambda key: f"defaults.{key}"),
-        _override_layer(overrides, checked, problems),
+        Layer(functools.reduce(_merge, unused.values(), {}), "--set {}".format),
     ]
     for layer in common:
         check_family(layer, problems)
     shared: Tree = functools.reduce(overlay, (layer.values for layer in common), {})
     broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
 
-    robots = Robots(base)
+    robots = Robots(base, skip_invalid=skip_invalid)
     names = JobNames()
     jobs: list[Job] = []
     for number, values in enumerate(checked.entries):
@@ -99,12 +109,13 @@ def expand(checked: Checked, *, base: Path, overrides: Mapping[str, Any], proble
             merged = overlay(settled, chosen.values)
             check_together(merged, [*common, entry, chosen], where, bad, problems)
             variants.append((merged, point))
+            unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
             continue  # names made of invalid values might only seem to collide
         for robot in files:
             for merged, point in variants:
                 jobs += _jobs(merged, point, robot, where=where, base=base, names=names, problems=problems)
-    return jobs
+    return jobs, [f"--set {key} has no effect: {why_unused(key)}" for key in unused]
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
@@ -122,8 +133,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:
-    values: Tree = {}
+def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> dict[str, Tree]:
+    """The valid overrides: dotted key → the key and its value as nested tables."""
+    trees: dict[str, Tree] = {}
     for key, value in overrides.items():
         where, top, tree = f"--set {key}", key.partition(".")[0], None
         if top in _NOT_ON_COMMAND_LINE:
@@ -133,8 +145,8 @@ def _override_layer(overrides: Mapping[str, Any], checked: Checked, problems: Pr
         if tree is None:
             checked.broken.setdefault("--set", set()).add(top)
         else:
-            values = _merge(values, tree)
-    return Layer(values, "--set {}".format)
+            trees[key] = tree
+    return trees
 
 
 def _choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:
@@ -266,6 +278,7 @@ def _jobs(
                 resources=resources,
                 max_retries=merged["retry"]["max_retries"],
                 xml_source=robot.xml,
+                allow_outside=merged["allow_outside"],
                 point=chosen,
             )
         )

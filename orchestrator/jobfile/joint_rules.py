@@ -25,6 +25,32 @@ def check_family(layer: Layer, problems: Problems) -> list[str]:
     return others
 
 
+def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Whether a job uses any of ``settings``: it has a use for their table, and no layer above has other values."""
+    return any(_suits(table, job) and _has(value, job.get(table)) for table, value in settings.items())
+
+
+def _suits(table: str, job: Mapping[str, Any]) -> bool:
+    if table in ALGORITHMS:
+        return bool(job["algo"] == table)
+    suits = {"env_kwargs": "task" not in job, "task_options": "task" in job}
+    return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
+
+
+def _has(value: Any, found: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(found, Mapping):
+        return any(_has(part, found.get(key)) for key, part in value.items())
+    return bool(value == found)
+
+
+def why_unused(key: str) -> str:
+    """Why no job uses the setting with this dotted key."""
+    top = key.partition(".")[0]
+    users = {"env_kwargs": "env or entry_point", "task_options": "a task", "distributed": "several ranks"}
+    users |= {name: f'algo = "{name}"' for name in ALGORITHMS}
+    return f"no job with {users[top]} takes it" if top in users else "every job has its own value"
+
+
 def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
     """Check that an entry has only tables of its own algorithms; [defaults] may hold any, for other jobs.
 

@@ -25,10 +25,14 @@ class Robot:
 
 
 class Robots:
-    """Finds files relative to ``base``; examines each file once, however many jobs share it."""
+    """Finds files relative to ``base``; examines each file once, however many jobs share it.
 
-    def __init__(self, base: Path) -> None:
-        self._base = base
+    :param skip_invalid: whether a file that cannot be read is no problem here: preflight finds it again, and its jobs
+        are FAILED.
+    """
+
+    def __init__(self, base: Path, *, skip_invalid: bool) -> None:
+        self._base, self._skip_invalid = base, skip_invalid
         self._fault = functools.cache(file_fault)
 
     def find(self, xml: str | None, name: str | None, job_index: int, problems: Problems) -> list[Robot]:
@@ -46,9 +50,11 @@ class Robots:
         # Path.glob takes neither absolute patterns nor ".." in them.
         matches = sorted(map(self._absolute, glob.glob(xml, root_dir=self._base, recursive=True)))  # noqa: PTH207
         paths = [match for match in matches if not match.is_dir()]
+        if not paths and name is not None and self._skip_invalid:
+            return [Robot(name, path)]
         if not paths:
             message = self._no_match(xml, only_folders=bool(matches))
-            problems.add(f"jobs[{job_index}].xml", message, job_index=job_index)
+            problems.add(f"jobs[{job_index}].xml", message)
             return []
         folder = self._absolute(_fixed_folder(xml))
         stems = Counter(path.stem for path in paths)
@@ -64,9 +70,10 @@ class Robots:
 
     def _is_usable(self, path: Path, job_index: int, problems: Problems) -> bool:
         fault = self._fault(path)
-        if fault:
-            problems.add(f"jobs[{job_index}].xml", fault, job_index=job_index)
-        return not fault
+        if not fault or (self._skip_invalid and is_showable(str(path))):
+            return True
+        problems.add(f"jobs[{job_index}].xml", fault)
+        return False
 
     def _no_match(self, pattern: str, *, only_folders: bool) -> str:
         folder = self._absolute(_fixed_folder(pattern))

@@ -86,6 +86,11 @@ class Settings(TomlTable):
         'Changes to the robot before training: kind, name or pattern, attribute; "*1.2" multiplies.',
         {"geom.thigh.size": "*1.2"},
     )
+    allow_outside: bool = key(
+        False,
+        "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
+        True,
+    )
     total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
     n_envs: Count = key(8, "Number of environments that are stepped together.")
     seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
@@ -141,5 +146,11 @@ class JobFile(TomlTable):
         "auto", 'Largest number of jobs at once: "auto" (as many as there are cores) or a number.'
     )
     order: Literal["longest-first", "as-listed"] = key("longest-first", "Order in which jobs are launched.")
+    on_invalid: Literal["refuse", "skip"] = key(
+        "refuse",
+        "If a robot or environment is invalid: refuse: nothing is launched; skip: its jobs are FAILED, and the others "
+        "are trained.",
+        "skip",
+    )
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(description="Jobs, each a [[jobs]] table.")

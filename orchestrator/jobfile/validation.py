@@ -103,7 +103,7 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         else:
             holder.pop(location[-1], None)
     return Checked(
-        {name: document[name] for name in ("name", "max_parallel", "order") if name in document},
+        {name: document[name] for name in ("name", "max_parallel", "order", "on_invalid") if name in document},
         Settings.model_validate(document.get("defaults", {})).model_dump(exclude_unset=True),
         [Entry.model_validate(entry).model_dump(exclude_unset=True) for entry in document.get("jobs", [])],
         broken,

@@ -64,9 +64,9 @@ class Problems:
     def __init__(self) -> None:
         self._problems: dict[Problem, None] = {}
 
-    def add(self, where: str, message: str, *, job_index: int | None = None) -> None:
+    def add(self, where: str, message: str) -> None:
         """Note a problem; the parameters are fields of :class:`~orchestrator.core.errors.Problem`."""
-        self._problems[Problem(where=where, message=message, job_index=job_index)] = None
+        self._problems[Problem(where=where, message=message)] = None
 
     def __bool__(self) -> bool:
         return bool(self._problems)

@@ -48,6 +48,8 @@ def _remove_temporary_files(path: Path) -> None:
 
 def connect(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection to an existing ledger, checked as :meth:`Ledger.open` says."""
+    if path.is_symlink():
+        raise LedgerError(f"{path}: is a symbolic link, expected the ledger itself; remove it, or copy the file here")
     if not path.is_file():
         raise LedgerError(f"{path}: there is no ledger; is this a run directory?")
     has_log = _size(path.with_name(f"{path.name}-wal")) > 0

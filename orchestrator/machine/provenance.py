@@ -50,10 +50,16 @@ class Repository:
         with contextlib.suppress(OSError):  # git is not installed
             for question in questions:
                 # With optional locks git could make a command of the user fail.
-                command = ["git", "--no-optional-locks", "-C", str(base), *question]
+                command = ["git", "--no-optional-locks", *question]
                 nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
                 popen = subprocess.Popen(
-                    command, stdin=nothing, stdout=pipe, stderr=nothing, errors="replace", start_new_session=True
+                    command,
+                    cwd=base,
+                    stdin=nothing,
+                    stdout=pipe,
+                    stderr=nothing,
+                    errors="replace",
+                    start_new_session=True,
                 )
                 self._children.append(popen)
 

@@ -64,4 +64,5 @@ def _job_facts(job: Job) -> dict[str, Any]:
     facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}
     del facts["ranks"]  # is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
+    facts["allow_outside"] = job.allow_outside
     return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries}

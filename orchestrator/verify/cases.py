@@ -68,7 +68,7 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path, stops: StopRequ
     """
     experiment = jobfile.load(path)
     chosen, left_out = choose(experiment.jobs, names, path)
-    narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed")
+    narrowed = dataclasses.replace(experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False)
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
     return [Case(job=job, bundle=plan.verdicts[job.job_id].bundle) for job in plan.jobs], left_out
 

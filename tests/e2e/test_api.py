@@ -20,7 +20,6 @@ import pytest
 from command_helpers import BALANCER, HOPPER, odd, write_experiment
 
 import orchestrator
-from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import Ledger
 
 SHORT: dict[str, Any] = {
@@ -112,7 +111,7 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
     robot.parent.mkdir()
     robot.write_text(HOPPER.read_text().replace("</mujoco>", '<include file="../common.xml"/></mujoco>'))
     for _ in range(2):
-        (result,) = orchestrator.train([robot], run_dir="run", **SHORT)
+        (result,) = orchestrator.train([robot], run_dir="run", allow_outside=True, **SHORT)
         assert result.ok, result.error
         robot.write_text(NO_ACTUATORS)
     ledger = Ledger.open(tmp_path / "run/ledger.sqlite3", read_only=True)
@@ -120,12 +119,24 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
     ledger.abandon()
 
 
-INSTANT = """
-import json, pathlib, sys
-job, number = pathlib.Path(sys.argv[1]), sys.argv[2]
-record = {"code": 0, "message": "", "env_steps": 1, "ep_rew_mean": 1.0}
-(job / "attempts" / number / "exit.json").write_text(json.dumps(record))
-"""
+def test_with_absolute_paths_no_current_directory_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    (result,) = orchestrator.train([HOPPER], run_dir=tmp_path / "run", **SHORT)
+    assert result.ok, result.error
+    assert result.job_dir is not None
+    assert (result.job_dir / "started_in").read_text() == str(result.job_dir)
+    for needs_it in (
+        lambda: orchestrator.train(["hopper.xml"], run_dir=tmp_path / "run"),
+        lambda: orchestrator.train([HOPPER]),
+        lambda: orchestrator.run("jobs.toml", run_dir=tmp_path / "run"),
+        lambda: orchestrator.run(write_experiment(tmp_path, odd("a", "nothing"))),
+    ):
+        with pytest.raises(orchestrator.UsageError, match="the current directory has been removed"):
+            needs_it()
 
 
 def leftovers() -> tuple[int, int, int]:
@@ -136,12 +147,7 @@ def leftovers() -> tuple[int, int, int]:
 @pytest.mark.slow
 def test_two_hundred_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
-    program = tmp_path / "instant.py"
-    program.write_text(INSTANT)
-    instant = (sys.executable, "-I", "-S", str(program))
-    monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=instant)
-    )
+    commands.instant_workers(monkeypatch, tmp_path)
     monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 

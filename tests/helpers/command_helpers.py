@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from orchestrator import cli
+from orchestrator.executors.local import LocalExecutor
 
 REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -276,6 +279,25 @@ def invoke(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
         finally:
             os.umask(umask)
     return subprocess.CompletedProcess(command_line, code, out.getvalue(), err.getvalue())
+
+
+INSTANT = """
+import json, os, pathlib, sys
+job, number = pathlib.Path(sys.argv[1]), sys.argv[2]
+(job / "started_in").write_text(os.getcwd())
+record = {"code": 0, "message": "", "env_steps": 1, "ep_rew_mean": 1.0}
+(job / "attempts" / number / "exit.json").write_text(json.dumps(record))
+"""
+
+
+def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Runs in this process train nothing: their workers succeed at once."""
+    program = folder / "instant.py"
+    program.write_text(INSTANT)
+    command = (sys.executable, "-I", "-S", str(program))
+    monkeypatch.setattr(
+        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=command)
+    )
 
 
 class Run:

@@ -56,7 +56,8 @@ def ask(*requests: dict[str, Any], before: Callable[[], None] | None = None) -> 
 
 def check_robot(xml: Path, task: str = "forward", stage_to: Path | None = None, **options: Any) -> ExaminationAnswer:
     staging = None if stage_to is None else str(stage_to)
-    return check(ExaminationRequest(xml=str(xml), task=task, stage_to=staging, task_options=options))
+    request = ExaminationRequest(xml=str(xml), task=task, stage_to=staging, task_options=options, allow_outside=True)
+    return check(request)
 
 
 def problem_of(xml: Path, **options: Any) -> str:
@@ -311,9 +312,9 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(tm
     xml = tmp_path / "a.xml"
     xml.touch()
     jobs = [{"xml": str(xml), "resources": {"cores": 100_000}}]
-    experiment = from_mapping({"name": "big", "jobs": jobs}, source="big", base=tmp_path)
+    experiment = from_mapping({"name": "big", "jobs": jobs}, source="big", base=tmp_path, skip_invalid=True)
     verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
-    options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts, refuse_invalid=False)
+    options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts)
     plan = run_plan.plan(experiment, options, tmp_path / "staging", stops=StopRequests())
     plan.backend.close()
     assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
@@ -327,3 +328,20 @@ def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None
     run_plan.dry_run(experiment, run_plan.RunOptions(run_dir=tmp_path / "run"), watch=lambda *now: counts.append(now))
     assert counts[0][0] == 0
     assert counts[-1] == (2, 2)
+
+
+def test_a_file_outside_of_the_robots_folder_needs_the_jobs_permission(tmp_path: Path) -> None:
+    robot = tmp_path / "robot/main.xml"
+    robot.parent.mkdir()
+    robot.write_text(HOPPER.read_text().replace("</mujoco>", '<include file="../key.xml"/></mujoco>'))
+    (tmp_path / "key.xml").write_text("<mujoco><size memory='1M'/></mujoco>")
+    jobs = [{"name": name, "xml": str(robot), "allow_outside": name == "b"} for name in "ab"]
+    declared = from_mapping({"name": "x", "jobs": jobs}, source="x.toml", base=tmp_path).jobs
+    verdicts = examine(declared, staging=tmp_path / "staging", at_once=1)
+    problem = str(verdicts["a-s0"].problem)
+    assert all(part in problem for part in (str(robot), "attribute file", f"{tmp_path}/key.xml", "allow_outside"))
+    assert verdicts["b-s0"].problem is None
+    assert {path.name for path in (tmp_path / "staging").rglob("*.xml")} == {"main.xml", "key.xml"}
+    assert len(list((tmp_path / "staging").iterdir())) == 1, "nothing of the refused one is written"
+    (alone,) = ask({"xml": str(robot), "alone": True})
+    assert (alone["problem"], "allow_outside" in alone["warnings"][0]) == (None, True)

@@ -15,6 +15,7 @@ from bundle_helpers import (
     MESH,
     OWN,
     ROBOTS,
+    SHAPE,
     lay_out,
 )
 from model_helpers import differences
@@ -148,3 +149,73 @@ def problem_of(xml: Path) -> str:
     with pytest.raises(BundleError) as raised:
         collect(xml)
     return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<asset><texture name="t" type="2d" builtin="flat" width="8" height="8" file="secret.png"/></asset>',
+        '<asset><texture name="t" type="cube" builtin="flat" width="8" height="48" fileup="/proc/self/stat"/></asset>',
+        '<worldbody><flexcomp name="f" count="3 3 1" dim="2" mass="1" rigid="true" file="secret.obj"/></worldbody>',
+    ],
+)
+def test_a_file_that_mujoco_does_not_read_is_not_taken(text: str, tmp_path: Path) -> None:
+    (tmp_path / "main.xml").write_text(f"<mujoco>{text}</mujoco>")
+    mujoco.MjModel.from_xml_path(str(tmp_path / "main.xml"))  # although the file is missing
+    (tmp_path / "secret.png").write_text("secret")
+    (tmp_path / "secret.obj").write_text("secret")
+    robot = collect(tmp_path / "main.xml")
+    assert (list(robot.contents), robot.outside) == (["main.xml"], None)
+    mujoco.MjModel.from_xml_path(str(robot.write(tmp_path / "robot")))
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/root/proc/self/environ", "link"])
+def test_a_file_of_the_kernel_is_never_taken(path: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/self/status")
+    (tmp_path / "main.xml").write_text(f'<mujoco><texture type="2d" file="{path}"/></mujoco>')
+    assert "a file of the kernel" in problem_of(tmp_path / "main.xml")
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute"),
+    [
+        ('<mesh file="../a.obj"/>', "file"),
+        ('<mesh file="@/a.obj"/>', "file"),
+        ('<mesh file="link.obj"/>', "file"),
+        ('<compiler meshdir=".."/><mesh file="a.obj"/>', "file"),
+        ('<texture type="cube" fileup="../a.obj"/>', "fileup"),
+        ('<include file="../part.xml"/>', "file"),
+        ('<model file="../part.xml"/>', "file"),
+        ('<include file="part/inner.xml"/>', "file"),
+    ],
+)
+def test_what_leads_out_of_the_robots_folder_is_noted(text: str, attribute: str, tmp_path: Path) -> None:
+    inner = '<mujoco><mesh file="../a.obj"/></mujoco>'
+    lay_out(tmp_path, {"r/main.xml": f"<mujoco>\n{text}</mujoco>", "a.obj": "mesh", "r/part/inner.xml": inner})
+    (tmp_path / "part.xml").write_text("<mujoco/>")
+    (tmp_path / "r/link.obj").symlink_to("../a.obj")
+    outside = str(collect(tmp_path / "r/main.xml").outside)
+    assert f"attribute {attribute} leads to {tmp_path}/" in outside
+    assert outside.startswith(f"{tmp_path}/r/")
+    assert "allow_outside = true" in outside
+
+
+def test_what_lies_below_the_robots_folder_is_not_outside(tmp_path: Path) -> None:
+    text = '<mujoco><compiler meshdir="m/../m"/><mesh file="@/r/m/a.obj"/><mesh file="b.obj"/></mujoco>'
+    lay_out(tmp_path, {"r/main.xml": text, "r/m/a.obj": "mesh", "r/b.obj": "mesh"})
+    (tmp_path / "r/m/b.obj").symlink_to("../b.obj")
+    (tmp_path / "link").symlink_to("r")
+    assert collect(tmp_path / "r/main.xml").outside is None
+    assert collect(tmp_path / "link/main.xml").outside is None
+
+
+@pytest.mark.parametrize(("mode", "of_copy"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644), (0o777, 0o644)])
+def test_a_copy_has_no_more_readers_than_the_original(mode: int, of_copy: int, tmp_path: Path) -> None:
+    lay_out(tmp_path, {"r/main.xml": f"<mujoco>{MESH.format('a.obj')}{SHAPE}</mujoco>", "r/a.obj": "mesh"})
+    (tmp_path / "r/a.obj").chmod(mode)
+    umask = os.umask(0o022)
+    try:
+        copy = collect(tmp_path / "r/main.xml").write(tmp_path / "robot")
+    finally:
+        os.umask(umask)
+    assert copy.with_name("a.obj").stat().st_mode & 0o777 == of_copy

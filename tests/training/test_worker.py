@@ -418,3 +418,14 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     record, _ = helpers.train_here(paths)
     assert record.code == ExitCode.ERROR
     assert record.message.startswith("EntryPointError: module 'json' has nothing to call named 'make_env'")
+
+
+def test_a_training_makes_no_folder_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stable-Baselines3's own logger makes one, which stays where the process is killed."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.delenv("SB3_LOGDIR", raising=False)
+    for algo in ("ppo", "sac"):
+        record, _ = helpers.train_here(helpers.job(tmp_path / algo, helpers.algorithm(algo)))
+        assert record.code == ExitCode.SUCCEEDED
+    assert list((tmp_path / "tmp").iterdir()) == []

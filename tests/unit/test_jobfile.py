@@ -227,6 +227,43 @@ def test_what_cannot_be_a_change_to_a_robot_is_refused(place: Path, model: Any, 
     assert message in said
 
 
+@pytest.mark.parametrize(
+    ("jobs", "override", "reason"),
+    [
+        ([HOPPER], {"env_kwargs.x": 1}, "no job with env or entry_point"),
+        ([HOPPER], {"env_kwargs.ppo": 1}, "no job with env or entry_point"),
+        ([{"name": "a", "env": "Ant-v5"}], {"task_options.x": 1}, "no job with a task"),
+        ([HOPPER], {"sac.gamma": 0.9}, 'no job with algo = "sac"'),
+        ([HOPPER], {"distributed.mode": "parameter-server"}, "no job with several ranks"),
+        ([HOPPER | {"n_envs": 4}], {"n_envs": 2}, "every job has its own value"),
+        ([HOPPER | {"matrix": {"ppo.gamma": [0.9]}}], {"ppo.gamma": 0.8}, "takes it"),
+        ([HOPPER | {"task": "forward"}], {"task": "stand"}, "every job has its own value"),
+        ([HOPPER, {"name": "a", "env": "Ant-v5"}], {"env_kwargs.x": 1}, None),
+        ([HOPPER | {"n_envs": 4}, HOPPER | {"name": "b"}], {"n_envs": 2}, None),
+        ([HOPPER], {"ppo": {"gamma": 0.9}}, None),
+        ([HOPPER], {"resources.memory": "3 GiB"}, None),
+        ([HOPPER], {"n_envs": 8}, None),
+        ([HOPPER], {"model.option.timestep": 0.004}, None),
+    ],
+)
+def test_a_default_that_no_job_uses_is_a_warning(
+    place: Path, jobs: list[dict[str, Any]], override: dict[str, Any], reason: str | None
+) -> None:
+    warnings = resolve(place, *jobs, **override).warnings
+    if reason is None:
+        assert warnings == ()
+    else:
+        (warning,) = warnings
+        assert reason in warning
+        assert f"--set {next(iter(override))}" in warning
+
+
+def test_a_job_may_allow_files_outside_of_the_robots_folder(place: Path) -> None:
+    trusted, other = resolve(place, HOPPER | {"allow_outside": True}, HOPPER | {"name": "b"}).jobs
+    assert (trusted.allow_outside, other.allow_outside) == (True, False)
+    assert trusted.spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint()
+
+
 def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Path) -> None:
     with pytest.raises(SpecError) as error:
         resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})

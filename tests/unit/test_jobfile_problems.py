@@ -22,7 +22,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any], str, str]] = [
     # claim, job laid over hopper, place within the job, message
     ("misspelt key", {"ppo": {"n_step": 256}}, ".ppo.n_step", 'unknown key; did you mean "n_steps"?'),
     ("misspelt key of the job", {"total_timestep": 1}, ".total_timestep", 'did you mean "total_timesteps"?'),
-    ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, algo, checkpoint_every"),
+    ("unknown key", {"quux": 1}, ".quux", "known keys: a2c, algo, allow_outside, checkpoint_every"),
     ("key of a table on the job", {"n_steps": 1}, ".n_steps", "belongs in the table ppo: ppo.n_steps"),
     ("key of the job in a table", {"ppo": {"n_envs": 1}}, ".ppo.n_envs", "belongs to the job itself"),
     ("key of the file on the job", {"max_parallel": 1}, ".max_parallel", "belongs at the top of the file"),

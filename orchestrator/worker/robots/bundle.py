@@ -23,6 +23,10 @@ class Bundle:
     """Relative path → content."""
     moved: dict[str, Path] = field(default_factory=dict, repr=False)
     """Relative path → the user's own file, where that lies at another place."""
+    modes: dict[str, int] = field(default_factory=dict, repr=False)
+    """Relative path → permission bits of the user's own file."""
+    outside: str | None = None
+    """What leads out of the folder of the main MJCF, for a message; None: nothing does."""
 
     @property
     def hash(self) -> str:
@@ -39,11 +43,14 @@ class Bundle:
         return digest.hexdigest()
 
     def write(self, folder: Path) -> Path:
-        """Copy everything below ``folder``; returns the path of the main MJCF there."""
+        """Copy everything below ``folder``, for the same readers; returns the path of the main MJCF there."""
         for name, content in self.contents.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            mode = self.modes.get(name, 0o666) & 0o666 | 0o600
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - pathlib has no mode
+                file.write(content)
         return folder / self.main
 
     def find_included(self, tag: str, attribute: str | None) -> str | None:
@@ -82,4 +89,6 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
         origin=origin,
         contents={name(target): content for target, content in contents.items()},
         moved={name(target): source for target, source in collector.sources.items() if lexical(source) != target},
+        modes={name(target): mode for target, mode in collector.modes.items()},
+        outside=collector.outside,
     )

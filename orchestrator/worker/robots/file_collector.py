@@ -6,6 +6,9 @@ name. A sub-model is a main file of its own. Every existing candidate is collect
 main file, so that MuJoCo makes the same choice in the copy as in the original. A file with an absolute path gets a
 place in the folder ``elsewhere`` beside the main file, and the attribute that names it is rewritten in the copy; all
 other bytes stay as they are. So names and contents do not depend on where the robot lies.
+
+A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the kernel's. The first one
+outside of the robot's own folder is noted, for who decides whether it is allowed.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from orchestrator.worker.robots.mjcf_elements import Attribute, Element, element
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
 READ_TAGS = ASSET_TAGS | {"include", "model", "compiler"}
 DIRECTORY_ATTRIBUTES = ("meshdir", "texturedir", "assetdir")
+KERNEL_FOLDERS, SHARED_MEMORY = ("/proc", "/sys", "/dev"), "/dev/shm"  # noqa: S108
+"""Their files describe processes and devices, except those of the last, an ordinary file system."""
 ELSEWHERE = "elsewhere"
 MAX_BYTES = 1 << 30
 """Size of one file beyond which it is refused as a mistake."""
@@ -41,6 +46,9 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
             raise BundleError(f"{named}: is a folder, expected a file")
         if not stat.S_ISREG(status.st_mode):
             raise BundleError(f"{named}: is not a regular file")
+        real = Path(os.path.realpath(path))
+        if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
+            raise BundleError(f"{named}: is {real}, a file of the kernel; expected a file of the robot")
         with path.open("rb") as file:
             content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)  # it may grow meanwhile
         size = max(status.st_size, len(content))
@@ -91,6 +99,10 @@ class FileCollector:
     def __init__(self, xml: Path, padding: int, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.sources: dict[Path, Path] = {}
         """Path in the copy → the file that was read."""
+        self.modes: dict[Path, int] = {}
+        """Path in the copy → permission bits of the file that was read."""
+        self.outside: str | None = None
+        """Which attribute leads out of the folder of ``xml``, if any does, after resolving links."""
         self.folders: list[Path] = []
         """Absolute folders that were named, in order."""
         self.climbs = 0
@@ -100,6 +112,7 @@ class FileCollector:
         self._padding, self._limit_bytes, self._total_bytes = padding, limit_bytes, 0
         self._elsewhere = ELSEWHERE
         main = xml.absolute()
+        self._inside = Path(os.path.realpath(main.parent))
         while os.path.lexists(main.parent / self._elsewhere):
             self._elsewhere += "_"
         self._read_document(MappedPath(main, main), str(xml), ())
@@ -121,7 +134,7 @@ class FileCollector:
         for file in files:
             for element in file.elements:
                 here = f"{file.mapped.source}, line {element.line}: <{element.tag}>"
-                for attribute in element.files:
+                for attribute in files_read(element):
                     if element.tag == "model":
                         sub_model = self._find(attribute, [file.mapped.folder], file, here)
                         chain = (*including, lexical(main.source))
@@ -138,7 +151,7 @@ class FileCollector:
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
         if any(file.mapped.target == mapped.target for file in files):
             return
-        content = self._read(mapped, named)
+        content = self._read(mapped, named, "file" if including else None)
         if b"\0" in content or not content.strip():
             problem = "the file is empty" if not content.strip() else "is a binary file"
             raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
@@ -186,7 +199,7 @@ class FileCollector:
             candidates += [MappedPath(absolute, absolute)] if absolute else []
             raise _missing(attribute.value, candidates, here)
         for mapped in existing:
-            self._put(mapped, self._read(mapped, named), named)
+            self._put(mapped, self._read(mapped, named, attribute.name), named)
 
     def _find(self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str) -> MappedPath:
         """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
@@ -214,18 +227,39 @@ class FileCollector:
         self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(moved)
         return moved
 
-    def _read(self, mapped: MappedPath, named: str) -> bytes:
+    def _read(self, mapped: MappedPath, named: str, attribute: str | None) -> bytes:
+        """:param attribute: the one that leads to the file; None for the main file."""
         left = self._limit_bytes - self._total_bytes + len(self._contents.get(mapped.target, b""))
         if left < MAX_BYTES and _exists(mapped.source) and (size := mapped.source.stat().st_size) > left:
             total = f"the files of a robot may have {self._limit_bytes:_} bytes together, which have to fit into memory"
             raise BundleError(f"{named}: has {size:_} bytes, which are too many: {total}")
-        return read_regular_file(mapped.source, named, min(left, MAX_BYTES))
+        content = read_regular_file(mapped.source, named, min(left, MAX_BYTES))
+        real = Path(os.path.realpath(mapped.source))
+        if attribute is not None and self.outside is None and not real.is_relative_to(self._inside):
+            self.outside = (
+                f"{named}: the attribute {attribute} leads to {real}, outside of the robot's folder {self._inside};"
+                " move that file into it or, if you trust the robot, set allow_outside = true in its job or [defaults]"
+            )
+        return content
 
     def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
+        mode = stat.S_IMODE(mapped.source.stat().st_mode)
+        self.modes[mapped.target] = self.modes.get(mapped.target, mode) & mode
         earlier = self.sources.setdefault(mapped.target, mapped.source)
         self._total_bytes += 0 if mapped.target in self._contents else len(content)
         if self._contents.setdefault(mapped.target, content) != content:
             raise BundleError(f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them")
+
+
+def files_read(element: Element) -> list[Attribute]:
+    """The attributes of ``element`` that name a file which MuJoCo reads."""
+    values = {attribute.name: attribute.value for attribute in element.attributes}
+    if element.tag == "texture" and values.get("builtin", "none") != "none":
+        return []  # generated
+    if element.tag == "flexcomp" and values.get("type") not in ("mesh", "gmsh"):
+        return []
+    single = [attribute for attribute in element.files if attribute.name == "file"]
+    return single or list(element.files)
 
 
 def _exists(path: Path) -> bool:

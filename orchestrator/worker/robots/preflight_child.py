@@ -104,6 +104,11 @@ def _examine_robot(
 ) -> ExaminationAnswer:
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
     bundle = collect(xml, limit_bytes)
+    findings = ModelFindings()
+    if bundle.outside is not None and not request.allow_outside:
+        if not request.alone:
+            raise UnfitError(bundle.outside)
+        findings.warnings.append(bundle.outside)
     if request.model_edits:
         try:
             with guarded(xml, request.memory_mib):
@@ -112,7 +117,6 @@ def _examine_robot(
             raise UnfitError(f"{xml}: {error}") from None
     staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
     staged = bundle.write(Path(staging))
-    findings = ModelFindings()
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
     with guarded(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib)
