@@ -19,8 +19,8 @@ COLUMN = "rollout/divergences"
 ITERATIONS = 100
 PERCENT = 1
 """Of the episodes of the last :data:`ITERATIONS` iterations, how many may diverge."""
-LEAST_EPISODES = 100
-"""With fewer episodes a single divergence would be too many."""
+ALWAYS_TOLERATED = 10
+"""Divergences: early in a training, a few are more than one percent by chance."""
 
 
 class DivergenceCounter(VecEnvWrapper):
@@ -70,7 +70,7 @@ class DivergenceCounter(VecEnvWrapper):
     def check(self, iteration: int, env_steps: int) -> None:
         """:raises Diverged: physics has diverged in too many of the last episodes."""
         episodes, diverged = (sum(column) for column in zip(*self.recent, strict=True))
-        if episodes >= LEAST_EPISODES and 100 * diverged > PERCENT * episodes:
+        if diverged > ALWAYS_TOLERATED and 100 * diverged > PERCENT * episodes:
             latest = f"; most recently, {self._latest}" if self._latest else ""
             raise Diverged(
                 f"iteration {iteration} (env_steps {env_steps}): physics diverged in {diverged} of {episodes} episodes "
