@@ -13,7 +13,6 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import Ledger
 
 MEASURES = {
     "final": "Final return of training: `rollout/ep_rew_mean` at its end, the mean over the last 100 episodes",
@@ -52,11 +51,8 @@ class Side:
 def read(run_dir: Path) -> Side:
     """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners have trained in it."""
     paths = run_directory.existing(run_dir)
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.reading_ledger(paths) as ledger:
         rows, jobs = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
-    finally:
-        ledger.abandon()
     robots: dict[str, list[Trained]] = {}
     learners, work, unfinished = set(), {}, []
     for row in rows:

@@ -16,7 +16,8 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
-from orchestrator.ledger import AttemptRow, Ledger, SummaryRow
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import AttemptRow, SummaryRow
 
 COST_NEUTRAL_KEYS = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
 """Keys of a job's spec that do not change what an iteration costs."""
@@ -115,12 +116,9 @@ def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
         rows = run_reader.read_json(paths.summary_json)
         begun: list[SummaryRow] = [row for row in rows if row.get("attempts")] if isinstance(rows, list) else []
         return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.reading_ledger(paths) as ledger:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
         return [_attempt(row, row["number"], hashes[row["job_id"]]) for row in ledger.attempts()]
-    finally:
-        ledger.abandon()
 
 
 def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:

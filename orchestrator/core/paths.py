@@ -99,6 +99,8 @@ class RunPaths:
     lock = Below("supervisor.lock")
     error_log = Below("supervisor-error.log")
     """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
+    requests = Below("requests")
+    """What `stop` and `retry` on other hosts request; missing where none did."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     replaced = Below("replaced")

@@ -19,6 +19,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, summary
+from orchestrator.ledger.requests import RequestFiles
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
@@ -36,6 +37,8 @@ class Snapshot:
     paths: RunPaths
     rows: Sequence[SummaryRow]
     holder: LockHolder | None
+    written: float | None = None
+    """When the rows were written to ``summary.json``, which they are from if the supervisor runs on another host."""
 
     @property
     def over(self) -> bool:
@@ -46,6 +49,9 @@ def status(run_dir: Path) -> Snapshot:
     """:raises UsageError: it is not a run directory, or its ledger is damaged."""
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
+    if holder is not None and holder.is_elsewhere:
+        rows, written = summary.read(paths)
+        return Snapshot(paths=paths, rows=rows, holder=holder, written=written)
     if holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     ledger = Ledger.open(paths.ledger, read_only=True)
@@ -134,11 +140,19 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     holder = _ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; nothing to stop"
+    request = Request(verb="stop", job_id=holder.key)
+    if holder.is_elsewhere:
+        files = RequestFiles(paths.requests)
+        if not now and request in files.take():
+            return f"{run_dir}: its supervisor ({holder}) was asked to stop before, and has not read that yet"
+        files.add([request] * (2 if now else 1))
+        how = "kill its workers now" if now else "stop or, if it is stopping already, to kill its workers"
+        return f"{run_dir}: asked its supervisor ({holder}) on another host to {how}"
     file = paths.ledger.stat()
     ledger = Ledger.open(paths.ledger)
     try:
         is_stopping = ledger.is_stopping(holder.key)
-        ledger.add_requests([Request(verb="stop", job_id=holder.key)] * (2 if now else 1))
+        ledger.add_requests([request] * (2 if now else 1))
     finally:
         ledger.abandon()
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
@@ -154,7 +168,7 @@ def _ready_holder(paths: RunPaths) -> LockHolder | None:
     """The supervisor that holds the run directory, once it is known and has a ledger; None when none does."""
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
-        if paths.ledger.exists() and (holder.is_current or time.monotonic() > patience):
+        if (holder.is_elsewhere or paths.ledger.exists()) and (holder.is_current or time.monotonic() > patience):
             return holder
         time.sleep(LOOK_EVERY_S)  # it has just taken the lock, or still examines the robots
     return None
@@ -193,7 +207,7 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
         return f"{run_dir}: no job has failed or been cancelled; nothing to retry"
     these = f"{count(len(chosen), 'job')} ({listed(chosen, NAMES_SHOWN)})"
     if snapshot.holder is not None:
-        _with_ledger(snapshot.paths, [Request(verb=verb, job_id=job_id) for job_id in chosen])
+        _request(snapshot.paths, snapshot.holder, [Request(verb=verb, job_id=job_id) for job_id in chosen])
         return f"{run_dir}: asked its supervisor to {verb} {these}"
     with run_directory.claim(run_dir) as paths:
         _move(paths, chosen, from_states, Pending() if verb == "retry" else Cancelled())
@@ -214,7 +228,10 @@ def _move(paths: RunPaths, chosen: Sequence[str], from_states: Sequence[str], ne
         ledger.close()
 
 
-def _with_ledger(paths: RunPaths, requests: Sequence[Request]) -> None:
+def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:
+    if holder.is_elsewhere:
+        RequestFiles(paths.requests).add(requests)
+        return
     ledger = Ledger.open(paths.ledger)
     try:
         ledger.add_requests(requests)

@@ -13,7 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import JobRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,8 @@ class RecordedExperiment:
 def load(run_dir: Path) -> RecordedExperiment:
     """Every job of ``run_dir``, with the robot in its directory. :raises UsageError: a part is missing or damaged."""
     paths = run_directory.existing(run_dir)
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.jobs()
-    finally:
-        ledger.abandon()
     try:
         top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

@@ -21,6 +21,7 @@ from typing import IO
 from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.paths import RunPaths, absolute
+from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
 
 
@@ -43,6 +44,11 @@ class LockHolder:
         """Whether this can be who holds the lock: until that is written, its file names nobody or an earlier holder."""
         is_here = self.host == socket.gethostname() and self.pid_start is not None
         return self.pid != 0 and not (is_here and process_start(self.pid) != self.pid_start)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it runs on another host, so that this process must not open the ledger meanwhile."""
+        return self.pid != 0 and self.host != socket.gethostname()
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
@@ -178,6 +184,22 @@ def holder(paths: RunPaths) -> LockHolder | None:
     except OSError:
         return None
     return None
+
+
+@contextlib.contextmanager
+def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
+    """The ledger, to be read within the block.
+
+    :raises RunDirError: while its supervisor runs on another host, see :mod:`orchestrator.ledger.requests`.
+    """
+    if (at_work := holder(paths)) is not None and at_work.is_elsewhere:
+        advice = "`status`, `logs`, `stop` and `retry` work from here; for anything else use that host or wait"
+        raise RunDirError(f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}")
+    ledger = Ledger.open(paths.ledger, read_only=True)
+    try:
+        yield ledger
+    finally:
+        ledger.abandon()
 
 
 def _read_holder(content: bytes) -> LockHolder:

@@ -1,7 +1,8 @@
 """The ledger of an experiment: one SQLite file, and the only SQL in the program.
 
 The supervisor is its only writer, except for the table ``requests``, where ``stop`` and ``retry`` leave requests for
-it. The ledger is the truth; ``summary.json`` and ``summary.csv`` are made from it.
+it; those of other hosts are files (:mod:`orchestrator.ledger.requests`). The ledger is the truth; ``summary.json`` and
+``summary.csv`` are made from it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
@@ -20,22 +21,14 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, P
 from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
+from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
-Verb: TypeAlias = Literal["stop", "cancel", "retry"]
-
 STOPPING = "stopping"
 """In the place of a verb: not a request, but the supervisor's note that it is stopping."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    verb: Verb
-    job_id: str | None
-    """For ``stop``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever reads it."""
 
 
 class Ledger:
@@ -59,6 +52,7 @@ class Ledger:
         """Statements with the rows of their values, since the last commit."""
         self._applied = 0
         """How many of them the open transaction holds."""
+        self._request_files = RequestFiles(path.with_name("requests"))
 
     @classmethod
     def create(cls, path: Path) -> Ledger:
@@ -99,6 +93,7 @@ class Ledger:
                 raise
         self._kept.clear()
         self._applied = self._taken = 0
+        self._request_files.remove_taken()
 
     def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
         """How long every further call waits for another process that has the file locked."""
@@ -246,6 +241,9 @@ class Ledger:
 
     def take_requests(self) -> list[Request]:
         """Requests since the last call; nearly free when no other process has written."""
+        return [*self._take_rows(), *self._request_files.take()]
+
+    def _take_rows(self) -> list[Request]:
         with translated(self._path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.core.atomic_files import writing_whole
-from orchestrator.core.errors import disk_full_explained
+from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed, plain
 from orchestrator.ledger.rows import SummaryRow
@@ -39,6 +40,25 @@ def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
     """Write both files at once, with the errors of :func:`writing`."""
     for _ in writing(paths, [rows] if rows else []):
         continue
+
+
+def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
+    """The rows of ``summary.json``, and when it was written; none and None before it is.
+
+    :raises LedgerError: it is not what this version of the program writes.
+    """
+    try:
+        with paths.summary_json.open("rb") as file:
+            rows, written = json.loads(file.read()), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return [], None
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
+    required = SummaryRow.__required_keys__
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and required <= row.keys() for row in rows):
+        advice = "use the program with which its supervisor runs"
+        raise LedgerError(f"{paths.summary_json}: was written by another version of this program; {advice}")
+    return rows, written
 
 
 def to_json(rows: Iterable[SummaryRow]) -> str:

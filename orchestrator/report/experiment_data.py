@@ -18,7 +18,7 @@ from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import AttemptRow, JobRow, Ledger, SummaryRow
+from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
 from orchestrator.report import certificate_page
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
@@ -84,11 +84,8 @@ def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str,
     """Rows of ``summary.json``, jobs as declared, all attempts; nothing while robots are examined."""
     if running and not paths.ledger.exists():
         return [], {}, []
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.reading_ledger(paths) as ledger:
         return ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}, ledger.attempts()
-    finally:
-        ledger.abandon()
 
 
 def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> ReportedAttempt:

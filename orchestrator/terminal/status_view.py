@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -127,6 +128,9 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     states = Counter(row["state"] for row in snapshot.rows)
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items()) or "examining the robots"
     supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
+    if snapshot.written is not None:
+        age_s = max(0.0, time.time() - snapshot.written)
+        supervisor += f" As of {age_s:.0f} s ago, when it wrote summary.json: the ledger is for its host only."
     jobs = summary(snapshot.rows, width, alive=snapshot.holder is not None)
     return Group(f"{snapshot.paths.root}: {counts}. {supervisor}", "", jobs, *_remarks(snapshot.rows))
 

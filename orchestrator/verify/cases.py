@@ -15,7 +15,6 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
-from orchestrator.ledger import Ledger
 from orchestrator.supervisor.termination import StopRequests
 
 MAX_CASES = 12
@@ -43,11 +42,8 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     :raises UsageError: not a run directory, a damaged ledger, or no such job.
     """
     paths = run_directory.existing(run_dir)
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.reading_ledger(paths) as ledger:
         jobs = [row.job for row in ledger.jobs()]
-    finally:
-        ledger.abandon()
     chosen, left_out = choose(jobs, names, run_dir)
     cases = []
     for job in chosen:

@@ -1,0 +1,69 @@
+"""Requests of ``stop`` and ``retry`` to a supervisor, and their way from other hosts: as files in the run directory.
+
+Processes of one host leave requests in the ledger. Its write-ahead log needs memory that its users share, which no
+network file system offers. A file that is renamed into place is whole everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.messages import JsonLine
+
+Verb: TypeAlias = Literal["stop", "cancel", "retry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(JsonLine):
+    verb: Verb
+    job_id: str | None
+    """For ``stop``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever reads it."""
+
+
+class RequestFiles:
+    """A folder with files of requests, one request per line. It is missing until another host has made a request."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._taken: set[str] = set()
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """:raises OSError:"""
+        self._folder.mkdir(exist_ok=True)
+        name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.jsonl"
+        write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
+
+    def take(self) -> list[Request]:
+        """Requests that were not taken before, by the clocks of their hosts; those of a damaged file are lost."""
+        requests: list[Request] = []
+        for name in self._names():
+            if name not in self._taken:
+                with contextlib.suppress(OSError):  # of the network, perhaps; the file is read again next time
+                    content = (self._folder / name).read_bytes()
+                    self._taken.add(name)
+                    with contextlib.suppress(ValueError):
+                        requests += [Request.from_line(line) for line in content.splitlines()]
+        return requests
+
+    def remove_taken(self) -> None:
+        """To be called when what they led to has been recorded."""
+        for name in list(self._taken):
+            try:
+                (self._folder / name).unlink(missing_ok=True)
+            except OSError:
+                continue  # it stays known as taken
+            self._taken.remove(name)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._folder) if name.endswith(".jsonl") and name[0] != ".")
+        except OSError:  # usually there is no such folder
+            return []

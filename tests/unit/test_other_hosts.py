@@ -1,0 +1,124 @@
+"""`status`, `stop` and `retry` from another host than the supervisor's do not open its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import (
+    FOREVER,
+    Experiment,
+    behaviours,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+)
+
+from orchestrator.core.errors import LedgerError, RunDirError
+from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.experiment import control, recovery, resume, run_directory
+from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.requests import RequestFiles
+from orchestrator.report import experiment_data
+from orchestrator.supervisor.events import View
+from orchestrator.terminal import status_view
+
+
+@contextlib.contextmanager
+def on_another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within the block this process has another host's name, and must not open a ledger."""
+
+    def refuse(*_: Any, **__: Any) -> Ledger:
+        raise AssertionError("a ledger was opened from another host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "another-host")
+        patch.setattr(Ledger, "open", refuse)
+        yield
+
+
+def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
+    behave = behaviours({"fails-once": [Behaviour(returncode=1), Behaviour()], "long": FOREVER, "longer": slow})
+    jobs = [make_job(name) for name in ("fails-once", "long", "longer")]
+    agenda = [
+        (10.0, lambda: control.retry(tmp_path, [])),
+        (20.0, lambda: control.stop(tmp_path, ["long"])),
+        (30.0, lambda: control.stop(tmp_path, []) + control.stop(tmp_path, [])),  # the second is no wish to kill
+    ]
+    with run_directory.claim(tmp_path) as paths:
+        holder = run_directory.holder(paths)
+        assert holder is not None
+        experiment = Experiment(tmp_path, jobs, behave, cpus=3, holder=holder.key)
+
+        def each_turn(view: View) -> None:
+            if agenda and view.elapsed_s > agenda[0][0]:
+                with on_another_host(monkeypatch):
+                    agenda.pop(0)[1]()
+
+        experiment.reporter.each_turn = each_turn
+        assert experiment.run() == {"fails-once": "SUCCEEDED", "long": "CANCELLED", "longer": "PENDING"}
+    assert experiment.supervisor.interrupted
+    assert experiment.reporter.kinds().count("stopping") == 1
+    assert os.listdir(tmp_path / "requests") == []
+
+
+def test_status_from_another_host_is_that_of_summary_json_and_says_how_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_directory.claim(tmp_path) as paths:
+        with on_another_host(monkeypatch):
+            assert control.status(tmp_path).rows == []
+        experiment = Experiment(tmp_path, [make_job("a")])
+        experiment.run()
+        written = time.time() - 100
+        os.utime(paths.summary_json, (written, written))
+        with on_another_host(monkeypatch):
+            snapshot = control.status(tmp_path)
+        assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
+        assert snapshot.written == pytest.approx(written)
+        status_view.show([snapshot], in_place=False)
+        assert re.search(r"\b10\d s ago", capsys.readouterr().out)
+        paths.summary_json.write_text(json.dumps([{"job_id": "a"}]))
+        with on_another_host(monkeypatch), pytest.raises(LedgerError, match="another version"):
+            control.status(tmp_path)
+
+
+def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_directory.claim(tmp_path):
+        Experiment(tmp_path, [make_job("a")]).ledger.close()
+        for command in (experiment_data.gather, resume.load):
+            with on_another_host(monkeypatch), pytest.raises(RunDirError, match="another host"):
+                command(tmp_path)
+
+
+def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_is_not(tmp_path: Path) -> None:
+    files = RequestFiles(tmp_path / "requests")
+    files.add([Request(verb="stop", job_id="1:1.0"), Request(verb="cancel", job_id="a")])
+    (tmp_path / "requests" / "damaged.jsonl").write_bytes(b"\xff{")
+    ledger = Experiment(tmp_path, [make_job("a"), make_job("b")]).ledger
+    assert not recovery.apply_late_requests(ledger, "2:2.0")
+    assert {row.job.job_id: row.state.name for row in ledger.jobs()} == {"a": "CANCELLED", "b": "PENDING"}
+    assert os.listdir(tmp_path / "requests") == []
+
+
+def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> None:
+    RequestFiles(tmp_path / "requests").add([Request(verb="cancel", job_id="a")])
+    ledger = Experiment(tmp_path, [make_job("a")]).ledger
+    assert ledger.take_requests() == [Request(verb="cancel", job_id="a")]
+    assert ledger.take_requests() == []
+    ledger.abandon()
+    again = Ledger.open(tmp_path / "ledger.sqlite3")
+    assert again.take_requests() == [Request(verb="cancel", job_id="a")]
+    again.commit()
+    assert again.take_requests() == []
