@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core import environment, log_limit
+from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, current_directory
 from orchestrator.executors.base import Launch
@@ -101,7 +102,7 @@ def start(
     popen: subprocess.Popen[bytes] | None = None
     log_path = JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank)
     try:
-        with theirs, log_path.open("ab") as log:
+        with theirs, open(log_path, "ab", opener=no_follow) as log:
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,

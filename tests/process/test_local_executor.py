@@ -57,6 +57,15 @@ def seen(
 # -- how a worker is started
 
 
+def test_no_log_is_written_through_a_link(tmp_path: Path) -> None:
+    launch = make_launch(tmp_path, "a", [("print", 1000)])
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / "a/attempts/0/worker.log").symlink_to(tmp_path / "precious")
+    with local() as executor, pytest.raises(OSError, match="symbolic links"):
+        executor.submit(launch)
+    assert (tmp_path / "precious").read_text() == "content"
+
+
 def test_a_worker_leads_a_session_of_its_own_and_reads_nothing(tmp_path: Path) -> None:
     found = seen(tmp_path)
     assert found["sid"] == found["pid"] != str(os.getsid(0))
