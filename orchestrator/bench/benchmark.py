@@ -21,7 +21,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine, available_memory_mib
-from orchestrator.supervisor.termination import StopRequests
+from orchestrator.supervisor.stop_signals import StopRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

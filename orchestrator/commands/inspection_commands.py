@@ -25,7 +25,7 @@ def check(
 ) -> None:
     """Show which robots can be trained, how fast they simulate, and what is wrong with the others."""
     from orchestrator.experiment import robot_check
-    from orchestrator.supervisor.termination import StopRequests
+    from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output
 
     stops = StopRequests()

@@ -21,7 +21,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
-from orchestrator.supervisor.termination import StopRequests
+from orchestrator.supervisor.stop_signals import StopRequests
 
 SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
 

@@ -25,8 +25,8 @@ from orchestrator.machine import provenance
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.supervisor.termination import StopRequests
 
 REPORT_EVERY_S = 3.0
 

@@ -15,7 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
-from orchestrator.supervisor.termination import StopRequests
+from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12
 """Most jobs that are verified where none are named."""

@@ -29,7 +29,7 @@ from orchestrator.machine import topology as machines
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
-from orchestrator.supervisor.termination import StopRequests
+from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.verify import verification_runs
 from orchestrator.verify.cases import Case, LeftOut, case_job, neighbour_of, of_job_file, of_run_dir
 from orchestrator.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob, Evidence, judge, weights_differ

@@ -19,8 +19,8 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
+from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.supervisor.termination import StopRequests
 from orchestrator.verify.cases import Case
 
 POLL_INTERVAL_S = 0.005

@@ -24,7 +24,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import preflight, run_plan
 from orchestrator.experiment.preflight import JobVerdict, examine
 from orchestrator.jobfile import from_mapping
-from orchestrator.supervisor.termination import StopRequests
+from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.preflight_child import check
 

@@ -101,7 +101,7 @@ def test_a_node_cut_off_for_too_long_kills_its_attempts_and_starts_none(
     run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_agent, "FENCE_AFTER_S", 0.5)
-    monkeypatch.setattr("orchestrator.executors.ray.liveness.PROBE_EVERY_S", 0.1)
+    monkeypatch.setattr("orchestrator.executors.ray.head_liveness.PROBE_EVERY_S", 0.1)
     agent = start_agent(run_dir, head)
     assert acquire(agent, "a/0", task.pid) is not None
     with pytest.raises(subprocess.TimeoutExpired):

@@ -12,7 +12,7 @@ On a node the local executor starts the same worker processes as on one machine,
 ``rank_placement``   room for ranks on several nodes
 ``transport``        how files travel (``--storage``); ``file_sync`` without a shared file system
 ``driver_directory`` the run directory as nodes know it; ``user_code``: the user's Python code on nodes
-``connection``       the connection to Ray; ``liveness`` of its head; ``internals``: Ray's private names
+``connection``       the connection to Ray; ``head_liveness``; ``internals``: Ray's private names
 ``cluster``          the commands ``cluster up``, ``join``, ``status`` and ``down``
 ==================== ===============================================================================================
 

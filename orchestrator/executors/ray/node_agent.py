@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.core.messages import Progress
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.executors.ray.liveness import FENCE_AFTER_S, HeadLiveness
+from orchestrator.executors.ray.head_liveness import FENCE_AFTER_S, HeadLiveness
 from orchestrator.executors.ray.node_versions import Versions, installed_versions
 from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
 from orchestrator.executors.ray.transport import Transport

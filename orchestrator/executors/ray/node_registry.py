@@ -20,7 +20,7 @@ from orchestrator.core.text import last_line
 from orchestrator.executors.ray import node_versions
 from orchestrator.executors.ray.connection import Connection
 from orchestrator.executors.ray.driver_directory import DriverDirectory
-from orchestrator.executors.ray.liveness import HeadLiveness
+from orchestrator.executors.ray.head_liveness import HeadLiveness
 from orchestrator.executors.ray.node_agent import NAME_PREFIX, NAMESPACE, NodeAgent, NodeFacts
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine.topology import MIB

@@ -16,7 +16,7 @@ from orchestrator.executors.ray import node_attempt
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.executors.ray.file_sync.receiver import Receiver
-from orchestrator.executors.ray.liveness import DRIVER_TIMEOUT_S
+from orchestrator.executors.ray.head_liveness import DRIVER_TIMEOUT_S
 from orchestrator.executors.ray.node_attempt import Assignment
 from orchestrator.executors.ray.rank_placement import PlacedRanks, PlacementFailed, RankPlacement, by_rank
 from orchestrator.executors.ray.ray_task import RayTask

@@ -1,0 +1,79 @@
+"""Handles the signals that ask for a stop: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that closes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.core.process_setup import STOP_SIGNALS
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """Counts signals that request a stop, and delivers them to a supervisor once there is one.
+
+    During start-up the first signal takes effect at the next :meth:`check`, where nothing is half done; the second
+    one at once.
+    """
+
+    count: int = 0
+    _delivered: int = 0
+    _reason: str = ""
+    _receiver: Callable[[str], None] | None = None
+
+    def handle_signal(self, number: int, _frame: object) -> None:
+        if number == signal.SIGHUP and self.count:
+            return  # a closing terminal sends it more than once; that is no second request
+        self._reason = signal.Signals(number).name
+        self.count += 1
+        if self._receiver is not None:
+            self._deliver(self._receiver)
+        elif self.count > 1:
+            raise KeyboardInterrupt
+
+    def request(self, reason: str) -> None:
+        """As a signal does, for a request of another process before there is a supervisor."""
+        self._reason = reason
+        self.count += 1
+
+    def check(self) -> None:
+        """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
+        if self.count:
+            raise KeyboardInterrupt
+
+    def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """``report`` that calls :meth:`check` as well."""
+
+        def checked(done: int, count: int) -> None:
+            self.check()
+            report(done, count)
+
+        return checked
+
+    def deliver_to(self, receiver: Callable[[str], None]) -> None:
+        """Call ``receiver`` for every signal from now on, and for those that came before."""
+        self._receiver = receiver
+        while self._delivered < self.count:  # a signal may arrive at any moment, also at this one
+            self._deliver(receiver)
+
+    def _deliver(self, receiver: Callable[[str], None]) -> None:
+        self._delivered += 1
+        receiver(self._reason)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signals within the block. Does nothing outside of the main thread, where Python forbids it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
+        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        before = {number: signal.signal(number, self.handle_signal) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
