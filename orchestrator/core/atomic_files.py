@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +14,7 @@ from orchestrator.core.text import storable
 
 FICLONE = 0x40049409
 """The request of Linux to give a file the blocks of another one; each gets its own when it is written."""
+SYNCED_AT_ONCE = 16
 
 
 def write_whole(path: Path, data: str | bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
@@ -72,9 +73,23 @@ def no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def sync_directory(folder: Path) -> None:
-    """Make the names in ``folder`` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_trees(folders: Sequence[Path]) -> None:
+    """Make every file and every name in ``folders`` survive a power cut. Disks do many at once much faster."""
+    from concurrent.futures import ThreadPoolExecutor  # not needed by workers
+
+    with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
+        list(pool.map(_sync_tree, folders))  # raises what a thread has raised
+
+
+def _sync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent), *(Path(parent, name) for name in names)):
+            sync_directory(path)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a folder survive a power cut; of a file, its content."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

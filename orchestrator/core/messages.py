@@ -43,6 +43,8 @@ class Progress(JsonLine):
     run_delay_share: float | None = None
     """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the message before."""
     learner: Message | None = None
+    warning: Message | None = None
+    """For the user, once for each attempt; repeated in every message, since not every one arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

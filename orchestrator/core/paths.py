@@ -12,6 +12,8 @@ from orchestrator.core.errors import UsageError
 DIRECTORY_REMOVED = "the current directory has been removed; change to another one, or give an absolute path"
 REPLAY = "replay"
 """Prefix of the names of replay buffers; that of rank 0 has no more than it."""
+DAMAGED = ".damaged"
+"""End of the name of a damaged checkpoint that was set aside."""
 CHECKPOINT = re.compile(r"checkpoint-(\d{12})\.pt")
 """Names of checkpoints; the group is their env_steps."""
 
@@ -66,6 +68,8 @@ class JobPaths:
 
     spec = Below("spec.json")
     robot = Below("robot")
+    robot_altered = Below("robot.altered")
+    """What was in ``robot`` when it did not match ``robot_hash`` and was put back."""
     robot_hash = Below("robot.sha256")
     """SHA-256 of the bundle in ``robot``, as text; a ledger is rebuilt with it."""
     attempts = Below("attempts")

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.atomic_files import clone_file, write_whole
+from orchestrator.core.atomic_files import clone_file, sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, Running, move
 from orchestrator.core.paths import RunPaths
@@ -17,6 +18,7 @@ from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import JobRow, Ledger
+from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
 OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
@@ -52,6 +54,7 @@ def reconcile(
     if changed and on_change == "keep":
         text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
         reporter.event("warning", text, jobs=list(changed))
+    copied: list[Path] = []
     for job in jobs:
         job_id, row, verdict = job.job_id, rows.get(job.job_id), verdicts[job.job_id]
         has_run = row is not None and row.attempts > 0
@@ -70,14 +73,18 @@ def reconcile(
         ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
         if verdict.problem is None:
             _copy_robot(paths, job_id, verdict)
+            copied.append(paths.job(job_id).root)
         else:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
             ledger.set_state(job_id, move(job_id, Pending(), failed))
+    if copied:
+        sync_trees(copied)
+        sync_directory(paths.jobs)
     _drop_undeclared(rows, position, ledger, reporter)
     rows = {row.job.job_id: row for row in ledger.jobs()}
     settled = [recovery.settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
     ledger.commit()
-    _report_earlier(settled, reporter)
+    _report_earlier(settled, paths, reporter)
     return settled
 
 
@@ -160,14 +167,21 @@ def _drop_undeclared(
             ledger.set_state(job_id, move(job_id, row.state, Cancelled()))
 
 
-def _report_earlier(rows: Sequence[JobRow], reporter: Reporter) -> None:
+def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
     done = sum(row.state.name == "SUCCEEDED" for row in rows)
-    begun = sum(isinstance(row.state, Pending) and row.attempts > 0 for row in rows)
+    begun = [row.job.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
     dead = [row.job.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0]
     if done or begun:
-        finished = count(done, "job was", "jobs were")
-        text = f"{finished} finished before, {begun} {'resumes' if begun == 1 else 'resume'}"
-        reporter.event("resumed", f"{text} from the last checkpoint")
+        steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
+        parts = [f"{count(done, 'job was', 'jobs were')} finished before"]
+        saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
+        if saved:
+            verb = "resumes from its newest checkpoint" if len(saved) == 1 else "resume from their newest checkpoints"
+            parts.append(f"{len(saved):,} {verb} ({listed(saved, SHOWN)} env_steps)")
+        if unsaved := [job_id for job_id, number in steps.items() if not number]:
+            verb = "starts at 0 env_steps, as it has" if len(unsaved) == 1 else "start at 0 env_steps, as they have"
+            parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
+        reporter.event("resumed", ", ".join(parts), env_steps=steps)
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
         reporter.event("warning", text, jobs=dead)

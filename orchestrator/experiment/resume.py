@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import Problem, RunDirError
-from orchestrator.core.job import TERMINAL, Failed
-from orchestrator.core.paths import RunPaths
+from orchestrator.core.job import Failed
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
@@ -44,14 +43,11 @@ def load(run_dir: Path) -> RecordedExperiment:
         source=str(run_dir),
         base=paths.root.absolute(),
     )
-    return RecordedExperiment(experiment=experiment, verdicts={row.job.job_id: _verdict(row, paths) for row in rows})
+    return RecordedExperiment(experiment=experiment, verdicts={row.job.job_id: _verdict(row) for row in rows})
 
 
-def _verdict(row: JobRow, paths: RunPaths) -> JobVerdict:
+def _verdict(row: JobRow) -> JobVerdict:
     job = row.job
     if isinstance(row.state, Failed) and not row.attempts:  # invalid, and never launched
         return JobVerdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
-    robot = paths.job(job.job_id).root / (job.spec.xml or "")
-    if row.state.name not in TERMINAL and not robot.exists():
-        raise RunDirError(f"{robot}: the robot of {job.job_id} is missing; run the job file with --fresh")
     return JobVerdict(problem=None, robot_hash=row.robot_hash)

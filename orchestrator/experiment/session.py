@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
-from orchestrator.core.job import Job, State
+from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
+from orchestrator.executors.ray import user_code
 from orchestrator.experiment import preflight, run_directory, videos
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
@@ -94,14 +95,24 @@ def run(
             executor=backend.executor,
             slots=backend.slots,
             reporter=reporter,
+            staged_robots={id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle},
             grace_s=options.grace_s,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
         )
         backend.report_to(DetachableReporter(reporter).event)
-        provenance.record(
-            paths, machine=run_plan.machine, lanes=backend.slots.lanes, repository=repository, backend=backend.facts()
+        changed = provenance.record(
+            paths,
+            machine=run_plan.machine,
+            lanes=backend.slots.lanes,
+            repository=repository,
+            backend=backend.facts(),
+            user_code=user_code.digests(run_plan.jobs),
         )
+        if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
+            text = f"changed since the run before: {'; '.join(changed)}"
+            consequence = "What is trained from here on may have other bits than without these changes"
+            reporter.event("warning", f"{text}. {consequence}.", changed=changed)
         stops.deliver_to(supervisor.request_stop)
         states = supervisor.run()
         if not supervisor.interrupted:

@@ -6,6 +6,8 @@ Of the environment only the variables that decide thread counts are recorded, be
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -14,19 +16,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.core.paths import RunPaths
-from orchestrator.machine.topology import Machine, online_cpus
+from orchestrator.core.text import joined
+from orchestrator.machine.topology import Machine, cpu_model, online_cpus
 
 GIT_PATIENCE_S = 2.0
 OURS = "mujoco-orchestrator"
 PACKAGES = (OURS, "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
+PACKAGE = Path(__file__).parents[1]
+CODE = "code of orchestrator"
+DECIDING = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", CODE)
+"""Packages that change results. So does Python's minor version: with another one, pickles may not even load."""
+
+Versions: TypeAlias = Mapping[str, str | None]
 
 
 def version(name: str) -> str | None:
@@ -39,6 +48,51 @@ def version(name: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+@functools.cache
+def installed_versions() -> Versions:
+    """The versions here; for this package also a hash of its code, as a checkout changes without a new version."""
+    return {**versions(), CODE: _hash_of_code()}
+
+
+def _hash_of_code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionDifferences:
+    """A line each: ``numpy 2.1.0, here 2.4.6``."""
+
+    deciding: tuple[str, ...]
+    """Those that may change results."""
+    others: tuple[str, ...]
+
+
+def differences(here: Versions, there: Versions, *, word: str = "here") -> VersionDifferences:
+    """Between the versions of this process and those of another machine or an earlier session.
+
+    :param word: what stands before the version of this process.
+    """
+    deciding: list[str] = []
+    others: list[str] = []
+    for name in {**here, **there}:
+        ours, theirs = here.get(name), there.get(name)
+        if ours != theirs:
+            line = f"{name} {theirs or 'missing'}, {word} {ours or 'missing'}"
+            (deciding if _changes_results(name, ours, theirs) else others).append(line)
+    return VersionDifferences(deciding=tuple(deciding), others=tuple(others))
+
+
+def _changes_results(name: str, ours: str | None, theirs: str | None) -> bool:
+    if name == "python":
+        return (ours or "").split(".")[:2] != (theirs or "").split(".")[:2]
+    # After the plus sign follows the accelerator of the build: on a CPU all builds compute the same.
+    return name in DECIDING and (ours or "").partition("+")[0] != (theirs or "").partition("+")[0]
 
 
 class Repository:
@@ -81,32 +135,67 @@ class Repository:
 
 
 def record(
-    paths: RunPaths, *, machine: Machine, lanes: int, repository: Repository, backend: Mapping[str, Any]
-) -> None:
-    """Append this session, with facts about its ``backend``, to the list in ``provenance.json``."""
+    paths: RunPaths,
+    *,
+    machine: Machine,
+    lanes: int,
+    repository: Repository,
+    backend: Mapping[str, Any],
+    user_code: Mapping[str, str],
+) -> list[str]:
+    """Append this session to the list in ``provenance.json``.
+
+    :param backend: facts about it.
+    :param user_code: folder that jobs import Python code from → a hash of its Python files.
+    :returns: what may change results and is not as in the session before, a line each.
+    """
     sessions: list[dict[str, Any]] = []
     if paths.provenance.exists():
         try:
             sessions = list(json.loads(paths.provenance.read_text()))
         except (ValueError, TypeError):
             sessions = [{"note": "an earlier provenance.json could not be read"}]
-    sessions.append(
-        {
-            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "command": sys.argv,
-            "host": socket.gethostname(),
-            "platform": platform.platform(),
-            "versions": versions(),
-            "git": repository.facts(),
-            "cpus": [asdict(cpu) for cpu in machine.cpus],
-            "online_cpus": len(online_cpus()) or None,
-            "physical_cores": machine.physical_cores,
-            "cpu_quota": machine.quota,
-            "memory_total_mib": machine.memory_total_mib,
-            "gpus": [asdict(gpu) for gpu in machine.gpus],
-            "jobs_at_once": lanes,
-            **backend,
-            "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
-        }
-    )
+    session = {
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "versions": dict(installed_versions()),
+        "user_code": dict(user_code),
+        "cpu_model": cpu_model(),
+        "git": repository.facts(),
+        "cpus": [asdict(cpu) for cpu in machine.cpus],
+        "online_cpus": len(online_cpus()) or None,
+        "physical_cores": machine.physical_cores,
+        "cpu_quota": machine.quota,
+        "memory_total_mib": machine.memory_total_mib,
+        "gpus": [asdict(gpu) for gpu in machine.gpus],
+        "jobs_at_once": lanes,
+        **backend,
+        "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
+    }
+    changed = _changes(sessions[-1], session) if sessions and isinstance(sessions[-1], dict) else []
+    sessions.append(session)
     write_whole(paths.provenance, json.dumps(sessions, indent=1) + "\n")
+    return changed
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two sessions, as far as both recorded it."""
+    lines: list[str] = []
+    if isinstance(versions := before.get("versions"), Mapping):
+        ours = {name: now["versions"].get(name) for name in versions}
+        lines += differences(ours, versions, word="now").deciding
+    cpus_before, cpus_now = _cpu_models(before), _cpu_models(now)
+    if cpus_before and not cpus_now <= cpus_before:
+        lines.append(f"CPU {joined(sorted(cpus_before))}, now {joined(sorted(cpus_now))}")
+    if isinstance(hashes := before.get("user_code"), Mapping) and hashes:
+        changed = [folder for folder, digest in now["user_code"].items() if digest not in hashes.values()]
+        lines += [f"Python files below {folder}" for folder in changed]
+    return lines
+
+
+def _cpu_models(session: Mapping[str, Any]) -> set[str]:
+    """The CPUs that trained: those of a cluster's nodes, or that of this machine; empty if not recorded."""
+    trained_on = session.get("nodes") or [session]
+    return {str(one["cpu_model"]) for one in trained_on if one.get("cpu_model")}

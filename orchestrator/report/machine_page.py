@@ -23,6 +23,7 @@ NAMES = {
     "ray_address": "Ray cluster",
     "nodes": "nodes",
     "versions": "versions",
+    "user_code": "code of the user",
     "git": "revision",
     "thread_variables": "thread variables",
     "command": "command",

@@ -1,12 +1,72 @@
-"""What the supervisor itself writes and removes in a job's directory."""
+"""What the supervisor itself writes, compares and removes in a job's directory."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.paths import CHECKPOINT, JobPaths
+from orchestrator.core.atomic_files import clone_file, sync_directory, sync_trees, write_whole
+from orchestrator.core.job import Job
+from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
+from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.supervisor.events import Reporter
+
+
+class RobotAlteredError(OSError):
+    """The robot in a job directory is not the one that was examined, and there is no intact copy to put back."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RobotCopies:
+    """The robots in the job directories. Each is compared with its hash before the first attempt of a session."""
+
+    paths: RunPaths
+    hashes: Mapping[str, str | None]
+    """By ``job_id``; None for a job without a robot."""
+    staged: Mapping[str, Path]
+    """Folder with the robot as it was examined in this session, by ``job_id``."""
+    reporter: Reporter
+    _compared: set[str] = field(default_factory=set, init=False)
+
+    def ensure_intact(self, job: Job) -> None:
+        """Put the staged copy in place of an altered one, with a warning.
+
+        :raises RobotAlteredError: there is no staged copy of the same robot.
+        :raises OSError: files cannot be read or written.
+        """
+        expected, directory = self.hashes.get(job.job_id), self.paths.job(job.job_id)
+        if expected is None or job.spec.xml is None or job.job_id in self._compared:
+            return
+        main = job.spec.xml.partition("/")[2]
+        found = hash_of_copy(directory.robot, main)
+        if found != expected:
+            staged = self.staged.get(job.job_id)
+            state = "its main file is missing" if found is None else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
+            what = f"{directory.root / job.spec.xml} and its files differ from the robot that was examined ({state})"
+            if staged is None or hash_of_copy(staged, main) != expected:
+                raise RobotAlteredError(
+                    f"{what}. Restore them, or run the job file with the robot as it was, which puts it back;"
+                    " then queue the job with `retry`"
+                )
+            _put_back(directory, staged)
+            text = f"{job.job_id}: {what}; the robot was put back, and what was there is now {directory.robot_altered}"
+            self.reporter.event("warning", text, job_id=job.job_id)
+        self._compared.add(job.job_id)
+
+
+def _put_back(directory: JobPaths, staged: Path) -> None:
+    beside = directory.root / ".robot.tmp"
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(staged, beside, copy_function=clone_file)
+    sync_trees([beside])
+    if directory.robot.exists():
+        shutil.rmtree(directory.robot_altered, ignore_errors=True)
+        directory.robot.rename(directory.robot_altered)
+    beside.rename(directory.robot)
+    sync_directory(directory.root)
 
 
 def free_number(paths: JobPaths, number: int) -> int:

@@ -13,6 +13,7 @@ from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.job_queue import Shortage
 
 
@@ -40,6 +41,7 @@ class Launcher:
     active: ActiveAttempts
     executor: Executor
     slots: Slots
+    robots: RobotCopies
     now: Callable[[], float]
 
     def launch(
@@ -52,6 +54,7 @@ class Launcher:
         number, error = next_number, None
         try:
             number = job_directory.free_number(self.paths.job(job.job_id), next_number)
+            self.robots.ensure_intact(job)
             handle = self._submit(job, number, slot)
         except OrchestratorError:  # not of this job
             raise
@@ -61,6 +64,8 @@ class Launcher:
         attempt = ActiveAttempt(job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now)
         if error is None:
             return Launched(attempt)
+        if isinstance(error, RobotAlteredError):
+            return LaunchFailed(attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error)
         is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
         what = str(error) if isinstance(error, OSError) else repr(error)
         cause = Cause.DISK_FULL if is_full else Cause.LAUNCH

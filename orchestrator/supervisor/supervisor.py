@@ -11,8 +11,9 @@ import functools
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
 from orchestrator.core.exit_record import ExitRecord
@@ -59,6 +60,9 @@ class Supervisor:
     executor: Executor
     slots: Slots
     reporter: Reporter
+    staged_robots: Mapping[str, Path] = field(default_factory=dict)
+    """Folder with the robot as it was examined in this session, by ``job_id``; a copy in a job directory that was
+    altered is replaced by it."""
     grace_s: float = 30.0
     """Time that all workers together have to exit when they are asked to."""
     exit_record_expected: bool = True
@@ -87,8 +91,17 @@ class Supervisor:
         self._termination = Termination(
             active=self._active, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
         )
+        hashes = {row.job.job_id: row.robot_hash for row in self.rows}
+        robots = job_directory.RobotCopies(
+            paths=self.paths, hashes=hashes, staged=self.staged_robots, reporter=self.reporter
+        )
         self._launcher = Launcher(
-            paths=self.paths, active=self._active, executor=self.executor, slots=self.slots, now=self.now
+            paths=self.paths,
+            active=self._active,
+            executor=self.executor,
+            slots=self.slots,
+            robots=robots,
+            now=self.now,
         )
 
     def run(self) -> dict[str, State]:
@@ -191,6 +204,9 @@ class Supervisor:
                 self._placed(attempt, event)
             case Progressed(progress=progress):
                 self._termination.check_iteration(attempt, progress)
+                if progress.warning and (attempt.progress is None or attempt.progress.warning != progress.warning):
+                    job_id = attempt.job.job_id
+                    self.reporter.event("warning", f"{job_id}: {progress.warning}", job_id=job_id)
                 self._active.progressed(attempt, progress, self.now())
                 self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):

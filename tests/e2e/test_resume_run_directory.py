@@ -74,14 +74,53 @@ def test_a_run_directory_takes_no_other_settings(option: list[str], finished_onc
     assert "need the job file" in refused.stderr
 
 
-def test_a_robot_that_vanished_from_the_run_directory_is_named(finished: Experiment) -> None:
-    (finished.run_dir / "jobs/hopper-s0/robot/hopper.xml").unlink()
+def unfinish(run_dir: Path, job_id: str) -> None:
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
+        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = ?", (job_id,))
+
+
+def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(finished: Experiment) -> None:
+    robot = finished.run_dir / "jobs/hopper-s0/robot/hopper.xml"
+    robot.write_bytes(robot.read_bytes()[:-300])
     assert invoke("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"
-    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)) as ledger:
-        ledger.execute("UPDATE jobs SET state = 'PENDING'")
+    unfinish(finished.run_dir, "hopper-s0")
     refused = invoke("run", "run", cwd=finished.cwd)
-    assert refused.returncode == 2
-    assert "robot/hopper.xml: the robot of hopper-s0 is missing" in refused.stderr
+    assert refused.returncode == 1
+    row = commands.summary(finished.run_dir)["hopper-s0"]
+    assert (row["state"], row["cause"]) == ("FAILED", "error")
+    assert str(robot.relative_to(finished.cwd)) in row["message"]
+
+    assert invoke("retry", "run", "hopper-s0", cwd=finished.cwd).returncode == 0
+    again = invoke("run", "jobs.toml", "--run-dir", "run", cwd=finished.cwd)
+    assert again.returncode == 0, again.stdout
+    assert "put back" in again.stdout
+    assert "hopper-s0 at 512" in again.stdout
+    assert "changed since the run before" not in again.stdout
+    assert robot.read_bytes() == commands.HOPPER.read_bytes()
+
+
+def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_the_terminal(
+    finished: Experiment,
+) -> None:
+    job = finished.run_dir / "jobs/hopper-s0"
+    unchanged = invoke("run", "run", cwd=finished.cwd).stdout
+    unfinish(finished.run_dir, "hopper-s0")
+    for path in job.glob("checkpoints/*.pt"):
+        path.write_bytes(path.read_bytes()[:-9])
+    sessions = json.loads((finished.run_dir / "provenance.json").read_text())
+    sessions[-1] |= {"cpu_model": "Example 9000"}
+    sessions[-1]["versions"] |= {"numpy": "1.0.0"}
+    (finished.run_dir / "provenance.json").write_text(json.dumps(sessions))
+    done = invoke("run", "run", cwd=finished.cwd)
+    assert done.returncode == 0, done.stdout
+    (changed,) = (line for line in done.stdout.splitlines() if "numpy 1.0.0" in line)
+    assert "Example 9000" in changed
+    assert "bits" in changed
+    (damaged,) = (line for line in done.stdout.splitlines() if "is damaged" in line)
+    assert "hopper-s0" in damaged
+    assert "starts at 0 env_steps" in damaged
+    assert "changed since the run before" not in unchanged
+    assert len(list(job.glob("progress.csv.before-*"))) == 1
 
 
 def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(finished: Experiment) -> None:

@@ -109,9 +109,7 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
 
     assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [1000, 1001, 1002, 1003])]
     output = capsys.readouterr().out
-    assert (
-        f"checkpoint-000000000012.pt is removed because its replay buffer is damaged: rank 1: {newest.name}" in output
-    )
+    assert f"checkpoint-000000000012.pt is damaged (rank 1: its replay buffer is damaged: {newest.name}" in output
 
 
 def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:

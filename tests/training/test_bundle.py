@@ -20,6 +20,7 @@ from bundle_helpers import (
 )
 from model_helpers import differences
 
+from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.worker.robots import file_collector
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
@@ -30,7 +31,9 @@ def test_a_bundle_is_the_same_robot_with_the_original_gone(files: dict[str, str]
     users = tmp_path / "users"
     lay_out(users, files)
     original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
-    copy = collect(users / "r/main.xml").write(tmp_path / "robot")
+    robot = collect(users / "r/main.xml")
+    copy = robot.write(tmp_path / "robot")
+    assert hash_of_copy(tmp_path / "robot", robot.main) == robot.hash
     shutil.rmtree(users)
     assert differences(original, mujoco.MjModel.from_xml_path(str(copy))) == []
 

@@ -151,7 +151,9 @@ def test_a_checkpoint_whose_newest_rows_are_damaged_gives_way_to_the_one_before(
     assert (found["at"], found["rows"]) == (8, 8)
     fill(before, 0, 8)
     assert content(again) == content(before)
-    assert "checkpoint-000000000024.pt is removed because its replay buffer is damaged" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "checkpoint-000000000024.pt is damaged (its replay buffer is damaged: rows-000000000010" in output
+    assert (tmp_path / "checkpoint-000000000024.pt.damaged").exists()
 
 
 def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(tmp_path: Path) -> None:

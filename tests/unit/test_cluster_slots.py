@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray import node_versions
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.node_agent import NodeFacts
@@ -23,8 +22,9 @@ from orchestrator.executors.ray.node_registry import (
     RayNode,
     failure_reason,
 )
-from orchestrator.executors.ray.node_versions import CODE, VersionDifferences, differences
 from orchestrator.executors.ray.transport import TransferMode, Transport
+from orchestrator.machine import provenance
+from orchestrator.machine.provenance import CODE, VersionDifferences, differences
 from orchestrator.machine.slots import RankSlot, Slot
 
 
@@ -166,8 +166,8 @@ def test_versions_that_change_results_are_distinguished(changed: dict[str, str |
 
 
 def test_the_code_of_this_package_is_compared() -> None:
-    assert node_versions.installed_versions()[CODE] is not None
-    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= node_versions.installed_versions().keys()
+    assert provenance.installed_versions()[CODE] is not None
+    assert {"torch", "numpy", "mujoco", "gymnasium", "stable-baselines3"} <= provenance.installed_versions().keys()
 
 
 # -- compatible nodes

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, behaviours, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+from supervisor_helpers import Experiment, RecordingReporter, behaviours, ledgers_closed, make_job, make_spec, rows  # noqa: F401 - a fixture
 
-from orchestrator.core.paths import JobPaths
+from orchestrator.core import atomic_files
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import reconcile
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
 
 
@@ -55,3 +64,108 @@ def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_trainin
     assert experiment.run() == {"done": "SUCCEEDED", "failed": "FAILED"}
     assert not experiment.paths.job("done").replay(1).exists()
     assert experiment.paths.job("failed").replay(1).exists(), "`retry` goes on with it"
+
+
+# -- the robot in the job directory
+
+
+def staged_robot(folder: Path) -> Path:
+    (folder / "meshes").mkdir(parents=True)
+    (folder / "hopper.xml").write_text("<mujoco/>")
+    (folder / "meshes/.leg.stl").write_text("solid")
+    return folder
+
+
+def with_robots(root: Path, staged: Path, *job_ids: str, **settings: Any) -> Experiment:
+    """An experiment whose jobs have copies of the staged robot in their directories."""
+    root.mkdir()
+    jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
+    experiment = Experiment(root, jobs, **settings)
+    digest = hash_of_copy(staged, "hopper.xml")
+    experiment.ledger.put_jobs((index, job, digest) for index, job in enumerate(jobs))
+    experiment.ledger.commit()
+    for job_id in job_ids:
+        experiment.paths.job(job_id).root.mkdir(parents=True)
+        shutil.copytree(staged, experiment.paths.job(job_id).robot)
+    experiment.ledger.close()
+    return Experiment(root, jobs, **settings)
+
+
+def edit(robot: Path) -> None:
+    (robot / "hopper.xml").write_text("<mujoco model='other'/>")
+
+
+def truncate(robot: Path) -> None:
+    (robot / "meshes/.leg.stl").write_text("")
+
+
+def lose(robot: Path) -> None:
+    (robot / "hopper.xml").unlink()
+
+
+def add(robot: Path) -> None:
+    (robot / "meshes/hopper.stl").write_text("MuJoCo may find this one first")
+
+
+@pytest.mark.parametrize("alter", [edit, truncate, lose, add])
+def test_an_altered_robot_is_replaced_by_the_one_that_was_examined_and_kept(
+    alter: Callable[[Path], None], tmp_path: Path
+) -> None:
+    staged = staged_robot(tmp_path / "staged")
+    experiment = with_robots(tmp_path / "run", staged, "a", "b", staged_robots={"a": staged, "b": staged})
+    directory = experiment.paths.job("a")
+    alter(directory.robot)
+    altered = hash_of_copy(directory.robot, "hopper.xml")
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+    assert hash_of_copy(directory.robot, "hopper.xml") == hash_of_copy(staged, "hopper.xml")
+    assert hash_of_copy(directory.robot_altered, "hopper.xml") == altered
+    assert experiment.reporter.kinds("a").count("warning") == 1
+    assert "warning" not in experiment.reporter.kinds("b")
+
+
+@pytest.mark.parametrize("alter", [edit, truncate, lose])
+def test_without_an_intact_copy_the_job_with_the_altered_robot_fails_and_the_others_train(
+    alter: Callable[[Path], None], tmp_path: Path
+) -> None:
+    staged = staged_robot(tmp_path / "staged")
+    experiment = with_robots(tmp_path / "run", staged, "a", "b", staged_robots={"a": staged})
+    alter(experiment.paths.job("a").robot)
+    edit(staged)
+    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
+    assert experiment.order == ["b"]
+    row = rows(experiment.paths.root)["a"]
+    assert row["cause"] == "error"
+    assert str(experiment.paths.job("a").robot / "hopper.xml") in row["message"]
+    assert "`retry`" in row["message"]
+
+
+def test_the_robot_is_compared_before_the_first_attempt_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Path] = []
+
+    def noted(folder: Path, main: str) -> str | None:
+        compared.append(folder)
+        return hash_of_copy(folder, main)
+
+    monkeypatch.setattr(job_directory, "hash_of_copy", noted)
+
+    def killed_first(launch: Launch) -> Behaviour:
+        return Behaviour(returncode=0 if launch.number else -9)
+
+    experiment = with_robots(tmp_path / "run", staged_robot(tmp_path / "staged"), "a", behave=killed_first)
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert experiment.order == ["a", "a"]
+    assert compared == [experiment.paths.job("a").robot]
+
+
+def test_the_copies_of_robots_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[Path] = set()
+    monkeypatch.setattr(atomic_files.os, "fsync", lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink()))
+    staged, paths = staged_robot(tmp_path / "staged"), RunPaths(tmp_path / "run")
+    jobs = [make_job(job_id, spec={"xml": "robot/hopper.xml"}) for job_id in ("a", "b")]
+    verdict = JobVerdict(bundle=staged, xml="hopper.xml", robot_hash=hash_of_copy(staged, "hopper.xml"))
+    paths.root.mkdir()
+    ledger = Ledger.create(paths.ledger)
+    reconcile(jobs, {"a": verdict, "b": verdict}, {"a": 0, "b": 1}, "refuse", paths, ledger, RecordingReporter())
+    for path in (paths.jobs, *paths.jobs.rglob("*")):
+        assert path in synced
+    assert paths.job("b").robot_hash in synced

@@ -277,3 +277,13 @@ def test_a_scan_may_be_abandoned_after_any_piece(tmp_path: Path, abandoned_after
             worker.step()
     synchronise(sender, receiver)
     assert tree(driver) == tree(node)
+
+
+def test_damaged_checkpoints_come_back_from_a_node_but_are_sent_to_none(tmp_path: Path) -> None:
+    damaged = {
+        "checkpoints/checkpoint-000000000256.pt.damaged": "bits",
+        "progress.csv.before-20261121": "a\n1\n",
+    }
+    write(tmp_path, JOB | damaged)
+    assert damaged.keys() <= set(paths_of(list(Sender(tmp_path).scan())))
+    assert not damaged.keys() & set(paths_of(list(outgoing_chunks(tmp_path))))

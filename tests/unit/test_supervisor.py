@@ -101,6 +101,17 @@ def test_memory_that_a_running_job_already_holds_is_not_set_aside_twice(tmp_path
     assert rows(tmp_path)["j0000"]["max_rss_mib"] == 690.0
 
 
+def test_a_warning_of_a_worker_is_reported_once_for_each_attempt(tmp_path: Path) -> None:
+    warned = Progress(phase="training", warning="checkpoint-000000000512.pt is damaged")
+    killed = Behaviour(after_s=10.0, progress_every_s=1.0, progress=warned, returncode=-9)
+    silent = Behaviour(after_s=10.0, progress_every_s=1.0)
+    table = {"a": [killed, killed, silent], "b": silent}
+    experiment = Experiment(tmp_path, [make_job("a", max_retries=2), make_job("b")], behaviours(table))
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+    warnings = [(message, facts) for kind, message, facts in experiment.reporter.events if kind == "warning"]
+    assert warnings == [("a: checkpoint-000000000512.pt is damaged", {"job_id": "a"})] * 2
+
+
 # -- limits
 
 

@@ -19,11 +19,11 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.head_liveness import FENCE_AFTER_S, HeadLiveness
-from orchestrator.executors.ray.node_versions import Versions, installed_versions
 from orchestrator.executors.ray.scratch_directory import Holder, Order, ScratchDirectory, write_order
 from orchestrator.executors.ray.transport import Transport
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_locks import CpuLocks, shared_directory
+from orchestrator.machine.provenance import Versions, installed_versions
 from orchestrator.machine.slots import Slot, SlotPool
 
 NAMESPACE = "orchestrator"

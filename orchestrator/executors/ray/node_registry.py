@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from orchestrator.core.text import last_line
-from orchestrator.executors.ray import node_versions
 from orchestrator.executors.ray.connection import Connection
 from orchestrator.executors.ray.driver_directory import DriverDirectory
 from orchestrator.executors.ray.head_liveness import HeadLiveness
 from orchestrator.executors.ray.node_agent import NAME_PREFIX, NAMESPACE, NodeAgent, NodeFacts
 from orchestrator.executors.ray.transport import Transport
+from orchestrator.machine import provenance
 from orchestrator.machine.topology import MIB
 
 LIST_EVERY_S = 2.0
@@ -50,7 +50,7 @@ class RayNode:
     memory_mib: int
     facts: NodeFacts
     agent: Any
-    differences: node_versions.VersionDifferences
+    differences: provenance.VersionDifferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class NodeRegistry:
         host = str(row["NodeManagerHostname"])
         try:
             facts: NodeFacts = ray.get(entry.request)
-            differences = node_versions.differences(node_versions.installed_versions(), facts.versions)
+            differences = provenance.differences(provenance.installed_versions(), facts.versions)
         except Exception as error:  # the pickles of another version of this package may raise anything
             is_silent = isinstance(error, ray.exceptions.RayActorError) and CREATION_FAILED not in str(error)
             return NodeFailed(row["NodeID"], host, failure_reason(str(error)), is_silent)

@@ -139,6 +139,16 @@ def python_files(folder: Path) -> Files:
     return files
 
 
+def digests(jobs: Iterable[Job]) -> dict[str, str]:
+    """Each folder that ``jobs`` import code from, with the digest of its code; not those that are too large."""
+    found = {}
+    for folder in sorted({folder for job in jobs if (folder := code_folder(job.spec)) is not None}):
+        with contextlib.suppress(UsageError, OSError):
+            if files := python_files(Path(folder)):
+                found[folder] = digest(files)
+    return found
+
+
 def _may_contain_code(folder: Path) -> bool:
     if folder.name.startswith(".") or folder.name == "__pycache__":
         return False

@@ -125,11 +125,14 @@ def _from_checkpoint(
     """The policy of a checkpoint, and ``venv`` with observations normalised as at that time."""
     from orchestrator.worker.envs import env_factory
     from orchestrator.worker.training import checkpoint, learners
+    from orchestrator.worker.training.replay import DamagedError
 
     try:
         state = checkpoint.load(trained.content)
-    except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-        raise Unplayable(f"{trained.path} is damaged or not a checkpoint: {type(error).__name__}: {error}") from error
+    except DamagedError as error:
+        raise Unplayable(f"{trained.path} is damaged or not a checkpoint: {error}") from error
+    except Exception as error:
+        raise Unplayable(f"{trained.path} cannot be loaded: {type(error).__name__}: {error}") from error
     needed = {name: value for name, value in spec.hyperparameters.items() if name in _POLICY_HYPERPARAMETERS}
     model = learners.build(dataclasses.replace(spec, hyperparameters=needed | small_buffer), venv).model
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.robot_hash import robot_hash
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, FileCollector, lexical
 from orchestrator.worker.robots.mjcf_elements import elements
 
@@ -30,17 +30,7 @@ class Bundle:
 
     @property
     def hash(self) -> str:
-        """SHA-256 (hexadecimal) over all contents and the other files' names relative to the main file.
-
-        The name of the main file does not count: a copy under another name has the same hash.
-        """
-        digest = hashlib.sha256()
-        here = str(Path("/", self.main).parent)
-        named = {os.path.relpath(f"/{name}", here): self.contents[name] for name in self.contents if name != self.main}
-        for name, content in [("", self.contents[self.main]), *sorted(named.items())]:
-            digest.update(b"%d %b %d\n" % (len(os.fsencode(name)), os.fsencode(name), len(content)))
-            digest.update(content)
-        return digest.hexdigest()
+        return robot_hash(self.main, self.contents)
 
     def write(self, folder: Path) -> Path:
         """Copy everything below ``folder``, for the same readers; returns the path of the main MJCF there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,13 @@ class CsvTable:
     def _write_whole(self, rows: list[list[str]]) -> None:
         write_whole(self._path, "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows))
         self.rows = len(rows)
+
+
+def set_aside(path: Path) -> Path | None:
+    """Give a table with rows another name, so that it is kept when the training starts over; returns the new path."""
+    if not path.exists() or path.read_bytes().count(b"\n") < 2:
+        return None
+    return path.rename(path.with_name(f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%S')}"))
 
 
 def _line(cells: Iterable[object]) -> str:

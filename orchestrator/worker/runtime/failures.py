@@ -23,6 +23,10 @@ class RankLostError(Exception):
     """The other ranks did not start, or do not answer any more."""
 
 
+class CheckpointError(Exception):
+    """A checkpoint that is not damaged cannot be loaded; the message says which, why, and what to do."""
+
+
 class Interrupted(Exception):
     """The attempt stopped on request, at a whole checkpoint."""
 
@@ -38,6 +42,8 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join(deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES))
     if is_disk_full(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
+    if isinstance(error, CheckpointError):
+        return ExitCode.ERROR, shortened(str(error)), trace
     if isinstance(error, RankLostError | Diverged):
         return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST, shortened(str(error)), trace
     return ExitCode.ERROR, describe(error), trace

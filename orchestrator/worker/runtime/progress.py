@@ -36,6 +36,7 @@ class ProgressReporter:
         self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None
         self.learner: str | None = None
+        self.warning: str | None = None
         self._channel, self._before_sending = channel, before_sending
         self._phase: Phase | None = None
         self._rate_sent = False
@@ -66,6 +67,7 @@ class ProgressReporter:
                 cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if measured else None,
                 run_delay_share=delay_share,
                 learner=self.learner,
+                warning=self.warning,
             ).to_line()
         )
         if sent:

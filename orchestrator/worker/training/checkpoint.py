@@ -8,30 +8,36 @@ runs code (pickle): only a job's own are loaded, and a file that the user names 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pickle
+import re
 import shutil
 import time
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
-from orchestrator.core.paths import CHECKPOINT, REPLAY
+from orchestrator.core.paths import CHECKPOINT, DAMAGED, REPLAY
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.runtime.failures import CheckpointError, describe
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training.replay import DamagedError, Replay
+from orchestrator.worker.training.replay import DamagedError, Replay, check_whole
 from orchestrator.worker.training.training_state import OF_EACH_RANK, LoopState
 
 KEPT = 2
 """Checkpoints of a job."""
+KEPT_DAMAGED = 3
+"""Damaged checkpoints of a job."""
 TRANSFER_S = 60.0
 """How long a file may be on its way from another node: a few seconds, or until a stalled network works again."""
 DAMAGED_REPLAY = "its replay buffer is damaged"
+ARCHIVE_ERROR = re.compile(r"PytorchStreamReader failed(?!.*alloc)")
+"""How torch begins a message about the structure of an archive, which zipfile does not check in every detail."""
 
 
 class CheckpointStore:
@@ -60,6 +66,8 @@ class CheckpointStore:
         self._before_writing, self._now = before_writing, now
         self._written_at: dict[Path, float] = {}
         """Of the files of this attempt; those of earlier attempts came from the run directory."""
+        self.problems: list[str] = []
+        """A sentence about each damaged checkpoint that was set aside, without its full stop."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, env_steps: int, state: dict[str, Any], ranks: Ranks = ALONE, *, is_last: bool = False) -> None:
@@ -88,8 +96,8 @@ class CheckpointStore:
         content = io.BytesIO()
         torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
         self._before_writing()
-        write_whole(self._path(env_steps), content.getvalue())
-        self._written_at[self._path(env_steps)] = self._now()
+        write_whole(self.path(env_steps), content.getvalue())
+        self._written_at[self.path(env_steps)] = self._now()
         paths = self._paths()
         first = max(0, len(paths) - KEPT)
         if ranks.size > 1 and self._replay is not None:
@@ -122,12 +130,12 @@ class CheckpointStore:
             self._replay.forget_before(env_steps // self._n_envs)
 
     def newest(self, ranks: Ranks = ALONE) -> dict[str, Any] | None:
-        """The newest whole checkpoint, or None. Damaged ones are removed, with a line in the log.
+        """The newest whole checkpoint, or None. Damaged ones get another name, with a line in the log.
 
         All ranks call it and get the same one, each with its own replay buffer filled.
 
         :raises ValueError: it belongs to another spec.
-        :raises OSError: it cannot be read.
+        :raises CheckpointError: it is not damaged, but cannot be loaded; it is kept.
         """
         while True:
             state = self._newest_whole(ranks.size) if ranks.rank == 0 else None
@@ -139,59 +147,84 @@ class CheckpointStore:
                 self._clear_replay()
             elif ranks.rank > 0:
                 try:
-                    state = self._with_replay(load(self._path(chosen).read_bytes()))
+                    state = self._load(self.path(chosen))
                 except DamagedError as error:
                     problem = f"rank {ranks.rank}: {error}"
             problems = [problem for problem in ranks.all_gather_object(problem) if problem is not None]
             if not problems:
                 return state
             if ranks.rank == 0 and chosen is not None:
-                self._remove(self._path(chosen), f"{DAMAGED_REPLAY}: {problems[0]}")
+                self._set_aside(self.path(chosen), problems[0])
 
     def _newest_whole(self, ranks: int) -> dict[str, Any] | None:
         remove_partial_files(self._directory)
         for path in reversed(self._paths()):
-            content = path.read_bytes()  # an error of the disk is no damage: the file stays
             try:
-                state = load(content)
-            except MemoryError:
-                raise
-            except Exception as error:  # damage shows in many ways: zip, pickle and torch errors
-                self._remove(path, f"it is damaged: {type(error).__name__}: {error}")
-                continue
-            if state["fingerprint"] != self._fingerprint:
-                before = len(state["ranks"]) if "ranks" in state else 1
-                what = f"resources.ranks = {before}, not {ranks}" if before != ranks else "other settings of this job"
-                raise ValueError(
-                    f"{path} was written under {what}; "
-                    "remove the checkpoints to train from the start, or restore the settings to resume"
-                )
-            try:
-                return self._with_replay(state)
+                return self._load(path, ranks)
             except DamagedError as error:
-                self._remove(path, f"{DAMAGED_REPLAY}: {error}")
+                self._set_aside(path, str(error))
         self._clear_replay()
         return None
 
-    def _with_replay(self, state: dict[str, Any]) -> dict[str, Any]:
-        """``state``, once the replay buffer is filled as it was. :raises DamagedError: its files are not whole."""
+    def _load(self, path: Path, ranks: int | None = None) -> dict[str, Any]:
+        """The state in ``path``, once the replay buffer is filled as it was.
+
+        :param ranks: number of ranks of this attempt, for rank 0, which compares the fingerprint.
+        :raises DamagedError: the bytes of its files are not those that were written.
+        """
+        with explaining_failure(path):
+            state = load(path.read_bytes())
+            fingerprint = state["fingerprint"]
+        if ranks is not None and fingerprint != self._fingerprint:
+            before = len(state["ranks"]) if "ranks" in state else 1
+            what = f"resources.ranks = {before}, not {ranks}" if before != ranks else "other settings of this job"
+            raise ValueError(
+                f"{path} was written under {what}; "
+                "remove the checkpoints to train from the start, or restore the settings to resume"
+            )
         if self._replay is not None and "rows" in state:
-            self._replay.restore(state["rows"])
+            try:
+                with explaining_failure(path):
+                    self._replay.restore(state["rows"])
+            except DamagedError as error:
+                raise DamagedError(f"{DAMAGED_REPLAY}: {error}") from error
         return state
 
-    def _remove(self, path: Path, problem: str) -> None:
-        say(f"checkpoint {path.name} is removed because {problem}")
-        path.unlink()
+    def _set_aside(self, path: Path, problem: str) -> None:
+        aside = path.replace(path.with_name(f"{path.name}{DAMAGED}"))
+        self.problems.append(f"{path.name} is damaged ({problem}) and was set aside as {aside.name}")
+        say(f"checkpoint {self.problems[-1]}")
+        for surplus in self.damaged()[:-KEPT_DAMAGED]:
+            surplus.unlink()
+
+    def damaged(self) -> list[Path]:
+        """The damaged checkpoints that this attempt and earlier ones have set aside, in the order of writing."""
+        return sorted(self._directory.glob(f"*{DAMAGED}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def _clear_replay(self) -> None:
         if self._replay is not None:
             self._replay.clear()
 
-    def _path(self, env_steps: int) -> Path:
+    def path(self, env_steps: int) -> Path:
         return self._directory / f"checkpoint-{env_steps:012d}.pt"
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._directory.iterdir() if CHECKPOINT.fullmatch(path.name))
+
+
+@contextlib.contextmanager
+def explaining_failure(path: Path) -> Iterator[None]:
+    """Whatever loading ``path`` raises in the block, except damage, becomes an error that says what to do."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} cannot be loaded: {describe(error)}. The file is kept. Correct the cause (too little memory, or a"
+            " package or class that has changed since it was written) and queue the job again with `retry`; to train"
+            " from the start instead, first remove the folder that it is in"
+        ) from error
 
 
 class _Unpickler(pickle.Unpickler):
@@ -210,13 +243,17 @@ class _PickleModule:
 def load(content: bytes) -> dict[str, Any]:
     """The state in a checkpoint file's bytes. Loading runs code: see above.
 
-    :raises Exception: of many kinds, when they are damaged.
+    :raises DamagedError: they are not those that were written. Torch itself does not compare checksums.
+    :raises Exception: of any kind, when unpickling fails: bytes with the right checksums are not damaged, so that an
+        UnpicklingError or EOFError, too, comes from code that has changed, or from a class of the user's.
     """
-    file = io.BytesIO(content)
-    with zipfile.ZipFile(file) as archive:  # torch itself does not compare checksums
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-    file.seek(0)
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, pickle_module=_PickleModule)
+    check_whole(content)
+    try:
+        state: dict[str, Any] = torch.load(
+            io.BytesIO(content), map_location="cpu", weights_only=False, pickle_module=_PickleModule
+        )
+    except RuntimeError as error:
+        if ARCHIVE_ERROR.match(str(error)):
+            raise DamagedError(str(error).partition("\n")[0]) from error
+        raise
     return state

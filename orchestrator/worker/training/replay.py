@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +26,35 @@ from orchestrator.core.atomic_files import remove_partial_files, write_whole
 
 MOST_BYTES = 64 * 2**20
 """Size of a file, so that reading one needs little memory beside the buffer's own."""
+DIRECTORY = 0x10
+"""Bit of an entry's attributes. What torch reads of a file with it is memory that nothing was written to."""
 _NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 class DamagedError(Exception):
-    """Rows are missing, or a file is damaged."""
+    """Rows are missing, or the bytes of a file are not those that were written."""
+
+
+def check_whole(content: bytes) -> None:
+    """Check structure and checksums of a zip archive, which checkpoints and files of rows are.
+
+    Nothing is unpickled. So what unpickling a whole archive raises (memory, a class that is gone) is no damage.
+
+    :raises DamagedError: they are wrong.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            wrong = archive.testzip()
+            folders = [info.filename for info in archive.infolist() if info.external_attr & DIRECTORY]
+    except MemoryError:
+        raise
+    except Exception as error:  # damage shows in many ways
+        raise DamagedError(f"{type(error).__name__}: {error}") from error
+    if wrong is not None:
+        raise DamagedError(f"wrong checksum of {wrong}")
+    if folders:
+        raise DamagedError(f"{folders[0]} is marked as a folder")
 
 
 class _File(NamedTuple):
@@ -102,8 +126,12 @@ class Replay:
                     array[at : at + file.end - reached] = saved[f"arr_{number}"][reached - file.first :]
         except MemoryError:
             raise
-        except Exception as error:  # damage shows in many ways
-            raise DamagedError(f"{file.path.name}: {type(error).__name__}: {error}") from error
+        except Exception:
+            try:
+                check_whole(content)
+            except DamagedError as damage:
+                raise DamagedError(f"{file.path.name}: {damage}") from damage
+            raise
 
     def forget_before(self, rows: int) -> None:
         """Remove the files that are not needed to resume from ``rows`` or later."""

@@ -19,19 +19,19 @@ from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join
 from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.runtime import sb3_internals
+from orchestrator.worker.runtime import csv_tables, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
 from orchestrator.worker.runtime.failures import Interrupted
 from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import algorithms, evaluation, learners, nan_guard, timings, training_state, weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
 from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.replay import Replay
@@ -113,11 +113,14 @@ class Training:
         state = self._store.newest(ranks)
         loop = LoopState()
         if state is not None:
-            loop = training_state.restore(model, state, ranks.rank)
+            with explaining_failure(self._store.path(state["env_steps"])):
+                loop = training_state.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
             if loop.learner != facts.learner:
                 say(f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on")
+        if ranks.rank == 0 and (warning := self._warning_about_checkpoints(resumed=state is not None)):
+            reporter.warning = warning
         self._synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
         facts.env_steps = model.num_timesteps
         facts.ep_rew_mean_first, facts.ep_rew_mean = loop.ep_rew_mean_first, self._mean_return()
@@ -234,6 +237,20 @@ class Training:
 
     def _report(self) -> None:
         self._reporter.report("training", self._model.num_timesteps)
+
+    def _warning_about_checkpoints(self, *, resumed: bool) -> str:
+        """Which checkpoints were damaged, and what follows. A training that starts over keeps its earlier tables."""
+        problems = list(self._store.problems)
+        if resumed and problems:
+            problems.append(f"resumed at {self._model.num_timesteps} env_steps")
+        elif not resumed and (damaged := self._store.damaged()):
+            tables = [csv_tables.set_aside(table) for table in (self._paths.progress_csv, self._paths.timings_csv)]
+            kept = joined(table.name for table in tables if table is not None)
+            problems = problems or [f"only damaged checkpoints are there ({joined(path.name for path in damaged)})"]
+            problems.append("no checkpoint is left, so the training starts at 0 env_steps")
+            problems += [f"its earlier tables are kept as {kept}"] if kept else []
+            say("; ".join(problems))
+        return "; ".join(problems)
 
     def _save_checkpoint(self) -> None:
         begun = time.monotonic()

@@ -66,7 +66,7 @@ def facts(cluster: str) -> dict[str, Any]:
 
 def _request_versions(node_id: str) -> Any:
     def versions() -> dict[str, str | None]:
-        from orchestrator.executors.ray.node_versions import installed_versions
+        from orchestrator.machine.provenance import installed_versions
 
         return dict(installed_versions())
 

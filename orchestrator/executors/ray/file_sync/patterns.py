@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from orchestrator.core.paths import JobPaths
+from orchestrator.core.paths import DAMAGED, JobPaths
 from orchestrator.executors.ray.file_sync.chunks import FileSyncError
 
 _JOB = JobPaths(Path())
@@ -80,7 +80,7 @@ class InputFiles:
         top, _, rest = path.partition("/")
         if top in (_JOB.spec.name, _JOB.progress_csv.name, _JOB.timings_csv.name, _ROBOT):
             return True
-        return top == _CHECKPOINTS and not _is_hidden(rest)
+        return top == _CHECKPOINTS and not _is_hidden(rest) and not rest.endswith(DAMAGED)
 
     def may_contain(self, folder: str) -> bool:
         top, _, rest = folder.partition("/")

@@ -1,0 +1,40 @@
+"""The content hash of a robot, by which the copy in a job directory is compared with the robot that was examined."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+CHUNK_BYTES = 1 << 20
+
+
+def robot_hash(main: str, files: Mapping[str, bytes | Path]) -> str:
+    """SHA-256 (hexadecimal) over all contents and the other files' names relative to the main file.
+
+    The name of the main file does not count: a copy under another name has the same hash.
+
+    :param main: the main MJCF, one of the relative paths in ``files``.
+    :param files: relative path → content, or the file that holds it.
+    :raises OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    here = str(Path("/", main).parent)
+    named = {os.path.relpath(f"/{name}", here): files[name] for name in files if name != main}
+    for name, content in [("", files[main]), *sorted(named.items(), key=lambda item: item[0])]:
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        digest.update(b"%d %b %d\n" % (len(os.fsencode(name)), os.fsencode(name), size))
+        if isinstance(content, bytes):
+            digest.update(content)
+            continue
+        with content.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def hash_of_copy(folder: Path, main: str) -> str | None:
+    """:func:`robot_hash` of all files in ``folder``; None if the main MJCF is not among them."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return robot_hash(main, files) if main in files else None

@@ -1,0 +1,173 @@
+"""Checkpoints that cannot be loaded: damage gives way to the one before, anything else fails the attempt. Nothing is
+deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import pickle
+import random
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import worker_helpers as helpers
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import DAMAGED, JobPaths
+from orchestrator.worker.runtime.failures import CheckpointError
+from orchestrator.worker.training import checkpoint
+from orchestrator.worker.training.checkpoint import KEPT_DAMAGED, CheckpointStore
+
+ENTRY_BYTES = 46 + len("archive/data.pkl")
+"""Of the first entry in the directory of a zip archive."""
+
+
+class Stateful:
+    """An object of the user's in a checkpoint, whose unpickling does :attr:`deed`."""
+
+    deed: Callable[[], None] = staticmethod(lambda: None)
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"joint": 3}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        Stateful.deed()
+
+
+def module_with_class(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    module = types.ModuleType("users_robots")
+    Stateful.__module__, module.Stateful = module.__name__, Stateful  # type: ignore[attr-defined]
+    monkeypatch.setattr(Stateful, "__module__", module.__name__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def written(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def raiser(error: BaseException) -> Callable[..., None]:
+    def deed(*_: object, **__: object) -> None:
+        raise error
+
+    return deed
+
+
+CAUSES: dict[str, Callable[[pytest.MonkeyPatch, types.ModuleType], None]] = {
+    "a class that is gone": lambda patch, module: patch.delattr(module, "Stateful"),
+    "a module that is gone": lambda patch, module: patch.delitem(sys.modules, module.__name__),
+    "an error of the user's class": lambda patch, _: patch.setattr(Stateful, "deed", raiser(ValueError("no knee"))),
+    "a class that ends a file early": lambda patch, _: patch.setattr(Stateful, "deed", raiser(EOFError("no knee"))),
+    "an unpickling error": lambda patch, _: patch.setattr(Stateful, "deed", raiser(pickle.UnpicklingError("no knee"))),
+    "memory": lambda patch, _: patch.setattr(torch, "load", raiser(MemoryError())),
+    "memory of torch": lambda patch, _: patch.setattr(
+        torch, "load", raiser(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    ),
+    "the disk": lambda patch, _: patch.setattr(Path, "read_bytes", raiser(OSError(errno.EIO, "Input/output error"))),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES.keys())
+def test_an_error_that_is_no_damage_fails_the_attempt_and_every_checkpoint_stays(
+    cause: Callable[[pytest.MonkeyPatch, types.ModuleType], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_with_class(monkeypatch)
+    store = CheckpointStore(tmp_path, "f")
+    for env_steps in (128, 256):
+        store.save(env_steps, {"envs": module.Stateful()})
+    before = written(tmp_path)
+    with monkeypatch.context() as patch:
+        cause(patch, module)
+        with pytest.raises(CheckpointError) as raised:
+            store.newest()
+    text = str(raised.value)
+    assert "checkpoint-000000000256.pt" in text
+    assert type(raised.value.__cause__).__name__ in text
+    assert "`retry`" in text
+    assert written(tmp_path) == before
+    found = store.newest()
+    assert found is not None
+    assert found["env_steps"] == 256
+
+
+def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differs(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    store = CheckpointStore(tmp_path, "f")
+    store.save(128, {"at": 128, "weights": torch.arange(9.0)})
+    store.save(256, {"at": 256, "weights": torch.arange(9.0)})
+    newest = tmp_path / "checkpoint-000000000256.pt"
+    whole = newest.read_bytes()
+    directory = 8 * whole.index(b"PK\1\2")
+    bits = [*dice.sample(range(8 * len(whole)), 100), *range(directory, directory + 8 * ENTRY_BYTES)]
+    for bit in bits:
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        newest.write_bytes(content)
+        state = CheckpointStore(tmp_path, "f").newest()
+        assert state is not None
+        assert state["at"] == state["env_steps"] == (256 if newest.exists() else 128), bit
+        assert torch.equal(state["weights"], torch.arange(9.0)), bit
+
+
+def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, "f")
+    for env_steps in range(128, 128 * 6, 128):
+        store.save(env_steps, {})
+        content = store.path(env_steps).read_bytes()[:-9]
+        store.path(env_steps).write_bytes(content)
+        state = store.newest()
+        assert state is None
+        assert (tmp_path / f"{store.path(env_steps).name}{DAMAGED}").read_bytes() == content
+    assert len(store.damaged()) == len(list(tmp_path.iterdir())) == KEPT_DAMAGED
+
+
+def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec())
+    assert helpers.train_here(paths)[0].code == ExitCode.SUCCEEDED
+    tables = {name: table.read_bytes() for name, table in tables_of(paths).items()}
+    for path in paths.checkpoints.glob("*.pt"):
+        path.write_bytes(path.read_bytes()[:-9])
+    record, log = helpers.train_here(paths, 1)
+    assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, None)
+    assert "starts at 0 env_steps" in log
+    for name, content in tables.items():
+        (kept,) = tmp_path.glob(f"{name}.before-*")
+        assert kept.read_bytes() == content
+        assert kept.name in log
+    assert [row["iteration"] for row in helpers.rows(paths.timings_csv)] == ["1", "2", "3", "4"]
+
+
+def tables_of(paths: JobPaths) -> dict[str, Path]:
+    return {table.name: table for table in (paths.progress_csv, paths.timings_csv)}
+
+
+def test_an_ordinary_resume_sets_nothing_aside(tmp_path: Path) -> None:
+    paths = helpers.job(tmp_path, helpers.spec())
+    helpers.train_here(paths)
+    record, log = helpers.train_here(paths, 1)
+    assert record.resumed_from == 512
+    assert "damaged" not in log
+    assert not [path for path in tmp_path.rglob("*") if ".before-" in path.name or path.name.endswith(DAMAGED)]
+
+
+def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = helpers.job(tmp_path, helpers.spec())
+    helpers.train_here(paths)
+    (newest,) = (path for path in paths.checkpoints.iterdir() if path.name == "checkpoint-000000000512.pt")
+    state = checkpoint.load(newest.read_bytes())
+    state["policy"]["new_layer"] = torch.zeros(3)
+    content = io.BytesIO()
+    torch.save(state, content)
+    newest.write_bytes(content.getvalue())
+    record, _ = helpers.train_here(paths, 1)
+    assert record.code == ExitCode.ERROR
+    assert "checkpoint-000000000512.pt cannot be loaded" in record.message
+    assert "new_layer" in record.message
+    assert newest.read_bytes() == content.getvalue()
