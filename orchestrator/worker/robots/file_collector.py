@@ -38,6 +38,9 @@ class BundleError(Exception):
     """The robot's files cannot be collected; the message names file, line and reason."""
 
 
+CHUNK = 1 << 20
+
+
 def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
     """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for ever)."""
     try:
@@ -50,7 +53,9 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
         if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
             raise BundleError(f"{named}: is {real}, a file of the kernel; expected a file of the robot")
         with path.open("rb") as file:
-            content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)  # it may grow meanwhile
+            content = b"" if status.st_size > limit_bytes else file.read(status.st_size)
+            while len(content) <= limit_bytes and (more := file.read(min(CHUNK, limit_bytes + 1 - len(content)))):
+                content += more  # it grows meanwhile; as many bytes are allocated as are asked for
         size = max(status.st_size, len(content))
         if size > limit_bytes:
             raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
