@@ -79,6 +79,13 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     reporter.event("launched", text, job_id=job_id, number=number, pid=pid, node=node, cpus=cpus, ranks=ranks)
 
 
+def report_warning(reporter: Reporter, attempt: ActiveAttempt, warning: str | None) -> None:
+    """Report a worker's warning, which comes with each of its progress messages, once."""
+    if warning and (attempt.progress is None or attempt.progress.warning != warning):
+        job_id = attempt.job.job_id
+        reporter.event("warning", f"{job_id}: {warning}", job_id=job_id)
+
+
 def report_end(
     reporter: Reporter,
     attempt: ActiveAttempt,

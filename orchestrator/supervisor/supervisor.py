@@ -96,12 +96,7 @@ class Supervisor:
             paths=self.paths, hashes=hashes, staged=self.staged_robots, reporter=self.reporter
         )
         self._launcher = Launcher(
-            paths=self.paths,
-            active=self._active,
-            executor=self.executor,
-            slots=self.slots,
-            robots=robots,
-            now=self.now,
+            paths=self.paths, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
         )
 
     def run(self) -> dict[str, State]:
@@ -204,9 +199,7 @@ class Supervisor:
                 self._placed(attempt, event)
             case Progressed(progress=progress):
                 self._termination.check_iteration(attempt, progress)
-                if progress.warning and (attempt.progress is None or attempt.progress.warning != progress.warning):
-                    job_id = attempt.job.job_id
-                    self.reporter.event("warning", f"{job_id}: {progress.warning}", job_id=job_id)
+                events.report_warning(self.reporter, attempt, progress.warning)
                 self._active.progressed(attempt, progress, self.now())
                 self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):

@@ -144,7 +144,7 @@ def test_every_file_gets_the_right_verdict(name: str, nasty: dict[str, dict[str,
         ("pipe.xml", "is not a regular file"),
         ("self.xml", "cannot be read: Too many levels of symbolic links"),
         ("nowhere.xml", "no such file"),
-        ("?.xml", "rename the file or folder"),
+        ("\udcff.xml", "rename the file or folder"),
         ("secret.xml", "cannot be read: Permission denied"),
         ("locked", "cannot be read: Permission denied"),
     ],
@@ -156,7 +156,7 @@ def test_what_is_no_readable_file_is_an_error(name: str, message: str, nasty: di
 
 
 def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(nasty: dict[str, dict[str, Any]]) -> None:
-    others = {"?.xml", "pipe.xml", "self.xml", "nowhere.xml", "secret.xml", "locked", "copy.XML"}
+    others = {"\udcff.xml", "pipe.xml", "self.xml", "nowhere.xml", "secret.xml", "locked", "copy.XML"}
     assert set(nasty) == {*NASTY, *others}
     copy = nasty["copy.XML"]
     assert copy["verdict"] == "ok"
