@@ -52,14 +52,16 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
         real = Path(os.path.realpath(path))
         if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
             raise BundleError(f"{named}: is {real}, a file of the kernel; expected a file of the robot")
-        with path.open("rb") as file:
-            content = b"" if status.st_size > limit_bytes else file.read(status.st_size)
-            while len(content) <= limit_bytes and (more := file.read(min(CHUNK, limit_bytes + 1 - len(content)))):
-                content += more  # it grows meanwhile; as many bytes are allocated as are asked for
-        size = max(status.st_size, len(content))
-        if size > limit_bytes:
+        content = bytearray()
+        if status.st_size <= limit_bytes:
+            with path.open("rb") as file:
+                while len(content) <= limit_bytes and (
+                    chunk := file.read(min(CHUNK, limit_bytes + 1 - len(content)))  # it may grow meanwhile
+                ):
+                    content += chunk
+        if (size := max(status.st_size, len(content))) > limit_bytes:
             raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
-        return content
+        return bytes(content)
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None
     except (OSError, ValueError) as error:
