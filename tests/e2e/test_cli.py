@@ -455,6 +455,7 @@ def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
     assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("umask", "never"), [("077", 0o077), ("000", 0o002)])
 def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
     umask: str, never: int, tmp_path: Path

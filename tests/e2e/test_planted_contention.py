@@ -23,6 +23,8 @@ MOVED = """
 import os
 from odd import Odd
 
+pytestmark = pytest.mark.slow
+
 at_first = os.sched_getaffinity(0)
 
 def make(xml=None, seed=0):

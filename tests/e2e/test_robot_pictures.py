@@ -60,6 +60,7 @@ def assert_in_frame(look: dict[str, Any]) -> None:
         assert 0.003 < moment["share"] < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robot", UNFILMED)
 def test_the_whole_robot_is_in_every_picture(looks: dict[str, dict[str, Any]], robot: str) -> None:
     assert_in_frame(looks[robot])

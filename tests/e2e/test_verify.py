@@ -100,6 +100,7 @@ def assert_passes(finished: Experiment, *options: str, jobs: set[str]) -> None:
     assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_job_of_a_run_directory_passes_without_its_original_files(finished: Experiment) -> None:
     assert_passes(finished, "--jobs", "balancer", jobs={"balancer-s0"})
 
