@@ -20,7 +20,6 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.ray import internals
 from orchestrator.machine.topology import MIB
 
 MOST_FILES = 2_000
@@ -170,7 +169,7 @@ def _fetch(reference: Any) -> Files:
     import ray
 
     try:
-        files: Files = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
+        files: Files = ray.get(reference, timeout=FETCH_TIMEOUT_S)
     except ray.exceptions.GetTimeoutError as error:
         raise OrchestratorError(
             "the code that the job imports is not on this node, and could not be fetched from the driver's in time"
