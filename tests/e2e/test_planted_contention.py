@@ -16,15 +16,14 @@ import pytest
 from orchestrator.analysis.contention import ContentionFinding, find
 from orchestrator.machine import topology
 
+pytestmark = pytest.mark.slow
+
 CPUS = sorted(os.sched_getaffinity(0))
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 BURN = "while True: pass"
 MOVED = """
 import os
 from odd import Odd
-
-pytestmark = pytest.mark.slow
-
 at_first = os.sched_getaffinity(0)
 
 def make(xml=None, seed=0):
@@ -86,7 +85,6 @@ class TestPlanted:
 
     @two_cpus
     @no_quota
-    @pytest.mark.slow
     def test_a_hog_on_one_slots_core(self, tmp_path: Path) -> None:
         with burning(CPUS[0], 3):
             slots = {"before": lambda: os.sched_setaffinity(0, set(CPUS[:2]))}
@@ -119,7 +117,6 @@ class TestPlanted:
         assert one.job_ids == ("m-s0",)
         assert one.evidence.startswith("m-s0: allowed 0 CPUs of its slot's CPU ")
 
-    @pytest.mark.slow
     def test_a_limit_of_a_cgroup_from_outside(self, tmp_path: Path, group: Path) -> None:
         entry = group / "cgroup.procs"
         found = train(tmp_path, {"name": "a"}, before=lambda: (entry.write_text("0"), None)[1])
