@@ -35,7 +35,7 @@ NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "memory": 8 << 30, "inc
 QUICK_HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_failure_threshold": "6",
+    "RAY_health_check_failure_threshold": "10",
 }
 """A node that does not answer is declared dead after seconds: here the network never stalls."""
 
