@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import command_helpers as commands
 import pytest
-from report_helpers import Trained, make_run_dir
-
-from orchestrator import report
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the visible text."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
-    make_run_dir(root, jobs)
-    done = report.make(root)
-    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
+from report_helpers import Trained, made, make_run_dir
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import command_helpers as commands
+import pytest
 
 from orchestrator.core.errors import UsageError
+from orchestrator.executors.ray.cluster import cluster_token
 from orchestrator.executors.ray.cluster.address import check_own
 
 PATIENCE_S = 180.0
@@ -103,6 +105,21 @@ class Machine:
     def take_token_of(self, other: Machine) -> None:
         self.token.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(other.token, self.token)
+
+
+@pytest.fixture(name="home", autouse=True)
+def cluster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home directory, without a cluster's token or record."""
+    for name in (
+        cluster_token.MODE_VARIABLE,
+        cluster_token.TOKEN_VARIABLE,
+        cluster_token.TOKEN_FILE_VARIABLE,
+        "XDG_CONFIG_HOME",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from supervisor_helpers import make_job
 
+from orchestrator import report
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -86,6 +88,29 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
     ledger.close()
     paths.provenance.write_text(json.dumps([{"host": "here", "physical_cores": cpus, "cpu_quota": None}]))
     return paths
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the visible text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
+    """The report of a new run directory with ``jobs``: the report, its facts and its page."""
+    make_run_dir(root, jobs)
+    done = report.make(root)
+    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
 
 
 def end_attempt(

@@ -7,29 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.ray.cluster import cluster_token, down, node_state
+from orchestrator.executors.ray.cluster import down, node_state
 from orchestrator.executors.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.process_identity import process_start
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's home directory."""
-    for name in (
-        cluster_token.MODE_VARIABLE,
-        cluster_token.TOKEN_VARIABLE,
-        cluster_token.TOKEN_FILE_VARIABLE,
-        "XDG_CONFIG_HOME",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path
 
 
 def node(**changes: object) -> LocalNode:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import UsageError
 from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query, up
@@ -27,21 +28,6 @@ from orchestrator.executors.ray.cluster.query import HeadVersions
 from orchestrator.machine.topology import Cpu, Machine
 
 TOKEN = "0123456789abcdef" * 4
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's home directory."""
-    for name in (
-        cluster_token.MODE_VARIABLE,
-        cluster_token.TOKEN_VARIABLE,
-        cluster_token.TOKEN_FILE_VARIABLE,
-        "XDG_CONFIG_HOME",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path
 
 
 @pytest.fixture

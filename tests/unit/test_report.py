@@ -5,13 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from report_helpers import ARMS, STEPS, TIMINGS, Trained, film_strip, make_bench_dir, make_run_dir
+from report_helpers import ARMS, STEPS, TIMINGS, Page, Trained, film_strip, made, make_bench_dir, make_run_dir
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
@@ -19,28 +17,6 @@ from orchestrator.core.errors import UsageError
 from orchestrator.report import drawing, experiment_data, experiment_figures, number_format, thumbnails
 
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the visible text."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
-    make_run_dir(root, jobs)
-    done = report.make(root)
-    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
 
 
 def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:

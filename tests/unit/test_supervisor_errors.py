@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,18 @@ def states(root: Path) -> set[str]:
 
 def warnings(experiment: Experiment) -> list[str]:
     return [message for kind, message, _ in experiment.reporter.events if kind == "warning"]
+
+
+def when_waiting(experiment: Experiment, action: Callable[[], None]) -> None:
+    """Call ``action`` at every report that the supervisor waits."""
+    record = experiment.reporter.event
+
+    def event(kind: str, message: str, **facts: Any) -> None:
+        record(kind, message, **facts)
+        if kind == "waiting":
+            action()
+
+    experiment.reporter.event = event  # type: ignore[method-assign]
 
 
 # -- a ledger that is locked
@@ -161,15 +173,12 @@ def test_requests_that_wait_for_a_lock_are_taken_once(tmp_path: Path, lock: Lock
 def test_at_the_end_the_lock_is_waited_for(tmp_path: Path, lock: Lock) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.reporter.each_turn = once(lambda view: bool(view.active), lock.take)
-    record = experiment.reporter.event
 
-    def event(kind: str, message: str, **facts: Any) -> None:
-        record(kind, message, **facts)
-        if kind == "waiting":
-            assert states(tmp_path) != {"SUCCEEDED"}
-            lock.release()
+    def release() -> None:
+        assert states(tmp_path) != {"SUCCEEDED"}
+        lock.release()
 
-    experiment.reporter.event = event  # type: ignore[method-assign]
+    when_waiting(experiment, release)
     assert experiment.run() == {"a": "SUCCEEDED"}
     experiment.ledger.close()
     assert states(tmp_path) == {"SUCCEEDED"}
@@ -178,14 +187,7 @@ def test_at_the_end_the_lock_is_waited_for(tmp_path: Path, lock: Lock) -> None:
 def test_a_stop_ends_the_wait_for_a_lock_and_leaves_the_ledger_to_the_next_run(tmp_path: Path, lock: Lock) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.reporter.each_turn = once(lambda view: bool(view.active), lock.take)
-    record = experiment.reporter.event
-
-    def event(kind: str, message: str, **facts: Any) -> None:
-        record(kind, message, **facts)
-        if kind == "waiting":
-            experiment.supervisor.request_stop("SIGINT")
-
-    experiment.reporter.event = event  # type: ignore[method-assign]
+    when_waiting(experiment, lambda: experiment.supervisor.request_stop("SIGINT"))
     with pytest.raises(SupervisorError, match=r"locked.*same command"):
         experiment.run()
     experiment.ledger.abandon()
