@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.atomic_files import clone_file
+from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
@@ -76,7 +75,7 @@ class Work:
         paths.root.mkdir(parents=True)
         xml = None
         if self.bundle is not None:
-            shutil.copytree(self.bundle, paths.robot, copy_function=clone_file)
+            clone_tree(self.bundle, paths.robot)
             xml = f"robot/{self.xml}"
         spec = dataclasses.replace(job.spec, xml=xml, task=self.task or job.spec.task)
         paths.spec.write_text(spec.to_json(), encoding="utf-8")

@@ -54,18 +54,35 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         sync_directory(path.parent)
 
 
-def clone_file(source: str, target: str) -> None:
-    """Copy a file with its mode and times, as :func:`shutil.copy2` does; for :func:`shutil.copytree`.
+def clone_tree(source: Path, target: Path) -> None:
+    """Copy a folder to ``target``, which must not exist, with modes and times. Before it is whole, its owner
+    alone can read it.
+
+    :raises OSError: of the first file that cannot be copied, with its errno, which :func:`shutil.copytree` hides.
+    """
+    target.mkdir(mode=0o700, parents=True)
+    for path in source.iterdir():
+        copy = clone_tree if path.is_dir() else _clone_file
+        copy(path, target / path.name)
+    shutil.copystat(source, target)
+
+
+def _clone_file(source: Path, target: Path) -> None:
+    """Copy a file with its mode and times, as :func:`shutil.copy2` does.
 
     On file systems that can (Btrfs, XFS, bcachefs), both share their blocks until one of them changes. They are no hard
     links: an edit of one copy must not change the others.
     """
-    with open(source, "rb") as original, open(target, "wb") as copy:  # noqa: PTH123 - of copytree, which gives strings
+    with source.open("rb") as original, open(target, "wb", opener=_private) as copy:
         try:
             fcntl.ioctl(copy, FICLONE, original.fileno())
         except OSError:
             shutil.copyfileobj(original, copy)
     shutil.copystat(source, target)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def no_follow(path: str, flags: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.atomic_files import clone_file, sync_directory, sync_trees, write_whole
+from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, Running, move
 from orchestrator.core.paths import RunPaths
@@ -149,7 +149,7 @@ def _copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
     job.root.mkdir(parents=True, exist_ok=True)
     if verdict.bundle is not None:
         shutil.rmtree(job.robot, ignore_errors=True)
-        shutil.copytree(verdict.bundle, job.robot, copy_function=clone_file)
+        clone_tree(verdict.bundle, job.robot)
     write_whole(job.robot_hash, verdict.robot_hash or "", durable=False)
 
 

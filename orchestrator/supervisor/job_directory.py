@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.atomic_files import clone_file, sync_directory, sync_trees, write_whole
+from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
@@ -60,7 +60,7 @@ class RobotCopies:
 def _put_back(directory: JobPaths, staged: Path) -> None:
     beside = directory.root / ".robot.tmp"
     shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(staged, beside, copy_function=clone_file)
+    clone_tree(staged, beside)
     sync_trees([beside])
     if directory.robot.exists():
         shutil.rmtree(directory.robot_altered, ignore_errors=True)

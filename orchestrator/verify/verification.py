@@ -20,7 +20,7 @@ from statistics import median
 
 from orchestrator import jobfile
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
@@ -68,7 +68,11 @@ def verify(source: Path, options: VerifyOptions, tell: Callable[[str], None]) ->
         source if is_run_dir else Path("runs") / f"{jobfile.load(source).directory_name}-verify"
     )
     stops = StopRequests()
-    with stops.installed(), run_directory.claim(output.absolute() / SCRATCH) as scratch:
+    with (
+        stops.installed(),
+        run_directory.claim(output.absolute() / SCRATCH) as scratch,
+        disk_full_explained(scratch.root, "run the same command again"),
+    ):
         for entry in scratch.root.iterdir():
             if entry.is_dir():  # of an earlier verification
                 shutil.rmtree(entry)

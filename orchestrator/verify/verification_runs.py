@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.atomic_files import clone_file
+from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.job import Failed, Job, State
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -180,7 +179,7 @@ def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[
         directory = paths.job(entry.job.job_id)
         directory.root.mkdir(parents=True)
         if entry.bundle is not None:
-            shutil.copytree(entry.bundle, directory.robot, copy_function=clone_file)
+            clone_tree(entry.bundle, directory.robot)
     return ledger.jobs()
 
 

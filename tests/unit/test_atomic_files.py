@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.core import atomic_files
-from orchestrator.core.atomic_files import clone_file
+from orchestrator.core.atomic_files import clone_tree
+from orchestrator.core.errors import DiskFullError, disk_full_explained
 
 
 def robot(folder: Path) -> Path:
@@ -25,7 +28,7 @@ def robot(folder: Path) -> Path:
 def test_an_edited_copy_leaves_the_other_copies_as_they_are(tmp_path: Path) -> None:
     staged = robot(tmp_path)
     for seed in "01":
-        shutil.copytree(staged, tmp_path / seed, copy_function=clone_file)
+        clone_tree(staged, tmp_path / seed)
     with (tmp_path / "0/meshes/torso.stl").open("r+b") as file:
         file.write(b"edited")
     (tmp_path / "0/hopper.xml").write_text("<mujoco>edited</mujoco>")
@@ -49,7 +52,41 @@ def test_blocks_are_shared_where_the_file_system_can(
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
     source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(b"content")
-    clone_file(str(source), str(target))
+    source.mkdir()
+    (source / "file").write_bytes(b"content")
+    clone_tree(source, target)
     assert requests == [atomic_files.FICLONE]
-    assert target.read_bytes() == (b"" if able else b"content")
+    assert (target / "file").read_bytes() == (b"" if able else b"content")
+
+
+def test_a_copy_that_is_not_whole_can_be_read_by_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, modes = robot(tmp_path), []
+    (staged / "hopper.xml").chmod(0o644)
+    staged.chmod(0o755)
+    copied = shutil.copystat
+
+    def copystat(source: Path, target: Path) -> None:
+        modes.append(stat.S_IMODE(target.stat().st_mode))
+        copied(source, target)
+
+    monkeypatch.setattr(shutil, "copystat", copystat)
+    clone_tree(staged, tmp_path / "copy")
+    assert sorted(modes) == [0o600, 0o600, 0o700, 0o700]
+    for path in (staged, *staged.rglob("*")):
+        copy = tmp_path / "copy" / path.relative_to(staged)
+        assert (copy.stat().st_mode, copy.stat().st_mtime_ns) == (path.stat().st_mode, path.stat().st_mtime_ns)
+
+
+def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copyfileobj(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    staged = robot(tmp_path)
+    (staged / "hopper.xml").unlink()  # the disk has room for the first folder, and none for what is in the next
+    monkeypatch.setattr(shutil, "copyfileobj", copyfileobj)
+    with pytest.raises(DiskFullError), disk_full_explained(tmp_path):
+        clone_tree(staged, tmp_path / "copy")
