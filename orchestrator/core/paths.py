@@ -104,7 +104,7 @@ class RunPaths:
     error_log = Below("supervisor-error.log")
     """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
     requests = Below("requests")
-    """What `stop` and `retry` on other hosts request; missing where none did."""
+    """What `stop` and `retry` on other hosts request, and `stop` before there is a ledger; missing where none did."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     replaced = Below("replaced")

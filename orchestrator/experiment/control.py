@@ -137,15 +137,22 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if jobs:
         return _ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
+    if paths.bench.exists() and not paths.ledger.exists():
+        raise UsageError(f"{run_dir}: a benchmark reads no requests; press Ctrl-C where it runs to stop it")
     holder = _ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; nothing to stop"
     request = Request(verb="stop", job_id=holder.key)
-    if holder.is_elsewhere:
+    if holder.is_elsewhere or not paths.ledger.exists():
         files = RequestFiles(paths.requests)
         if not now and request in files.take():
             return f"{run_dir}: its supervisor ({holder}) was asked to stop before, and has not read that yet"
-        files.add([request] * (2 if now else 1))
+        try:
+            files.add([request] * (2 if now else 1))
+        except FileNotFoundError:  # it has ended just now, and has removed what it had made
+            return f"{run_dir}: no supervisor is running; nothing to stop"
+        if not holder.is_elsewhere:
+            return f"{run_dir}: asked its supervisor ({holder}), which examines the robots, to stop"
         how = "kill its workers now" if now else "stop or, if it is stopping already, to kill its workers"
         return f"{run_dir}: asked its supervisor ({holder}) on another host to {how}"
     file = paths.ledger.stat()
@@ -165,18 +172,19 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
 
 
 def _ready_holder(paths: RunPaths) -> LockHolder | None:
-    """The supervisor that holds the run directory, once it is known and has a ledger; None when none does."""
+    """The supervisor that holds the run directory, once it is known and reads requests; None when none does."""
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
-        if (holder.is_elsewhere or paths.ledger.exists()) and (holder.is_current or time.monotonic() > patience):
+        listens = holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()  # the last while it examines
+        if listens and (holder.is_current or time.monotonic() > patience):
             return holder
-        time.sleep(LOOK_EVERY_S)  # it has just taken the lock, or still examines the robots
+        time.sleep(LOOK_EVERY_S)  # it has just taken the lock
     return None
 
 
 def wait_for_end(run_dir: Path) -> str:
     """Return when the supervisor that runs now has ended, with a message."""
-    paths = run_directory.existing(run_dir)
+    paths = RunPaths(run_dir)  # perhaps it is removed by now: nothing was launched
     holder = now = run_directory.holder(paths)
     while now is not None and now == holder:
         time.sleep(FOLLOW_EVERY_S)

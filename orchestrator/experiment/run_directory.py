@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import errno
 import fcntl
 import json
@@ -33,10 +34,11 @@ class LockHolder:
     pid_start: float | None
     host: str
     since: str
+    """Local time with microseconds; earlier versions recorded whole seconds."""
 
     @property
     def key(self) -> str:
-        """Names it in requests: its pid may belong to a later process, and its process may supervise again."""
+        """Names it in requests: its pid may belong to a later process, and its process may supervise again, at once."""
         return f"{self.pid}:{self.pid_start}:{self.since}"
 
     @property
@@ -51,7 +53,7 @@ class LockHolder:
         return self.pid != 0 and self.host != socket.gethostname()
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {self.since}"
+        return f"process {self.pid} on {self.host}, since {self.since.partition('.')[0]}"
 
 
 @contextlib.contextmanager
@@ -220,7 +222,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
                 advice = f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
                 raise RunDirError(f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). {advice}")
             file.truncate(0)
-            pid, host, since = os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
+            pid, host, since = os.getpid(), socket.gethostname(), str(datetime.datetime.now())
             this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)
             try:
                 file.write(json.dumps(dataclasses.asdict(this)).encode())

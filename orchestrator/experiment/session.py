@@ -15,14 +15,14 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.executors.ray import user_code
 from orchestrator.experiment import preflight, run_directory, videos
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, Request, SummaryRow
-from orchestrator.machine import provenance
+from orchestrator.ledger.requests import RequestFiles
+from orchestrator.machine import imported_code, provenance
 from orchestrator.machine.cpu_locks import shared_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.retry_policy import exit_code
@@ -74,6 +74,7 @@ def run(
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
         if ledger is not None and apply_late_requests(ledger, holder):
             stops.request("requested by `stop`")
+        stops.is_asked = functools.partial(_is_stop_requested, RequestFiles(paths.requests), ledger, holder)
         run_plan = _staged_plan(experiment, options, paths, stack, stops, _ExaminationReport(reporter), warm)
         backend = run_plan.backend
         if ledger is None:
@@ -107,7 +108,7 @@ def run(
             lanes=backend.slots.lanes,
             repository=repository,
             backend=backend.facts(),
-            user_code=user_code.digests(run_plan.jobs),
+            user_code=imported_code.digests(run_plan.jobs),
         )
         if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
             text = f"changed since the run before: {'; '.join(changed)}"
@@ -141,6 +142,14 @@ def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
         if requests:
             ledger.add_requests(request for request in requests if request.verb != "stop")
     return any(request.verb == "stop" for request in requests)
+
+
+def _is_stop_requested(files: RequestFiles, ledger: Ledger | None, holder: str) -> bool:
+    """Whether another process requests that ``holder`` stops, which has no supervisor yet that would read requests."""
+    with contextlib.suppress(LedgerBusyError):  # it is asked again
+        if ledger is not None and ledger.is_stopping(holder):
+            return True
+    return Request(verb="stop", job_id=holder) in files.take()
 
 
 class _ExaminationReport:

@@ -20,6 +20,8 @@ class StopRequests:
     """
 
     count: int = 0
+    is_asked: Callable[[], bool] = lambda: False
+    """Whether another process requests a stop; asked by :meth:`check`, during start-up."""
     _delivered: int = 0
     _reason: str = ""
     _receiver: Callable[[str], None] | None = None
@@ -41,7 +43,7 @@ class StopRequests:
 
     def check(self) -> None:
         """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
-        if self.count:
+        if self.count or self.is_asked():
             raise KeyboardInterrupt
 
     def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:

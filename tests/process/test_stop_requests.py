@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from command_helpers import odd, write_experiment
 from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
 
+from orchestrator import jobfile
+from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment import control, preflight, run_directory, run_plan, session
 from orchestrator.experiment.recovery import apply_late_requests
 from orchestrator.ledger import Ledger
+from orchestrator.supervisor.events import SilentReporter
 
 
 @pytest.fixture
@@ -37,14 +43,11 @@ def test_a_stop_before_the_ledger_is_read_is_kept_for_who_holds_the_lock(root: P
         assert apply_late_requests(Ledger.open(paths.ledger), key(paths))
 
 
-def test_a_stop_for_an_earlier_supervisor_does_not_stop_the_next_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_for_an_earlier_supervisor_does_not_stop_the_next_one(root: Path) -> None:
     with run_directory.claim(root) as paths:
         control.stop(root, [])
         earlier = key(paths)
-    monkeypatch.setattr(time, "strftime", lambda _: "later")  # the same process holds it again
-    with run_directory.claim(root) as paths:
+    with run_directory.claim(root) as paths:  # the same process holds it again, in the same second
         assert key(paths) != earlier
         assert not apply_late_requests(Ledger.open(paths.ledger), key(paths))
 
@@ -93,3 +96,43 @@ def test_wait_returns_when_the_supervisor_has_ended(root: Path) -> None:
     assert "has ended" in control.wait_for_end(root)
     assert ended
     supervisor.join()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_stop_is_heard_while_the_robots_are_examined(
+    is_resumed: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = root if is_resumed else tmp_path / "new"
+    experiment = jobfile.load(write_experiment(tmp_path, odd("one", "nothing")))
+    messages: list[str] = []
+
+    def examine(*_: Any, watch: Callable[[int, int], None], **__: Any) -> NoReturn:
+        watch(0, 1)
+        messages.append(control.stop(run_dir, []))
+        watch(0, 1)
+        pytest.fail("the request was not heard")
+
+    monkeypatch.setattr(preflight, "examine", examine)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(experiment, run_plan.RunOptions(run_dir=run_dir), SilentReporter())
+    assert "asked its supervisor" in messages[0]
+    assert run_dir.exists() == is_resumed
+    assert "nothing to stop" in control.stop(root, [])
+    assert "has ended" in control.wait_for_end(run_dir)
+
+
+def test_a_stop_that_comes_too_late_for_the_examination_reaches_the_supervisor(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with run_directory.claim(root) as paths:
+        paths.staging.mkdir()
+        control.stop(root, [])
+        experiment = Experiment(root, [make_job("a")], holder=key(paths))
+        assert experiment.run() == {"a": "PENDING"}
+    assert experiment.supervisor.interrupted
+
+
+def test_a_benchmark_says_that_it_reads_no_requests(tmp_path: Path) -> None:
+    with run_directory.claim(tmp_path / "bench") as paths:
+        paths.bench.mkdir()
+        with pytest.raises(UsageError, match="benchmark"):
+            control.stop(paths.root, [])

@@ -21,8 +21,8 @@ from ray_helpers import Cluster
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.executors.ray import user_code
 from orchestrator.executors.ray.ray_executor import RayExecutor
-from orchestrator.executors.ray.user_code import python_files
 from orchestrator.jobfile import load
+from orchestrator.machine.imported_code import python_files
 from orchestrator.machine.slots import RankSlot
 
 

@@ -10,8 +10,7 @@ import pytest
 from supervisor_helpers import make_job, make_machine
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.ray import user_code
-from orchestrator.machine import provenance
+from orchestrator.machine import imported_code, provenance
 
 HERE = {"python": "3.11.7", "torch": "2.13.0+cpu", "numpy": "2.4.6", "psutil": "7.2.2", provenance.CODE: "abc"}
 
@@ -99,9 +98,9 @@ def test_the_hash_of_the_users_code_is_that_of_the_folder_that_jobs_import_from(
     (tmp_path / "walking.py").write_text("SPEED = 1\n")
     imports, plain = {"entry_point": "walking:make", "env": None, "search_path": str(tmp_path)}, {"env": "Ant-v5"}
     jobs = [make_job("a", spec=imports), make_job("b", spec=imports), make_job("c", spec=plain)]
-    before = user_code.digests(jobs)
+    before = imported_code.digests(jobs)
     assert list(before) == [str(tmp_path)]
-    assert user_code.digests(jobs) == before
+    assert imported_code.digests(jobs) == before
     (tmp_path / "walking.py").write_text("SPEED = 2\n")
-    assert user_code.digests(jobs) != before
-    assert user_code.digests([make_job("d", spec=imports | {"search_path": str(tmp_path / "gone")})]) == {}
+    assert imported_code.digests(jobs) != before
+    assert imported_code.digests([make_job("d", spec=imports | {"search_path": str(tmp_path / "gone")})]) == {}

@@ -15,7 +15,9 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.ray import user_code
-from orchestrator.executors.ray.user_code import UserCode, digest, python_files
+from orchestrator.executors.ray.user_code import UserCode
+from orchestrator.machine import imported_code
+from orchestrator.machine.imported_code import digest, python_files
 
 CODE = {"tasks.py": b"import parts.legs\n", "parts/legs.py": b"LEGS = 4\n", "parts/__init__.py": b""}
 
@@ -69,7 +71,7 @@ def test_links_are_followed_but_not_in_an_endless_loop(folder: Path, tmp_path: P
 def test_too_many_files_are_refused_with_the_limit_and_a_hint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
 ) -> None:
-    monkeypatch.setattr(user_code, limit, most)
+    monkeypatch.setattr(imported_code, limit, most)
     with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than {message} below it"):
         python_files(folder)
 
@@ -98,7 +100,7 @@ def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copi
         eval_episodes=0,
         **changes,
     )
-    assert user_code.code_folder(spec) == ("/p" if is_copied else None)
+    assert imported_code.code_folder(spec) == ("/p" if is_copied else None)
 
 
 # -- the code that a node uses
@@ -141,7 +143,7 @@ def test_a_different_folder_is_replaced_by_a_copy(
         case "renamed":
             (folder / "parts").rename(folder / "limbs")
         case "too much":
-            monkeypatch.setattr(user_code, "MOST_FILES", 1)
+            monkeypatch.setattr(imported_code, "MOST_FILES", 1)
     place = search_path(code, tmp_path / "scratch")
     assert place == tmp_path / "scratch/code" / code.digest
     assert {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")} == CODE

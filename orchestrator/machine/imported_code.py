@@ -1,0 +1,87 @@
+"""The user's own Python code that jobs import: the files of a folder, and a digest by which two copies are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.machine.topology import MIB
+
+MOST_FILES = 2_000
+MOST_FOLDERS = 5_000
+MOST_MIB = 16
+"""There are three limits because every attempt reads the folder again, on every node that has one of that path."""
+
+Files: TypeAlias = Mapping[str, bytes]
+"""Path below a folder → content."""
+
+
+def code_folder(spec: WorkerSpec) -> str | None:
+    """Where a job imports code from; None if it names no module. (An id without colon is an installed environment.)"""
+    return None if spec.env is not None and ":" not in spec.env else spec.search_path
+
+
+def python_files(folder: Path) -> Files:
+    """The Python files below ``folder``, following links; empty if there is no such folder.
+
+    Hidden and unreadable files are left out, and so is what is not the user's own code: ``__pycache__``, virtual
+    environments and run directories.
+
+    :raises UsageError: there are too many.
+    """
+    files: dict[str, bytes] = {}
+    size = 0
+    for folders, (root, subfolders, names) in enumerate(os.walk(folder, followlinks=True), start=1):
+        parent = Path(root)
+        subfolders[:] = [name for name in subfolders if _may_contain_code(parent / name)]
+        for path in (parent / name for name in names if name.endswith(".py") and not name.startswith(".")):
+            if path.is_file() and os.access(path, os.R_OK):
+                size += path.stat().st_size
+                if size <= MOST_MIB * MIB:
+                    files[path.relative_to(folder).as_posix()] = path.read_bytes()
+        for amount, most, what in (
+            (folders, MOST_FOLDERS, f"{MOST_FOLDERS:,} folders"),
+            (len(files), MOST_FILES, f"{MOST_FILES:,} Python files"),
+            (size, MOST_MIB * MIB, f"{MOST_MIB} MiB of Python files"),
+        ):
+            if amount > most:
+                raise UsageError(
+                    f"{folder}: jobs import code from this folder, so its Python files are copied to the nodes of the"
+                    f" cluster, and there are more than {what} below it. Put job file and code into a separate folder"
+                )
+    return files
+
+
+def digests(jobs: Iterable[Job]) -> dict[str, str]:
+    """Each folder that ``jobs`` import code from, with the digest of its code; not those that are too large."""
+    found = {}
+    for folder in sorted({folder for job in jobs if (folder := code_folder(job.spec)) is not None}):
+        with contextlib.suppress(UsageError, OSError):
+            if files := python_files(Path(folder)):
+                found[folder] = digest(files)
+    return found
+
+
+def _may_contain_code(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.name == "__pycache__":
+        return False
+    if folder.is_symlink() and folder.resolve() in map(Path.resolve, folder.parents):  # an endless loop
+        return False
+    markers = (folder / "pyvenv.cfg", folder / "conda-meta", RunPaths(folder).ledger)
+    return not any(marker.exists() for marker in markers)
+
+
+def digest(files: Files) -> str:
+    """SHA-256 over names and contents."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        total.update(os.fsencode(name) + b"\0" + hashlib.sha256(files[name]).digest())
+    return total.hexdigest()
