@@ -16,10 +16,9 @@ from typing import Literal
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
+from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.core.text import count, cpu_text
 
-WAITING = 0.15
-"""Share of its wall time that a job waits for a CPU when another program uses it; alone on a core it is below 0.01."""
 THROTTLED = 0.02
 """Share of its wall time that a throttled job is kept off the CPU."""
 OVERSUBSCRIBED = 1.25
@@ -124,7 +123,7 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
         if not cores:
             continue
         declared = job.threads is not None and job.threads > cores
-        competing = (job.runnable or 0.0) > OVERSUBSCRIBED * cores and job.delay_share > WAITING
+        competing = (job.runnable or 0.0) > OVERSUBSCRIBED * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
         if not declared and not (competing and job.job_id not in explained):
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []
@@ -231,7 +230,7 @@ def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
 
 
 def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
-    return [job for job in jobs if job.delay_share > WAITING and job.job_id not in explained]
+    return [job for job in jobs if job.delay_share > HIGH_RUN_DELAY_SHARE and job.job_id not in explained]
 
 
 def _finding(kind: Kind, jobs: Sequence[JobMetrics], *, what: str, evidence: str, cure: str) -> ContentionFinding:

@@ -14,6 +14,10 @@ from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, decode
 
+HIGH_RUN_DELAY_SHARE = 0.15
+"""Share of its wall time that a job waits for a CPU, above which something else uses its cores; alone on a core it is
+below 0.01."""
+
 
 class JsonLine:
     """A dataclass that is sent as one line of JSON."""

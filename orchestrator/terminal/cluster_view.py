@@ -6,8 +6,9 @@ import statistics
 
 from rich.text import Text
 
+from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.core.text import count, listed, number
-from orchestrator.executors.ray.cluster.cluster_status import HIGH_RUN_DELAY, ClusterNode, ClusterStatus, version_lines
+from orchestrator.executors.ray.cluster.cluster_status import ClusterNode, ClusterStatus, version_lines
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
@@ -54,4 +55,4 @@ def _wait(node: ClusterNode) -> float | None:
 
 
 def _wait_style(node: ClusterNode) -> str:
-    return "bold red" if (_wait(node) or 0.0) > HIGH_RUN_DELAY else ""
+    return "bold red" if (_wait(node) or 0.0) > HIGH_RUN_DELAY_SHARE else ""

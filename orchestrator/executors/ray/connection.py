@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.process_setup import STOP_SIGNALS
 from orchestrator.executors.process import package_path
 from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.cluster import address, cluster_token, node_settings, query
@@ -185,7 +186,7 @@ def _signal_handlers_kept() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def choose_gl() -> str:
 
 def _try_gl(library: str) -> str | None:
     """Why the library cannot be used, in one line; None if it can."""
-    with tempfile.TemporaryDirectory(prefix="gl-") as folder:  # on failure MuJoCo writes MUJOCO_LOG.TXT
+    with TemporaryFolder() as folder:  # on failure MuJoCo writes MUJOCO_LOG.TXT
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _PROBE],

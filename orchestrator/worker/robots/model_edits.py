@@ -15,7 +15,6 @@ import difflib
 import fnmatch
 import functools
 import re
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.spec_attributes import AttributeEditError, attribute_names, set_attribute
@@ -50,7 +50,7 @@ def edited(bundle: Bundle, edits: Mapping[str, Any]) -> Bundle:
     """
     if not edits:
         return bundle
-    with tempfile.TemporaryDirectory(prefix="edit-") as folder, warnings.catch_warnings():
+    with TemporaryFolder() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
         # Patterns before names, so that the more specific edit wins; then by key, so that the result is reproducible.
         in_order = sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))

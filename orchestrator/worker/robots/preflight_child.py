@@ -13,7 +13,6 @@ import dataclasses
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +20,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
@@ -115,7 +115,7 @@ def _examine_robot(
                 bundle = edited(bundle, request.model_edits)
         except EditError as error:
             raise UnfitError(f"{xml}: {error}") from None
-    staging = request.stage_to or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="preflight-"))
+    staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
     staged = bundle.write(Path(staging))
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
     with guarded(xml, request.memory_mib):

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.executors.ray.cluster import address, cluster_token, node_state, query
 from orchestrator.machine.topology import MIB
 
-HIGH_RUN_DELAY = 0.15
-"""Share of a job's wall time spent waiting for a CPU, above which another program uses its cores. On a core of its own
-the share is below 0.01."""
 LOW_SPEED_RATIO = 0.8
 """Speed of jobs, relative to those of the same work on other nodes, below which a node is slow."""
 
@@ -126,7 +124,7 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     lines = []
     for node in nodes:
         shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
-        if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY:
+        if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY_SHARE:
             lines.append(
                 f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as another program uses their cores. "
                 "Run `doctor` there to see which"
