@@ -21,11 +21,9 @@ from orchestrator.core.job import (
     TERMINAL,
     Attempt,
     AttemptOutcome,
-    Cancelled,
     Cause,
     Failed,
     Job,
-    Pending,
     Running,
     State,
     Succeeded,
@@ -41,6 +39,7 @@ from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
 from orchestrator.supervisor.recorder import Recorder
+from orchestrator.supervisor.request_handler import RequestHandler
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
 LOCK_WAIT_S = 0.2
@@ -83,6 +82,7 @@ class Supervisor:
     _jobs: JobTable = field(init=False)
     _termination: Termination = field(init=False)
     _launcher: Launcher = field(init=False)
+    _requests: RequestHandler = field(init=False)
 
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
@@ -90,6 +90,14 @@ class Supervisor:
         self._jobs = JobTable(recorder=self._recorder, now=self.now)
         self._termination = Termination(
             active=self._active, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
+        )
+        self._requests = RequestHandler(
+            recorder=self._recorder,
+            jobs=self._jobs,
+            active=self._active,
+            termination=self._termination,
+            reporter=self.reporter,
+            holder=self.holder,
         )
         hashes = {row.job.job_id: row.robot_hash for row in self.rows}
         robots = job_directory.RobotCopies(
@@ -131,7 +139,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
-        self._handle_requests()  # before exits are judged: an exit that a stop has caused is no failure
+        self._requests.handle()  # before exits are judged: an exit that a stop has caused is no failure
         while self._unhandled:
             self._handle(self._unhandled[0])
             self._unhandled.popleft()
@@ -162,7 +170,7 @@ class Supervisor:
     def _is_work_left(self) -> bool:
         if self._active or self._may_launch:
             return True
-        self._handle_requests()  # a retry that came at the last moment
+        self._requests.handle()  # a retry that came at the last moment
         return self._may_launch
 
     def _poll_timeout_s(self) -> float:
@@ -262,33 +270,6 @@ class Supervisor:
         events.report_end(self.reporter, attempt, outcome, state, record, now)
         if outcome.cause is Cause.DISK_FULL:
             self._termination.stop_for_full_disk(DiskFullError(f"{self.paths.root}: no space left on the disk"))
-
-    # -- requests of signals and other processes
-
-    def _handle_requests(self) -> None:
-        for request in self._recorder.take_requests():
-            if request.verb == "stop":
-                if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
-                    self.request_stop("requested by `stop`")
-            elif request.job_id in self._jobs.states:
-                self._handle_job_request(request.verb, request.job_id)
-        was_stopping = self._termination.stage > 0
-        self._termination.apply_stops()
-        if self._termination.stage and not was_stopping:
-            self.ledger.note_stop(self.holder)
-
-    def _handle_job_request(self, verb: str, job_id: str) -> None:
-        state = self._jobs.states[job_id]
-        if verb == "retry" and state.name in ("FAILED", "CANCELLED"):
-            self._jobs.move(job_id, Pending())
-            self.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
-        elif verb == "cancel" and isinstance(state, Pending):
-            self._jobs.move(job_id, Cancelled())
-            self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
-        elif verb == "cancel" and isinstance(state, Running):
-            attempt = self._active.of(job_id)
-            assert attempt is not None
-            self._termination.cancel(attempt)
 
     # -- launch
 
