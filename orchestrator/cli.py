@@ -15,6 +15,7 @@ import typer
 from orchestrator.commands import (
     cluster_commands,
     control_commands,
+    experiment_commands,
     inspection_commands,
     measurement_commands,
     run_command,
@@ -25,7 +26,7 @@ from orchestrator.core.text import count, plain
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
-COMMANDS = (run_command, control_commands, inspection_commands, measurement_commands)
+COMMANDS = (run_command, control_commands, experiment_commands, inspection_commands, measurement_commands)
 
 app = typer.Typer(
     no_args_is_help=True,

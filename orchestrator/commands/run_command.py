@@ -14,9 +14,11 @@ from orchestrator.commands.shared_options import AsJson, Learner, Settings, over
 from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.experiment.detach import DetachedProcess
     from orchestrator.experiment.preflight import Child
     from orchestrator.experiment.run_plan import RunOptions
     from orchestrator.jobfile import Experiment
+    from orchestrator.supervisor.events import Reporter
 
 app = typer.Typer()
 
@@ -85,9 +87,20 @@ def run(
         float, Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
     ] = 30.0,
     dry_run: Annotated[bool, Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")] = False,
+    detach: Annotated[
+        bool,
+        Option(
+            "--detach",
+            help="Return when the first jobs run. The experiment continues when the terminal is closed, with its "
+            "output in supervisor.log in the run directory; `attach` follows it, `stop` stops it.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again."""
+    if detach and dry_run:
+        raise UsageError("run: --dry-run launches nothing that could continue; leave out --detach")
+    process = _detached(as_json=as_json) if detach else None
     from orchestrator.experiment import preflight
 
     is_run_dir = jobs.is_dir()
@@ -128,19 +141,44 @@ def run(
                 else:
                     plan_view.show(experiment, plan, options.run_dir)
             else:
-                raise typer.Exit(_run(experiment, options, job_file, warm, as_json=as_json))
+                raise typer.Exit(_run(experiment, options, job_file, warm, process, as_json=as_json))
+
+
+def _detached(*, as_json: bool) -> DetachedProcess:
+    """Continue in a process without a terminal, which this returns in. The command ends when the first jobs run."""
+    from orchestrator.experiment import detach
+
+    process = detach.fork()
+    if isinstance(process, detach.DetachedProcess):
+        return process
+    underway = process.wait()
+    if isinstance(underway, int):
+        raise typer.Exit(underway)
+    from orchestrator.terminal import detached_view
+
+    detached_view.show(underway, as_json=as_json)
+    raise typer.Exit
 
 
 def _run(
-    experiment: Experiment, options: RunOptions, job_file: bytes | None, warm: Child | None, *, as_json: bool
+    experiment: Experiment,
+    options: RunOptions,
+    job_file: bytes | None,
+    warm: Child | None,
+    process: DetachedProcess | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.experiment import session
-    from orchestrator.terminal import background_output, live_table, status_view
+    from orchestrator.terminal import background_output, detached_view, live_table, status_view
 
     notice = live_table.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
-        with live_table.reporter(as_json=as_json) as reporter:
+        reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(as_json=as_json)
+        if process is not None:
+            reporting = contextlib.nullcontext(detached_view.reporter(process, options.run_dir, as_json=as_json))
+        with reporting as reporter:
             finished = session.run(experiment, options, reporter, job_file=job_file, warm=warm)
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())

@@ -103,6 +103,10 @@ class RunPaths:
     lock = Below("supervisor.lock")
     error_log = Below("supervisor-error.log")
     """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
+    supervisor_log = Below("supervisor.log")
+    """Output of supervisors that were started with ``run --detach``."""
+    run_end = Below("ended.json")
+    """How the last run ended; missing while the first one goes on, and in a run directory of an earlier version."""
     requests = Below("requests")
     """What `stop` and `retry` on other hosts request, and `stop` before there is a ledger; missing where none did."""
     staging = Below(".staging")

@@ -15,7 +15,7 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.experiment import preflight, run_directory, videos
+from orchestrator.experiment import preflight, run_directory, run_end, videos
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
@@ -61,7 +61,7 @@ def run(
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
-    stops = StopRequests()
+    stops, outcome = StopRequests(), run_end.RunOutcome()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())
         aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
@@ -71,6 +71,7 @@ def run(
         stack.callback(repository.close)
         this = run_directory.holder(paths)
         holder = "" if this is None else this.key
+        stack.enter_context(run_end.recorded(paths, holder, outcome))
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
         if ledger is not None and apply_late_requests(ledger, holder):
             stops.request("requested by `stop`")
@@ -121,12 +122,13 @@ def run(
             videos.make_missing(paths, run_plan.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()
-    declared = {job.job_id: states[job.job_id] for job in run_plan.jobs}
+        declared = {job.job_id: states[job.job_id] for job in run_plan.jobs}
+        outcome.exit_code = exit_code(declared, interrupted=supervisor.interrupted)
     return RunResult(
         paths=paths,
         states=declared,
         rows=[row for row in summaries if row["job_id"] in declared],
-        exit_code=exit_code(declared, interrupted=supervisor.interrupted),
+        exit_code=outcome.exit_code,
         interrupted=supervisor.interrupted,
         signalled=stops.count > 0,
     )

@@ -8,8 +8,8 @@ import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,11 +49,15 @@ class LineReporter(SilentReporter):
 
 
 class JsonReporter(SilentReporter):
-    """One JSON object per event, and nothing else, on standard output."""
+    """One JSON object per event, and nothing else, on ``out``, which is standard output unless it is given."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        sys.stdout.write(json_line(kind, message, facts))
-        sys.stdout.flush()
+        out = self._out or sys.stdout
+        out.write(json_line(kind, message, facts))
+        out.flush()
 
 
 def json_line(kind: str, message: str, facts: Mapping[str, Any]) -> str:
@@ -99,10 +103,14 @@ class LiveReporter(SilentReporter):
         self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:
+        self.draw(lambda: screen(view()))
+
+    def draw(self, shown: Callable[[], Screen]) -> None:
+        """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
         now = time.monotonic()
         if now >= self._next and background_output.is_read(self._console.file):
-            self._live.update(live_view(view(), self._console.width, self._console.height), refresh=True)
+            self._live.update(rendered(shown(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
     def _print_due(self, *, at_once: bool = False) -> None:
@@ -129,49 +137,58 @@ class LiveReporter(SilentReporter):
 @contextlib.contextmanager
 def reporter(*, as_json: bool) -> Iterator[Reporter]:
     """The reporter that fits standard output; see :func:`background_output.standard_output_in_background`."""
+    with fitting(as_json=as_json) as fit:
+        yield DetachableReporter(fit)
+
+
+@contextlib.contextmanager
+def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonReporter]:
+    """As :func:`reporter`, for a caller that handles its errors."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        yield DetachableReporter(JsonReporter() if as_json else LineReporter())
+        yield JsonReporter() if as_json else LineReporter()
         return
     live = LiveReporter(console())
     try:
-        yield DetachableReporter(live)
+        yield live
     finally:
         with contextlib.suppress(OSError):
             live.close()
 
 
 def live_view(view: View, width: int, height: int) -> Group:
+    return rendered(screen(view), width, height)
+
+
+def rendered(shown: Screen, width: int, height: int) -> Group:
     """Totals and the running jobs that fit on the screen; where there is room, the last ended and the next jobs."""
     from rich.console import Group
     from rich.text import Text
 
     room = max(1, height - 6)
-    running = list(itertools.islice(view.active, room))
+    running = list(itertools.islice(shown.running, room))
     room -= len(running)
-    after = view.next_up[: room // 2]
-    before = view.ended[max(0, len(view.ended) - (room - len(after))) :]
-    rows = [_ended(attempt, state.name) for attempt, state in before]
-    rows += [_running(attempt) for attempt in running]
-    rows += [LiveRow(job_id=job.job_id, state="pending", style="dim") for job in after]
-    parts: list[RenderableType] = [Text(), _totals(view), _table(rows, width)]
-    if len(running) < len(view.active):
-        parts.append(Text(f"… and {len(view.active) - len(running)} more running", style="dim"))
+    after = shown.next_up[: room // 2]
+    before = shown.ended[max(0, len(shown.ended) - (room - len(after))) :]
+    parts: list[RenderableType] = [Text(), _totals(shown), _table([*before, *running, *after], width)]
+    if len(running) < shown.counts["RUNNING"]:
+        parts.append(Text(f"… and {shown.counts['RUNNING'] - len(running)} more running", style="dim"))
     return Group(*parts)
 
 
-def _totals(view: View) -> Text:
+def _totals(shown: Screen) -> Text:
     from rich.text import Text
 
-    counts = view.counts
+    counts = shown.counts
     done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
-    remaining_s = view.steps_to_go / view.env_steps_per_s if view.env_steps_per_s else None
+    remaining_s = shown.steps_to_go / shown.env_steps_per_s if shown.env_steps_per_s else None
     text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
     for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
         if counts[name]:
             text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
-    speed = f"{view.env_steps_per_s:,.0f} env_steps/s · {view.cores_busy:.1f} cores busy"
-    times = f"elapsed {duration(view.elapsed_s)} · ETA {duration(remaining_s)}"
-    return text.append(f"\n{speed} · {times}", style="not bold")
+    speed = f"{shown.env_steps_per_s:,.0f} env_steps/s"
+    busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
+    times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(remaining_s)}"
+    return text.append(f"\n{speed}{busy} · {times}", style="not bold")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +205,40 @@ class LiveRow:
     run_delay_share: float | None = None
     attempt: str = ""
     cpus: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """What the table shows: totals, and rows that are shown as far as there is room."""
+
+    elapsed_s: float | None
+    counts: Counter[str]
+    running: Iterable[LiveRow]
+    """In order of launch."""
+    ended: Sequence[LiveRow]
+    """The jobs that ended last, the latest at the end."""
+    next_up: Sequence[LiveRow]
+    steps_to_go: int
+    env_steps_per_s: float
+    cores_busy: float | None = None
+    """None where it is not known."""
+
+
+def screen(view: View) -> Screen:
+    return Screen(
+        elapsed_s=view.elapsed_s,
+        counts=view.counts,
+        running=map(_running, view.active),
+        ended=[_ended(attempt, state.name) for attempt, state in view.ended],
+        next_up=[pending(job.job_id) for job in view.next_up],
+        steps_to_go=view.steps_to_go,
+        env_steps_per_s=view.env_steps_per_s,
+        cores_busy=view.cores_busy,
+    )
+
+
+def pending(job_id: str) -> LiveRow:
+    return LiveRow(job_id=job_id, state="pending", style="dim")
 
 
 def _running(attempt: ActiveAttempt) -> LiveRow:

@@ -1,0 +1,117 @@
+"""`attach`: follows the supervisor that holds a run directory to its end, from its files alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import control, run_directory, run_end
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.run_end import RunEnd
+from orchestrator.ledger import SummaryRow
+
+LOOK_EVERY_S = 0.25
+"""How late the end of the supervisor may be noticed."""
+READ_EVERY_S = 1.0
+READ_SHARE = 0.05
+"""At most this share of the time goes into reading the ledger, which takes long where there are many jobs."""
+KILLED = "the supervisor was killed, or its machine restarted. Run the same command again to resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An event in the life of a job, as far as two readings of the ledger show it."""
+
+    kind: str
+    message: str
+    job_id: str
+    state: str
+
+
+def watched(run_dir: Path) -> tuple[RunPaths, LockHolder]:
+    """The supervisor to follow: the one that runs, or else the last one if it is recorded how that ended.
+
+    :raises RunDirError: there is neither.
+    """
+    paths = run_directory.existing(run_dir)
+    holder = run_directory.holder(paths)
+    while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
+        time.sleep(LOOK_EVERY_S)
+        holder = run_directory.holder(paths)
+    if holder is None:
+        last = run_directory.last_holder(paths)
+        if last is None or run_end.read(paths, last.key) is None:
+            advice = f"`status {run_dir}` shows its jobs, `run` resumes them"
+            raise RunDirError(f"{run_dir}: no supervisor is running, so there is nothing to follow; {advice}")
+        holder = last
+    return paths, holder
+
+
+def follow(paths: RunPaths, holder: LockHolder) -> Iterator[Snapshot]:
+    """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``."""
+    while True:
+        is_over = run_directory.holder(paths) != holder  # before the ledger is read: afterwards nothing is written
+        began = time.monotonic()
+        try:
+            snapshot = control.status(paths.root)
+        except LedgerBusyError:
+            continue
+        except (LedgerError, RunDirError):  # it was moved away or replaced: `--fresh`, `--rebuild-ledger`
+            if not is_over and run_directory.holder(paths) == holder:
+                raise
+            return
+        yield snapshot
+        if is_over:
+            return
+        due = time.monotonic() + max(READ_EVERY_S, (time.monotonic() - began) / READ_SHARE)
+        while time.monotonic() < due and run_directory.holder(paths) == holder:
+            time.sleep(LOOK_EVERY_S)
+
+
+def end_of(paths: RunPaths, holder: LockHolder) -> RunEnd:
+    """How the run that was followed ended."""
+    if (end := run_end.read(paths, holder.key)) is not None:
+        return end
+    return RunEnd(holder=holder.key, exit_code=1, message=f"{paths.root}: {KILLED}", ended_at=time.time())
+
+
+def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
+    """What happened between two readings, in the order of the job file."""
+    earlier = {row["job_id"]: row for row in before.rows}
+    for row in now.rows:
+        old = earlier.get(row["job_id"])
+        if old is not None and (old["state"], old["attempts"]) != (row["state"], row["attempts"]):
+            for kind, text in _changes_of(old, row):
+                job_id = row["job_id"]
+                yield Change(kind=kind, message=f"{job_id} {text}", job_id=job_id, state=row["state"])
+
+
+def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
+    if row["attempts"] > old["attempts"]:
+        number = row["attempts"] - 1
+        yield "launched", "launched" + (f", attempt {number}" if number else "")
+    match row["state"]:
+        case "RUNNING":
+            return
+        case "FAILED":
+            yield "failed", f"failed: {row['message'] or row['cause']}"
+        case "SUCCEEDED":
+            yield "succeeded", f"succeeded{_returns(row)}"
+        case "CANCELLED":
+            yield "cancelled", "cancelled"
+        case _ if old["state"] in ("FAILED", "CANCELLED"):
+            yield "retrying", "is queued again"
+        case _:
+            yield "retrying", "has ended, and waits for its next attempt"
+
+
+def _returns(row: SummaryRow) -> str:
+    first, last, evaluated = row["ep_rew_mean_first"], row["ep_rew_mean"], row["eval_mean"]
+    if first is None or last is None:
+        return ""
+    return f": return {first:.1f} → {last:.1f}" + (f", evaluated {evaluated:.1f}" if evaluated is not None else "")

@@ -1,0 +1,65 @@
+"""How a run ended: recorded in the run directory for whoever was not there, such as `attach`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import Message
+from orchestrator.core.errors import UsageError
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd(JsonLine):
+    """The content of ``ended.json``."""
+
+    holder: str
+    """The supervisor that ended, as :attr:`LockHolder.key`: an earlier one may have ended otherwise."""
+    exit_code: int
+    message: Message
+    """The error that ended it; empty where the run came to its end or was stopped."""
+    ended_at: float
+
+
+@dataclass(slots=True, kw_only=True)
+class RunOutcome:
+    """How the run of this process ends; to be set before the end of :func:`recorded`."""
+
+    exit_code: int = 1
+    message: str = ""
+
+
+@contextlib.contextmanager
+def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
+    """Record ``outcome``, or the exception that ends the block, in the run directory that ``holder`` holds."""
+    try:
+        yield
+    except BaseException as error:
+        outcome.exit_code = exit_code_of(error)
+        outcome.message = "" if outcome.exit_code == 130 else str(error) or repr(error)
+        raise
+    finally:
+        end = RunEnd(holder=holder, exit_code=outcome.exit_code, message=outcome.message, ended_at=time.time())
+        with contextlib.suppress(OSError):  # whoever asks learns that the supervisor ended without a result
+            write_whole(paths.run_end, end.to_line(), durable=False)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ``error`` ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, UsageError) else 1
+
+
+def read(paths: RunPaths, holder: str) -> RunEnd | None:
+    """How the run of the supervisor ``holder`` ended; None where that is not known: it was killed, for example."""
+    try:
+        end = RunEnd.from_line(paths.run_end.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return end if end.holder == holder else None

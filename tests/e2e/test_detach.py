@@ -1,0 +1,205 @@
+"""`run --detach` leaves its terminal when the first jobs run; `attach` follows an experiment wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import attach, run_directory
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.terminal import attach_view
+
+HELD = f"""{STUBS}
+import time
+from pathlib import Path
+def examine(jobs, *, watch, **_):
+    Path("examining").touch()
+    while True:
+        watch(0, 1)
+        time.sleep(0.01)
+preflight.examine = examine
+from orchestrator import __main__
+__main__.main()
+"""
+"""A command that examines its robots for ever."""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    """The run directory; a supervisor that a failing test leaves there is killed."""
+    path = tmp_path / "run"
+    yield path
+    if (left := run_directory.holder(RunPaths(path))) is not None and left.pid != os.getpid():
+        commands.kill(left.pid)
+
+
+def supervisor(run_dir: Path) -> LockHolder:
+    found = run_directory.holder(RunPaths(run_dir))
+    assert found is not None
+    return found
+
+
+def typed(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command that examines and trains nothing, to its end; nobody else may keep its output open."""
+    return subprocess.run(
+        stubbed(*arguments),
+        cwd=cwd,
+        env=commands.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=commands.PATIENCE_S,
+    )
+
+
+def following(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        commands.command("attach", "run", *arguments),
+        cwd=cwd,
+        env=commands.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
+    begun = typed("run", jobs, "--run-dir", "run", "--detach", "--json", cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    events = [json.loads(line) for line in begun.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["launched", "detached"]
+    assert (events[-1]["running"], events[-1]["pid"]) == (1, supervisor(run_dir).pid)
+    pid = events[-1]["pid"]
+    assert os.getsid(pid) == pid, "it has a session of its own, without a terminal"
+    os.kill(pid, signal.SIGHUP)
+    follower = following(tmp_path, "--json")
+    assert follower.stdout is not None
+    assert json.loads(follower.stdout.readline())["event"] == "attached"
+    for name in ("one-s0", "two-s0"):
+        commands.wait_until((run_dir / f"jobs/{name}/started").exists, f"{name} is launched")
+        (tmp_path / f"go-{name}").touch()
+    out, err = follower.communicate(timeout=commands.PATIENCE_S)
+    assert (follower.returncode, err) == (0, "")
+    seen = {(event["event"], event.get("job_id")) for event in map(json.loads, out.splitlines())}
+    assert {("succeeded", "one-s0"), ("launched", "two-s0"), ("succeeded", "two-s0"), ("ended", None)} <= seen
+    log = [json.loads(line)["event"] for line in (run_dir / "supervisor.log").read_text().splitlines()]
+    assert log == ["launched", "succeeded", "launched", "succeeded", "ended"]
+    again = typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "2 jobs were finished before" in again.stdout
+    ended = invoke("attach", "run", cwd=tmp_path)
+    assert (ended.returncode, "two-s0" in ended.stdout) == (0, True), "it is over, and how it ended is recorded"
+
+
+def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: Path) -> None:
+    jobs.write_text(jobs.read_text().replace("n_envs", "n_env"))
+    detached, plain = (typed("run", jobs, *options, cwd=tmp_path) for options in (["--detach"], []))
+    assert (detached.returncode, detached.stdout, detached.stderr) == (2, plain.stdout, plain.stderr)
+    assert "n_env" in detached.stderr
+    assert invoke("run", jobs, "--detach", "--dry-run", cwd=tmp_path).returncode == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_while_the_command_waits_ends_both(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, "run", str(jobs), "--run-dir", "run", "--detach"],
+        cwd=tmp_path,
+        env=commands.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    commands.wait_until((tmp_path / "examining").exists, "the examination")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=commands.PATIENCE_S)
+    assert (process.returncode, "nothing was launched" in err) == (130, True)
+    assert not run_dir.exists()
+
+
+def test_ctrl_c_ends_who_follows_and_not_the_experiment(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+    typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    follower = following(tmp_path)
+    assert follower.stdout is not None
+    assert "1 running" in follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=commands.PATIENCE_S)
+    assert (follower.returncode, "continues" in err) == (130, True)
+    pid = supervisor(run_dir).pid
+    follower = following(tmp_path)
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    os.kill(pid, signal.SIGKILL)
+    _, err = follower.communicate(timeout=commands.PATIENCE_S)
+    assert (follower.returncode, "killed" in err) == (1, True)
+    none = invoke("attach", "run", cwd=tmp_path)
+    assert (none.returncode, "no supervisor is running" in none.stderr) == (2, True)
+
+
+def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+    typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    follower = following(tmp_path)
+    assert invoke("stop", "run", "--wait", cwd=tmp_path).returncode == 0
+    out, _ = follower.communicate(timeout=commands.PATIENCE_S)
+    assert (follower.returncode, "Run the same command again to resume" in out) == (130, True)
+    assert "stopping (requested by `stop`)" in (run_dir / "supervisor.log").read_text()
+
+
+ROW = {
+    **{"attempts": 0, "env_steps": 0, "total_timesteps": 1000, "env_steps_per_s": None, "ended_at": None},
+    **{"ep_rew_mean_first": None, "ep_rew_mean": None, "eval_mean": None, "node": None, "cpus": None},
+    **{"message": None, "cause": None},
+}
+FAILED = {"state": "FAILED", "attempts": 1, "message": "the knee fell off"}
+
+
+def snapshot(**jobs: dict[str, object]) -> Snapshot:
+    rows = [{**ROW, "job_id": job_id, **values} for job_id, values in jobs.items()]
+    return Snapshot(paths=RunPaths(Path("run")), rows=rows, holder=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kinds"),
+    [
+        ({"state": "PENDING"}, {"state": "PENDING"}, []),
+        ({"state": "PENDING"}, {"state": "RUNNING", "attempts": 1}, ["launched"]),
+        ({"state": "PENDING"}, FAILED, ["launched", "failed"]),
+        ({"state": "RUNNING", "attempts": 1}, {"state": "SUCCEEDED", "attempts": 1}, ["succeeded"]),
+        ({"state": "RUNNING", "attempts": 1}, {"state": "PENDING", "attempts": 1}, ["retrying"]),
+        ({"state": "RUNNING", "attempts": 1}, {"state": "RUNNING", "attempts": 2}, ["launched"]),
+        (FAILED, {"state": "PENDING", "attempts": 1}, ["retrying"]),
+        ({"state": "PENDING"}, {"state": "CANCELLED"}, ["cancelled"]),
+    ],
+)
+def test_two_readings_of_the_ledger_show_what_happened(
+    before: dict[str, object], now: dict[str, object], kinds: list[str]
+) -> None:
+    changes = list(attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now)))
+    assert [change.kind for change in changes] == kinds
+    assert all(change.message.startswith("a ") for change in changes)
+
+
+def test_the_table_of_a_reading_has_totals_and_what_runs_ended_and_waits() -> None:
+    running = {"state": "RUNNING", "attempts": 2, "env_steps": 250, "env_steps_per_s": 50.0, "cpus": [3]}
+    screen = attach_view.screen(snapshot(a=running, b=FAILED | {"ended_at": 1.0}, c={"state": "PENDING"}))
+    (row,) = screen.running
+    assert (row.job_id, row.share, row.remaining_s, row.cpus, row.attempt) == ("a", 0.25, 15.0, "3", "2")
+    assert ([row.job_id for row in screen.ended], [row.job_id for row in screen.next_up]) == (["b"], ["c"])
+    assert (screen.steps_to_go, screen.env_steps_per_s) == (1750, 50.0)
