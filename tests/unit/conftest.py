@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+
+platform.platform()  # Python asks a command for a part of it, once in a process
 
 
 def refuse(*arguments: object, **_: object) -> NoReturn:

@@ -32,6 +32,7 @@ def holds(interval: Estimate, truth: float) -> bool:
     return interval.low <= truth <= interval.high
 
 
+@pytest.mark.slow
 class TestCoverage:
     @pytest.mark.parametrize("n", [5, 10, 30])
     @pytest.mark.parametrize("shape", SHAPES)

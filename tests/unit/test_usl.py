@@ -36,6 +36,7 @@ def holds(interval: Estimate, truth: float) -> bool:
     return interval.low <= truth <= interval.high
 
 
+@pytest.mark.slow
 class TestKnownParameters:
     @pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.002), (0.03, 0.0005), (0.2, 0.01)])
     def test_without_noise_they_are_found_exactly(self, sigma: float, kappa: float) -> None:
