@@ -18,9 +18,12 @@ import orchestrator
 from orchestrator.core import temporary_folder
 from orchestrator.core.errors import SpecError
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots import model_edits
-from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.model_edits import EditError, edited
+from orchestrator.worker.robots.bundle import Bundle, collect
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
+from orchestrator.worker.robots.model_edits import EditError, RobotVariants
+from orchestrator.worker.robots.preflight_child import RecentRobot
 
 ROOT = Path(__file__).parents[2]
 ROBOT = """<mujoco>
@@ -54,8 +57,16 @@ def robot(tmp_path: Path) -> Path:
     return tmp_path / "robot.xml"
 
 
+def edited(bundle: Bundle, edits: Mapping[str, Any], folder: Path) -> Bundle:
+    """The edited robot, which was compiled in ``folder`` and compared with what was edited."""
+    with RobotVariants(bundle) as variants:
+        robot = variants.edited(edits)
+    robot.check(load_model(robot.bundle.write(folder)))
+    return robot.bundle
+
+
 def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_path(str(edited(collect(xml), edits).write(folder)))
+    return mujoco.MjModel.from_xml_path(str(folder / edited(collect(xml), edits, folder).main))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +109,8 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
 
 def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
     edits = {"geom.left.thigh.size": 0.07, "geom.*.size": "*2"}
-    first = edited(collect(robot), edits)
-    assert first.hash == edited(collect(robot), dict(reversed(edits.items()))).hash
+    first = edited(collect(robot), edits, robot.parent / "first")
+    assert first.hash == edited(collect(robot), dict(reversed(edits.items())), robot.parent / "again").hash
     model = mujoco.MjModel.from_xml_string(first.contents["robot.xml"].decode())
     assert (model.geom("left.thigh").size[0], model.geom("right.thigh").size[0]) == (0.07, 0.1)
 
@@ -134,7 +145,7 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
 )
 def test_an_edit_that_does_not_fit_is_one_message(edits: dict[str, Any], message: str, robot: Path) -> None:
     with pytest.raises(EditError) as raised:
-        edited(collect(robot), edits)
+        edited(collect(robot), edits, robot.parent / "edited")
     assert message in str(raised.value)
     assert str(raised.value).startswith("model.")
     assert "\n" not in str(raised.value)
@@ -143,14 +154,13 @@ def test_an_edit_that_does_not_fit_is_one_message(edits: dict[str, Any], message
 def test_a_robot_that_does_not_compile_is_told_under_the_users_path(robot: Path) -> None:
     robot.write_text(ROBOT.replace('mesh="a"', "").replace('type="box"', 'type="mesh" mesh="none"'))
     with pytest.raises(EditError, match=r"MuJoCo cannot compile it: .*mesh 'none'") as raised:
-        edited(collect(robot), {"option.timestep": 0.001})
+        edited(collect(robot), {"option.timestep": 0.001}, robot.parent / "edited")
     assert temporary_folder.PREFIX not in str(raised.value)
 
 
 def test_setting_what_is_there_already_is_no_mistake(robot: Path, tmp_path: Path) -> None:
     same = compiled(robot, {"geom.trunk.size": "*1", "option.timestep": 0.002}, tmp_path / "same")
     assert differences(same, mujoco.MjModel.from_xml_path(str(robot))) == []
-    assert edited(bundle := collect(robot), {}) is bundle
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
@@ -160,7 +170,7 @@ def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(files: dic
     original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
     bundle = collect(users / "r/main.xml")
     shutil.rmtree(users)
-    first, again = (edited(bundle, {"option.timestep": 0.001}) for _ in range(2))
+    first, again = (edited(bundle, {"option.timestep": 0.001}, tmp_path / name) for name in ("first", "again"))
     assert first.hash == again.hash
     assert first.origin / first.main == users / "r/main.xml"
     assert not any(os.fsencode(temporary_folder.PREFIX) in content for content in first.contents.values())
@@ -173,6 +183,33 @@ def test_an_edit_leaves_all_else_of_a_robot_as_it_was(xml: Path, tmp_path: Path)
     original = mujoco.MjModel.from_xml_path(str(xml))
     changed = differences(original, compiled(xml, {"option.timestep": 0.00137}, tmp_path))
     assert [name for name in changed if not name.endswith("_matid")] == ["opt.timestep"]
+
+
+def test_every_variant_is_what_it_would_be_alone(robot: Path, tmp_path: Path) -> None:
+    wide, fast = {"geom.trunk.size": 0.4}, {"option.timestep": 0.001}
+    both = {"geom.*.size": "*2", **fast}
+    with RobotVariants(collect(robot)) as variants:
+        together = [variants.edited(edits).bundle for edits in (wide, both, fast, wide)]
+        with pytest.raises(EditError):
+            variants.edited({"geom.trunk.size": -1})
+        together.append(variants.edited(both).bundle)
+    alone = [edited(collect(robot), edits, tmp_path / "alone") for edits in (wide, both, fast, wide, both)]
+    assert [bundle.hash for bundle in together] == [bundle.hash for bundle in alone]
+    assert len({bundle.hash for bundle in alone}) == 3
+
+
+def test_a_robot_that_changes_between_two_of_its_variants_is_read_again(robot: Path) -> None:
+    (robot.parent / "part.xml").write_text("<mujoco/>")
+    robot.write_text(robot.read_text().replace("<mujoco>", '<mujoco><include file="part.xml"/>'))
+    with RecentRobot() as recent:
+        first = recent.variants(robot, MAX_TOTAL_BYTES)
+        assert recent.variants(robot, MAX_TOTAL_BYTES) is first
+        (robot.parent / "part.xml").write_text('<mujoco><option gravity="0 0 -1"/></mujoco>')
+        second = recent.variants(robot, MAX_TOTAL_BYTES)
+        assert second.edited({"option.timestep": 0.001}).model.opt.gravity[2] == -1
+        (robot.parent / "part.xml").unlink()
+        with pytest.raises(BundleError, match=r"part\.xml"):
+            recent.variants(robot, MAX_TOTAL_BYTES)
 
 
 def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:

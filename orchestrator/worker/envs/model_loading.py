@@ -28,6 +28,11 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
         model = mujoco.MjModel.from_xml_path(str(Path(xml_path).absolute()))
     except UnicodeDecodeError as error:  # the message quotes a name that is not UTF-8
         raise ValueError(error.object.decode(errors="backslashreplace")) from None
+    return for_simulation(model)
+
+
+def for_simulation(model: mujoco.MjModel) -> mujoco.MjModel:
+    """``model``, with the options that :func:`load_model` sets."""
     model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     if model.ntree == 1:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)

@@ -43,6 +43,18 @@ class Bundle:
                 file.write(content)
         return folder / self.main
 
+    def stamp(self) -> object:
+        """Changes when one of the user's files is changed or replaced."""
+        stamps: list[tuple[int | None, ...]] = []
+        for name in self.contents:
+            try:
+                now = self.moved.get(name, self.origin / name).stat()
+            except OSError as error:
+                stamps.append((error.errno,))
+            else:
+                stamps.append((now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+        return stamps
+
     def find_included(self, tag: str, attribute: str | None) -> str | None:
         """``FILE, line N`` of the first such element in an included file, for which MuJoCo gives no line numbers."""
         for name, content in self.contents.items():

@@ -26,7 +26,9 @@ _WARNING = "MuJoCo warning: "
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 
-def compile_staged(staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None) -> mujoco.MjModel:
+def compile_staged(
+    staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None, *, is_edited: bool = False
+) -> mujoco.MjModel:
     """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings to ``findings``."""
     output = io.StringIO()
     try:
@@ -37,7 +39,8 @@ def compile_staged(staged: Path, bundle: Bundle, findings: ModelFindings, memory
         message = str(error).replace(prefix, f"{bundle.origin}{os.sep}").strip()
         if "allocate memory" in message:
             raise MujocoAbortedError(f"{bundle.origin / bundle.main}: {too_large(memory_mib)}") from None
-        raise UnfitError(f"{_place(message, bundle)}: MuJoCo cannot compile it: {message}") from None
+        what = "the edited robot cannot be written as MJCF" if is_edited else "MuJoCo cannot compile it"
+        raise UnfitError(f"{_place(message, bundle)}: {what}: {message}") from None
     for warning in dict.fromkeys(" ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()):
         if "contains a 'NaN'" in warning:
             raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")

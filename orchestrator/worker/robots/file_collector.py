@@ -159,6 +159,8 @@ class FileCollector:
         if any(file.mapped.target == mapped.target for file in files):
             return
         content = self._read(mapped, named, "file" if including else None)
+        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise BundleError(f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8")
         if b"\0" in content or not content.strip():
             problem = "the file is empty" if not content.strip() else "is a binary file"
             raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")

@@ -10,6 +10,7 @@ What was written must compile to the edited robot.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import fnmatch
@@ -24,6 +25,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.spec_attributes import AttributeEditError, attribute_names, set_attribute
@@ -42,52 +44,93 @@ class EditError(Exception):
     """The edits do not fit the robot; the message names the key and what would fit."""
 
 
-def edited(bundle: Bundle, edits: Mapping[str, Any]) -> Bundle:
-    """The bundle of the edited robot. The same edits give the same bundle.
+@dataclasses.dataclass(frozen=True, slots=True)
+class EditedRobot:
+    """A robot with edits, written as MJCF."""
 
-    :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
-    :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo refuses the result.
-    """
-    if not edits:
-        return bundle
-    with TemporaryFolder() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
-        # Patterns before names, so that the more specific edit wins; then by key, so that the result is reproducible.
-        in_order = sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
-        return _edited(bundle, in_order, Path(folder))
+    bundle: Bundle
+    model: mujoco.MjModel = dataclasses.field(repr=False)
+    """As compiled from the specification, with which the MJCF is to be compared."""
+
+    def check(self, written: mujoco.MjModel) -> None:
+        """:raises EditError: ``written``, which was compiled from a copy of the bundle, is another robot."""
+        if differing := list(differing_fields(self.model, written)):
+            lost = ", ".join(differing[:5])
+            text = f"MuJoCo's MJCF writer loses {lost}; edit a copy by hand"
+            raise EditError(f"the edited robot cannot be written: {text}")
 
 
-def _edited(bundle: Bundle, edits: list[tuple[str, Any]], folder: Path) -> Bundle:
-    # At the user's own path below the folder: ".." may make names of parent folders part of the bundle.
-    main = bundle.write(folder / bundle.origin.relative_to(bundle.origin.anchor))
+class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
+    """A robot and what its variants share: its files are read and laid out once, and it is compiled once."""
 
-    def with_users_paths(error: Exception) -> str:
-        return " ".join(str(error).replace(str(main)[: -len(bundle.main)], f"{bundle.origin}/").split())
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._folder = TemporaryFolder()
+        # At the user's own path below the folder: ".." may make names of parent folders part of the bundle.
+        self._main = bundle.write(Path(self._folder.name) / bundle.origin.relative_to(bundle.origin.anchor))
 
-    try:
-        spec = mujoco.MjSpec.from_file(str(main))
-        model = spec.compile()
-    except ValueError as error:
-        raise EditError(f"MuJoCo cannot compile it: {with_users_paths(error)}") from None
-    spec = mujoco.MjSpec.from_file(str(main))
-    written: dict[tuple[str, int, str], str] = {}
-    for key, value in edits:
-        has_changed = _apply(spec, key, value, written)
-        if not has_changed and _multiplies(value):
-            raise EditError(f"model.{key} = {_shown(value)}: the robot has 0 there, so nothing changes; set a value")
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def edited(self, edits: Mapping[str, Any]) -> EditedRobot:
+        """The robot with ``edits``, which is to be checked when it is compiled. The same edits give the same bundle.
+
+        :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
+        :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo refuses the result.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the examination of the edited robot repeats MuJoCo's warnings
+            # Patterns before names, so that the more specific edit wins; then by key, for reproducible results.
+            in_order = sorted(edits.items(), key=lambda edit: (not _is_pattern(edit[0]), edit[0]))
+            original, spec = self._original, mujoco.MjSpec.from_file(str(self._main))
+            model = self._apply_all(in_order, spec, original)
+            _name_files_of_attached(spec, model, self._main.parent)
+            spec.compiler.savecompiled = spec.compiler.savecanonical = False
+            return EditedRobot(self._written(spec.to_xml()), for_simulation(model))
+
+    @functools.cached_property
+    def _original(self) -> mujoco.MjModel:
         try:
-            before, model = model, spec.copy().compile()
+            return mujoco.MjSpec.from_file(str(self._main)).compile()
         except ValueError as error:
-            raise EditError(f"model.{key} = {_shown(value)}: MuJoCo refuses it: {with_users_paths(error)}") from None
-        if has_changed and next(differing_fields(before, model), None) is None:
-            raise EditError(
-                f"model.{key} = {_shown(value)}: changes nothing in the compiled robot; another attribute overrides it"
-                " (fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
-            )
-    _name_files_of_attached(spec, model, main.parent)
-    spec.compiler.savecompiled = spec.compiler.savecanonical = False
-    main.write_text(spec.to_xml(), encoding="utf-8")
-    return _checked(bundle, main, model, folder / "written")
+            raise EditError(f"MuJoCo cannot compile it: {self._with_users_paths(error)}") from None
+
+    def _apply_all(
+        self, edits: Iterable[tuple[str, Any]], spec: mujoco.MjSpec, model: mujoco.MjModel
+    ) -> mujoco.MjModel:
+        """Apply ``edits`` to ``spec``, of which ``model`` was compiled; returns what it compiles to then."""
+        written: dict[tuple[str, int, str], str] = {}
+        for key, value in edits:
+            has_changed, here = _apply(spec, key, value, written), f"model.{key} = {_shown(value)}"
+            if not has_changed and _multiplies(value):
+                raise EditError(f"{here}: the robot has 0 there, so nothing changes; set a value")
+            try:
+                before, model = model, spec.copy().compile()
+            except ValueError as error:
+                raise EditError(f"{here}: MuJoCo refuses it: {self._with_users_paths(error)}") from None
+            if has_changed and next(differing_fields(before, model), None) is None:
+                raise EditError(
+                    f"{here}: changes nothing in the compiled robot; another attribute overrides it (fromto overrides"
+                    " pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
+                )
+        return model
+
+    def _written(self, xml: str) -> Bundle:
+        """The bundle of the robot that ``xml`` describes, among the files of the original."""
+        original = self.bundle
+        self._main.write_text(xml, encoding="utf-8")
+        try:
+            robot = collect(self._main)
+        except BundleError as error:
+            raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
+        finally:
+            self._main.write_bytes(original.contents[original.main])
+        users_main = original.origin / original.main
+        return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
+
+    def _with_users_paths(self, error: Exception) -> str:
+        folder = str(self._main)[: -len(self.bundle.main)]
+        return " ".join(str(error).replace(folder, f"{self.bundle.origin}/").split())
 
 
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:
@@ -103,20 +146,6 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
             resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
             if resolved and asset.file and not (folder / directory / asset.file).exists() and Path(resolved).exists():
                 asset.file = resolved
-
-
-def _checked(bundle: Bundle, main: Path, model: mujoco.MjModel, again: Path) -> Bundle:
-    """The bundle of the written MJCF, if a copy of it alone compiles to ``model``."""
-    try:
-        robot = collect(main)
-        differing = list(differing_fields(model, mujoco.MjModel.from_xml_path(str(robot.write(again)))))
-    except (BundleError, ValueError) as error:
-        raise EditError(f"the edited robot cannot be written as MJCF: {' '.join(str(error).split())}") from None
-    if differing:
-        lost = ", ".join(differing[:5])
-        raise EditError(f"the edited robot cannot be written: MuJoCo's MJCF writer loses {lost}; edit a copy by hand")
-    users_main = bundle.origin / bundle.main
-    return dataclasses.replace(robot, origin=users_main.parents[len(Path(robot.main).parts) - 1], moved={})
 
 
 def _is_pattern(key: str) -> bool:

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +32,7 @@ from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError, read_regular_file
 from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import EditError, edited
+from orchestrator.worker.robots.model_edits import EditError, RobotVariants
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import failures, lifeline
@@ -47,11 +48,41 @@ NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator
 _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
-def check(request: ExaminationRequest) -> ExaminationAnswer:
-    """Answer one request; never raises because of what the request names."""
+class RecentRobot:
+    """The robot that was edited last: its next variant need not read, lay out and compile it again."""
+
+    def __init__(self) -> None:
+        self._variants: RobotVariants | None = None
+        self._made_of: object = None
+
+    def __enter__(self) -> RecentRobot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._variants is not None:
+            self._variants.__exit__()
+            self._variants = None
+
+    def variants(self, xml: Path, limit_bytes: int) -> RobotVariants:
+        """Those of ``xml``; the same as in the call before if its files have not changed since.
+
+        :raises BundleError: as :func:`collect`.
+        """
+        if self._variants is None or self._made_of != (xml, limit_bytes, self._variants.bundle.stamp()):
+            self.__exit__()
+            self._variants = RobotVariants(collect(xml, limit_bytes))
+            self._made_of = xml, limit_bytes, self._variants.bundle.stamp()
+        return self._variants
+
+
+def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> ExaminationAnswer:
+    """Answer one request; never raises because of what the request names.
+
+    :param recent: of the request before, if the same robot may come again.
+    """
     try:
         with contextlib.ExitStack() as cleanup:
-            return _examine(request, cleanup)
+            return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup)
     except (BundleError, UnfitError) as error:
         return _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
     except OSError as error:
@@ -66,7 +97,7 @@ def _refused(problem: str, *, process_exits: bool = False, errno: int | None = N
     return ExaminationAnswer(problem=" ".join(problem.split()), process_exits=process_exits, errno=errno)
 
 
-def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
+def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextlib.ExitStack) -> ExaminationAnswer:
     is_environment = request.env is not None or request.entry_point is not None
     xml = None if request.xml is None else Path(request.xml)
     if request.search_path and not is_environment and request.search_path not in sys.path:
@@ -84,42 +115,47 @@ def _examine(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Exam
     if xml is None:
         check_environment(request, None)
         return ExaminationAnswer()
+    if not request.alone:
+        return _examine_robot(request, xml, is_environment, recent, cleanup)
     root_tag, includes = _root_and_includes(xml)
-    if root_tag == "robot" and request.alone:
+    if root_tag == "robot":
         return _examine_urdf(request, xml)
-    if root_tag == "mujocoinclude" and request.alone:
+    if root_tag == "mujocoinclude":
         return ExaminationAnswer(fragment="a part for other files to include (<mujocoinclude>), not a robot")
-    if root_tag not in (None, "robot") and root_tag.lower() != "mujoco" and request.alone:
+    if root_tag is not None and root_tag.lower() != "mujoco":
         problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
         return ExaminationAnswer(problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>")
     try:
-        answer = _examine_robot(request, xml, is_environment, cleanup)
+        answer = _examine_robot(request, xml, is_environment, recent, cleanup)
     except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
         answer = _refused(str(error), process_exits=isinstance(error, MujocoAbortedError))
-    return dataclasses.replace(answer, includes=includes if request.alone else ())
+    return dataclasses.replace(answer, includes=includes)
 
 
 def _examine_robot(
-    request: ExaminationRequest, xml: Path, is_environment: bool, cleanup: contextlib.ExitStack
+    request: ExaminationRequest, xml: Path, is_environment: bool, recent: RecentRobot, cleanup: contextlib.ExitStack
 ) -> ExaminationAnswer:
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
-    bundle = collect(xml, limit_bytes)
-    findings = ModelFindings()
+    variants = recent.variants(xml, limit_bytes) if request.model_edits else None
+    bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
+    findings, robot = ModelFindings(), None
     if bundle.outside is not None and not request.allow_outside:
         if not request.alone:
             raise UnfitError(bundle.outside)
         findings.warnings.append(bundle.outside)
-    if request.model_edits:
-        try:
-            with guarded(xml, request.memory_mib):
-                bundle = edited(bundle, request.model_edits)
-        except EditError as error:
-            raise UnfitError(f"{xml}: {error}") from None
+    if variants is not None:
+        with _edits_explained(xml), guarded(xml, request.memory_mib):
+            robot = variants.edited(request.model_edits)
+        bundle = robot.bundle
     staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
     staged = bundle.write(Path(staging))
     answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
     with guarded(xml, request.memory_mib):
-        model = compile_staged(staged, bundle, findings, request.memory_mib)
+        model = compile_staged(staged, bundle, findings, request.memory_mib, is_edited=robot is not None)
+        if robot is not None:
+            with _edits_explained(xml):
+                robot.check(model)
+            robot = None  # the memory of its model
         findings.problems += model_checks.numbers(model)
         if findings.problems:
             answer = _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
@@ -137,6 +173,14 @@ def _examine_robot(
         return answer
     problem = f"{bundle.origin / bundle.main}: {answer.problem}"
     return dataclasses.replace(answer, problem=problem, xml=None, hash=answer.hash if request.alone else None)
+
+
+@contextlib.contextmanager
+def _edits_explained(xml: Path) -> Iterator[None]:
+    try:
+        yield
+    except EditError as error:
+        raise UnfitError(f"{xml}: {error}") from None
 
 
 def _examine_task(
@@ -206,8 +250,6 @@ def _with_findings(answer: ExaminationAnswer, findings: ModelFindings, summary: 
 def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
     """Tag of the root element (None if the file has none) and the real paths of the files it includes."""
     content = read_regular_file(xml, str(xml))
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise BundleError(f"{xml}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8")
     tags = list(elements(content, PARTS))
     if not tags or not _NAME.fullmatch(tags[0].tag):
         return None, ()
@@ -235,8 +277,9 @@ def main() -> NoReturn:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
+    recent = RecentRobot()  # its files are in the folder that the process that asks removes
     for line in sys.stdin.buffer:
-        answer = check(ExaminationRequest.from_line(line))
+        answer = check(ExaminationRequest.from_line(line), recent)
         answers.write(answer.to_line())
         answers.flush()
         if answer.process_exits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -55,6 +56,12 @@ def check_positive(options: EpisodeOptions, *names: str) -> None:
             raise ValueError(f"{name} = {value}: expected more than 0")
 
 
+@functools.cache
+def _types_of(kind: type) -> Mapping[str, Any]:
+    """The types of an options class; thousands of variants of a robot have the same."""
+    return get_type_hints(kind)
+
+
 OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
 Range = tuple[float, float]
 """Type of an option that is a list of two numbers in the job file, either of which may be ``inf``."""
@@ -65,7 +72,7 @@ def read_options(task: str, kind: type[OptionsT], options: Mapping[str, Any]) ->
 
     :raises ValueError: unknown option (answered with the valid ones), wrong type or value.
     """
-    hints = get_type_hints(kind)
+    hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
     names = [field.name for field in dataclasses.fields(kind)]
     values: dict[str, Any] = {}
     for name, value in options.items():
