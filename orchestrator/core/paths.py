@@ -105,6 +105,8 @@ class RunPaths:
     """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
     supervisor_log = Below("supervisor.log")
     """Output of supervisors that were started with ``run --detach``."""
+    notify_log = Below("notify.log")
+    """Output of the programs of ``[notify]``."""
     run_end = Below("ended.json")
     """How the last run ended; missing while the first one goes on, and in a run directory of an earlier version."""
     requests = Below("requests")

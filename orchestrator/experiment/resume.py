@@ -11,7 +11,7 @@ from orchestrator.core.errors import Problem, RunDirError
 from orchestrator.core.job import Failed
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.jobfile import Experiment
+from orchestrator.jobfile import Experiment, Notify
 from orchestrator.ledger import JobRow
 
 
@@ -39,6 +39,7 @@ def load(run_dir: Path) -> RecordedExperiment:
         max_parallel=None if max_parallel == "auto" else max_parallel,
         order=top.get("order", "longest-first"),
         skip_invalid=True,
+        notify=Notify.from_table(top.get("notify", {})),
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.atomic_files import write_whole
@@ -32,6 +32,8 @@ class RunOutcome:
 
     exit_code: int = 1
     message: str = ""
+    counts: Callable[[], Mapping[str, int]] | None = None
+    """Jobs by state; None until the supervisor runs."""
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.experiment import preflight, run_directory, run_end, videos
+from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
@@ -64,6 +65,11 @@ def run(
     stops, outcome = StopRequests(), run_end.RunOutcome()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())
+        notifier = NotifyingReporter(
+            experiment=experiment, run_dir=options.run_dir, inner=reporter, outcome=outcome, stops=stops
+        )
+        if experiment.notify.is_set:
+            reporter = stack.enter_context(notifier)
         aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
@@ -116,9 +122,14 @@ def run(
             consequence = "What is trained from here on may have other bits than without these changes"
             reporter.event("warning", f"{text}. {consequence}.", changed=changed)
         stops.deliver_to(supervisor.request_stop)
+        outcome.counts = lambda: supervisor.counts
         states = supervisor.run()
         if not supervisor.interrupted:
-            is_stopped = functools.partial(_is_stopped, stops, ledger)
+
+            def is_stopped() -> bool:
+                notifier.turn()
+                return _is_stopped(stops, ledger)
+
             videos.make_missing(paths, run_plan.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()

@@ -26,9 +26,25 @@ from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
-__all__ = ["Experiment", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
+__all__ = ["Experiment", "Notify", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Programs with their arguments, each to be started without a shell; empty: none."""
+
+    on_end: tuple[str, ...] = ()
+    on_failure: tuple[str, ...] = ()
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Sequence[str]]) -> Notify:
+        return cls(**{name: tuple(command) for name, command in table.items()})
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.on_end or self.on_failure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +58,7 @@ class Experiment:
     """Order of launch; ``jobs`` are in the order of the file."""
     skip_invalid: bool = False
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""
+    notify: Notify = Notify()
     warnings: Sequence[str] = ()
     """Settings without effect."""
     jobs: tuple[Job, ...]
@@ -102,6 +119,7 @@ def from_mapping(
         max_parallel=None if checked.top.get("max_parallel") == "auto" else checked.top.get("max_parallel"),
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
+        notify=Notify.from_table(checked.top.get("notify", {})),
         warnings=tuple(warnings),
         jobs=tuple(jobs),
         source=source,

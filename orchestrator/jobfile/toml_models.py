@@ -138,6 +138,19 @@ class Entry(Settings):
     )
 
 
+class NotifyTable(TomlTable):
+    """Programs that are started when something happens, each a list of the program and its arguments; no shell."""
+
+    on_end: value_types.Command = key(
+        None,
+        "Program to start when the run ends, in whatever way.",
+        ["mail", "-s", "The experiment has ended", "me@example.org"],
+    )
+    on_failure: value_types.Command = key(
+        None, "Program to start when a job has FAILED.", ["notify-send", "A job has failed"]
+    )
+
+
 class JobFile(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
 
@@ -152,5 +165,6 @@ class JobFile(TomlTable):
         "are trained.",
         "skip",
     )
+    notify: NotifyTable = key(NotifyTable(), "Programs to start at the end and when a job fails.", shown={})
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(description="Jobs, each a [[jobs]] table.")

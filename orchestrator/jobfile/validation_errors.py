@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.core.errors import Problem
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, ResourcesTable, Retry, Settings
+from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, NotifyTable, ResourcesTable, Retry, Settings
 from orchestrator.jobfile.value_types import ExpectedError
 
 Location = tuple[int | str, ...]
@@ -53,6 +53,7 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (Settings, "device"): "unknown key; resources.gpus = 1 trains on a GPU",
     (Settings, "xml"): "belongs in a [[jobs]] table",
     (Settings, "name"): "belongs in a [[jobs]] table",
+    **dict.fromkeys(((JobFile, "on_end"), (JobFile, "on_failure")), "unknown key here; it belongs in the table notify"),
     (JobFile, "job"): "unknown key; did you mean [[jobs]]?",
     (JobFile, "default"): "unknown key; did you mean [defaults]?",
 }
@@ -175,7 +176,7 @@ def _name_of(model: type[BaseModel]) -> str:
 
 def _model_at(location: Location) -> type[BaseModel]:
     """The model of the table at ``location``."""
-    tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, **TABLES}
+    tables: dict[str, type[BaseModel]] = {"defaults": Settings, "jobs": Entry, "notify": NotifyTable, **TABLES}
     return next((tables[part] for part in reversed(location) if isinstance(part, str)), JobFile)
 
 

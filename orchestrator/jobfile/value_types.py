@@ -274,6 +274,12 @@ Task = Annotated[
     WithJsonSchema({"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}),
 ]
 EnvId = Annotated[str, Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"), Expected('a gymnasium id such as "Ant-v5"')]
+Command = Annotated[
+    list[Annotated[str, Predicate(lambda text: "\0" not in text)]] | None,
+    Predicate(lambda command: command is None or bool(command and command[0].strip())),
+    Expected('a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
 MaxParallel = Annotated[Literal["auto"] | Count, Expected('"auto" or a whole number of at least 1')]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,8 @@ def show(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
     where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else count(len(nodes), "node")
     jobs, lanes = count(len(plan.jobs), "job"), plan.backend.slots.lanes
     heading = f"{experiment.name}: {jobs}, {lanes} at once on {where}, in this order, into {run_dir}"
-    show_table(_columns(plan.jobs), plan.jobs, above=[*warnings, *plan.choices, heading, ""])
+    notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
+    show_table(_columns(plan.jobs), plan.jobs, above=[*warnings, *plan.choices, *notify, heading, ""])
 
 
 def _columns(jobs: Sequence[Job]) -> list[Column[Job]]:
@@ -53,6 +55,7 @@ def facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, Any]:
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": list(plan.warnings),
         "choices": list(plan.choices),
+        "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
         "jobs": [_job_facts(job) for job in plan.jobs],
     }
 

@@ -1,0 +1,178 @@
+"""Programs of the user that are told of failed jobs and of the end: the table ``[notify]`` of the job file.
+
+They run beside the supervisor, and nothing waits for them before its end. Each is a process group of its own, which is
+killed when it has taken :data:`TIME_LIMIT_S`; only so many run at once, and the others wait for their turn.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.job import Cause
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, plain, shortened
+from orchestrator.executors.process import end_group, has_ended
+from orchestrator.experiment.run_end import RunOutcome
+from orchestrator.jobfile import Experiment
+from orchestrator.supervisor.events import DetachableReporter, Reporter, View
+from orchestrator.supervisor.stop_signals import StopRequests
+
+TIME_LIMIT_S = 60.0
+AT_ONCE = 4
+POLL_S = 0.05
+MOST_LOG_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """A program to be started."""
+
+    key: str
+    """``on_end`` or ``on_failure``."""
+    command: Sequence[str]
+    facts: Mapping[str, object]
+    """What it is told, by the name of a variable without its prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyProcess:
+    notification: Notification
+    popen: subprocess.Popen[bytes]
+    deadline: float
+
+
+@dataclass(slots=True, kw_only=True)
+class NotifyingReporter:
+    """Passes events on, starts the programs of ``[notify]``, and at its end waits for the last of them.
+
+    The program of ``on_end`` is started at the end of the context, unless the supervisor never ran.
+    """
+
+    experiment: Experiment
+    run_dir: Path
+    inner: Reporter
+    outcome: RunOutcome
+    stops: StopRequests
+    _waiting: deque[Notification] = field(default_factory=deque, init=False)
+    _running: list[NotifyProcess] = field(default_factory=list, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
+    """Texts of warnings: of hundreds of programs that fail alike, one is enough."""
+
+    def __post_init__(self) -> None:
+        self.inner = DetachableReporter(self.inner)
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self.inner.event(kind, message, **facts)
+        command = self.experiment.notify.on_failure
+        if kind == "failed" and command:
+            job_id, reason = facts["job_id"], facts.get("reason", message)
+            job_dir = RunPaths(self.run_dir.absolute()).job(job_id).root
+            told = {"JOB": job_id, "JOB_DIR": job_dir, "CAUSE": facts.get("cause", Cause.LAUNCH), "MESSAGE": reason}
+            self._waiting.append(Notification(key="on_failure", command=command, facts=told))
+
+    def tick(self, view: Callable[[], View]) -> None:
+        self.inner.tick(view)
+        self.turn()
+
+    def turn(self) -> None:
+        """Reap the programs that have ended, kill those that take too long, and start those that wait."""
+        for process in list(self._running):
+            is_over = has_ended(process.popen.pid)
+            if is_over or time.monotonic() > process.deadline:
+                self._running.remove(process)
+                self._end(process, is_late=not is_over)
+        while self._waiting and len(self._running) < AT_ONCE:
+            self._start(self._waiting.popleft())
+
+    def __enter__(self) -> NotifyingReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stops, give_up_at = self.stops.count, time.monotonic() + TIME_LIMIT_S
+        if self.outcome.counts is not None and self.experiment.notify.on_end:
+            counts = self.outcome.counts()
+            states = ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING")
+            told = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message}
+            told |= {name: counts.get(name, 0) for name in states}
+            # At once, since it may be the last chance: it does not wait for its turn.
+            self._start(Notification(key="on_end", command=self.experiment.notify.on_end, facts=told))
+        try:
+            self.turn()
+            while self._running and time.monotonic() < give_up_at and self.stops.count == stops:
+                time.sleep(POLL_S)
+                self.turn()
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        left = len(self._running) + len(self._waiting)
+        if left:
+            text = f"{count(left, 'program')} of [notify] had not ended when the run did, and will not run"
+            self.inner.event("warning", f"{text}; a run waits {TIME_LIMIT_S:.0f} s for them, or until Ctrl-C")
+        self._waiting.clear()
+        for process in self._running:
+            end_group(process.popen)
+        self._running.clear()
+
+    def _start(self, notification: Notification) -> None:
+        base = self.experiment.base
+        try:
+            with self._open_log() as log:
+                when, what = time.strftime("%Y-%m-%d %H:%M:%S"), shlex.join(notification.command)
+                log.write(f"--- {when} {notification.key}: {what}\n".encode(errors="replace"))
+                popen = subprocess.Popen(
+                    notification.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=base if base.is_dir() else self.run_dir,
+                    env={**os.environ, **self._variables(notification)},
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self._warn(notification, f"could not be started: {why}")
+        else:
+            self._running.append(NotifyProcess(notification, popen, time.monotonic() + TIME_LIMIT_S))
+
+    def _open_log(self) -> Any:
+        log = open(RunPaths(self.run_dir).notify_log, "ab", buffering=0, opener=no_follow)  # noqa: SIM115
+        if log.tell() > MOST_LOG_BYTES:
+            log.truncate(0)
+        return log
+
+    def _variables(self, notification: Notification) -> dict[str, str]:
+        event = notification.key.removeprefix("on_")
+        told = {"EVENT": event, "RUN_DIR": self.run_dir.absolute(), "EXPERIMENT": self.experiment.name}
+        return {f"ORCHESTRATOR_{name}": _variable(value) for name, value in {**told, **notification.facts}.items()}
+
+    def _end(self, process: NotifyProcess, *, is_late: bool) -> None:
+        code = end_group(process.popen)
+        if is_late:
+            self._warn(process.notification, f"took more than {TIME_LIMIT_S:.0f} s and was killed")
+        elif code:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._warn(process.notification, f"ended with {how}; its output is in {RunPaths(self.run_dir).notify_log}")
+
+    def _warn(self, notification: Notification, what: str) -> None:
+        text = f"notify.{notification.key}: {notification.command[0]} {what}"
+        if text not in self._warned:
+            self._warned.add(text)
+            self.inner.event("warning", text, notify=notification.key)
+
+
+def _variable(value: object) -> str:
+    """A path as it is; of other text what a variable can hold, which is neither a null character nor a megabyte."""
+    return str(value) if isinstance(value, Path) else plain(shortened(str(value)), keep="\n\t")
