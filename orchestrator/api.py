@@ -210,6 +210,8 @@ def _result(paths: RunPaths, row: SummaryRow) -> Result:
     error = None if ok else str(row["message"] or row["state"].lower())
     if row["state"] in ("PENDING", "RUNNING"):
         error = "stopped before it was finished; the same call with the same run_dir resumes it"
+    if row["state"] == "PAUSED":
+        error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
     return Result(
         ok=ok,
         error=error,

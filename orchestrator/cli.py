@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0: all jobs succeeded. 1: some jobs did not succeed, or the run could not continue (the disk "
     "is full, the head of the cluster is lost); run the same command again to resume. 2: wrong usage or job file. 130: "
-    "stopped; run the same command again to resume.",
+    "stopped, or jobs are paused; run the same command again to resume.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in COMMANDS:

@@ -1,4 +1,4 @@
-"""Commands on a run directory: look at it, stop it, retry jobs, show a trained policy."""
+"""Commands on a run directory: look at it, stop it, retry, pause and resume jobs, show a trained policy."""
 
 from __future__ import annotations
 
@@ -113,6 +113,34 @@ def retry(
     from orchestrator.experiment import control
 
     print_text(control.retry(run_dir, jobs or []))
+
+
+@app.command()
+def pause(
+    run_dir: RunDir,
+    jobs: Annotated[list[str], Argument(metavar="JOB...", help="Jobs to pause, or the beginnings of their names.")],
+) -> None:
+    """Pause jobs until they are resumed, also over later runs. Running ones save a checkpoint and exit.
+
+    Their CPUs are free for other jobs meanwhile, and no failure is counted.
+    """
+    from orchestrator.experiment import control
+
+    print_text(control.pause(run_dir, jobs))
+
+
+@app.command()
+def resume(
+    run_dir: RunDir,
+    jobs: Annotated[
+        list[str] | None,
+        Argument(metavar="[JOB]...", help="Jobs to resume; if none are named, all paused jobs."),
+    ] = None,
+) -> None:
+    """Queue paused jobs again; they resume from their last checkpoint."""
+    from orchestrator.experiment import control
+
+    print_text(control.resume(run_dir, jobs or []))
 
 
 @app.command()

@@ -6,6 +6,8 @@
        │  └──▶ FAILED      │                      │
        └────── retry, resume ◀────────────────────┘
 
+    PENDING, RUNNING ──pause──▶ PAUSED ──resume──▶ PENDING, or CANCELLED
+
 A state holds only its own facts: a running job has an attempt, a pending one has none.
 """
 
@@ -92,6 +94,8 @@ class Cause(enum.StrEnum):
     INTERRUPTED = "interrupted"
     """Ended because the whole experiment stops; not a failure."""
     CANCELLED = "cancelled"
+    PAUSED = "paused"
+    """Ended because the job is paused; not a failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
 
@@ -131,6 +135,14 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Not launched, by this supervisor or a later one, until the user resumes it."""
+
+    failures: int = 0
+    name: Literal["PAUSED"] = "PAUSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
     name: Literal["SUCCEEDED"] = "SUCCEEDED"
 
@@ -147,13 +159,14 @@ class Cancelled:
     name: Literal["CANCELLED"] = "CANCELLED"
 
 
-State: TypeAlias = Pending | Running | Succeeded | Failed | Cancelled
+State: TypeAlias = Pending | Running | Paused | Succeeded | Failed | Cancelled
 
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 LEGAL = {
-    "PENDING": {"RUNNING", "FAILED", "CANCELLED"},
-    "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLED", "PENDING"},
+    "PENDING": {"RUNNING", "PAUSED", "FAILED", "CANCELLED"},
+    "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"},
+    "PAUSED": {"PENDING", "CANCELLED"},
     "FAILED": {"PENDING"},
     "CANCELLED": {"PENDING"},
     "SUCCEEDED": set[str](),

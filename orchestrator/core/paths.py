@@ -110,7 +110,7 @@ class RunPaths:
     run_end = Below("ended.json")
     """How the last run ended; missing while the first one goes on, and in a run directory of an earlier version."""
     requests = Below("requests")
-    """What `stop` and `retry` on other hosts request, and `stop` before there is a ledger; missing where none did."""
+    """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger; often missing."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     replaced = Below("replaced")

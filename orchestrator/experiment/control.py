@@ -6,20 +6,21 @@ import codecs
 import difflib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from orchestrator.core import log_limit
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import TERMINAL, Cancelled, Cause, Pending, move
+from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import run_directory
+from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, summary
 from orchestrator.ledger.requests import RequestFiles
+from orchestrator.supervisor.events import SilentReporter
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
@@ -27,7 +28,28 @@ UNKNOWN_S = 5.0
 """How long a supervisor that has just started may take to write its name into the lock."""
 CHUNK = 1 << 16
 NAMES_SHOWN = 10
-PAST = {"cancel": "cancelled", "retry": "retried"}
+
+JobVerb: TypeAlias = Literal["cancel", "retry", "pause", "resume"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCommand:
+    """A command that moves single jobs to another state."""
+
+    from_states: Sequence[str]
+    past: str
+    nothing: str = ""
+    """For those that need no job named: what is said when none is in one of ``from_states``."""
+
+
+COMMANDS: Mapping[JobVerb, JobCommand] = {
+    "cancel": JobCommand(from_states=("PENDING", "RUNNING", "PAUSED"), past="cancelled"),
+    "retry": JobCommand(
+        from_states=("FAILED", "CANCELLED"), past="retried", nothing="no job has failed or been cancelled"
+    ),
+    "pause": JobCommand(from_states=("PENDING", "RUNNING"), past="paused"),
+    "resume": JobCommand(from_states=("PAUSED",), past="resumed", nothing="no job is paused"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +219,18 @@ def retry(run_dir: Path, jobs: Sequence[str]) -> str:
     return _ask(run_dir, jobs, "retry")
 
 
-def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -> str:
-    snapshot = status(run_dir)
-    from_states = ("FAILED", "CANCELLED") if verb == "retry" else ("PENDING", "RUNNING")
+def pause(run_dir: Path, jobs: Sequence[str]) -> str:
+    """Pause ``jobs`` until they are resumed. Returns a message saying what was done."""
+    return _ask(run_dir, jobs, "pause")
+
+
+def resume(run_dir: Path, jobs: Sequence[str]) -> str:
+    """Queue paused jobs (all, or ``jobs``) again. Returns a message saying what was done."""
+    return _ask(run_dir, jobs, "resume")
+
+
+def _ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
+    snapshot, command = status(run_dir), COMMANDS[verb]
     named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: _row(snapshot, job_id)["state"] for job_id in named}
     if verb == "retry" and (invalid := [id_ for id_ in named if _row(snapshot, id_)["cause"] == Cause.INVALID]):
@@ -207,33 +238,65 @@ def _ask(run_dir: Path, jobs: Sequence[str], verb: Literal["cancel", "retry"]) -
             advice = "correct what `status` says and run the job file, which examines them again"
             raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
         named = [job_id for job_id in named if job_id not in invalid]
-    chosen = [job_id for job_id in named if states[job_id] in from_states]
+    chosen = [job_id for job_id in named if states[job_id] in command.from_states]
     if jobs and len(chosen) < len(named):
         wrong = ", ".join(f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen)
-        raise UsageError(f"{run_dir}: {wrong}; only jobs that are {' or '.join(from_states)} can be {PAST[verb]}")
+        only = " or ".join(command.from_states)
+        raise UsageError(f"{run_dir}: {wrong}; only jobs that are {only} can be {command.past}")
     if not chosen:
-        return f"{run_dir}: no job has failed or been cancelled; nothing to retry"
-    these = f"{count(len(chosen), 'job')} ({listed(chosen, NAMES_SHOWN)})"
+        return f"{run_dir}: {command.nothing}; nothing to {verb}"
     if snapshot.holder is not None:
         _request(snapshot.paths, snapshot.holder, [Request(verb=verb, job_id=job_id) for job_id in chosen])
-        return f"{run_dir}: asked its supervisor to {verb} {these}"
+        return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     with run_directory.claim(run_dir) as paths:
-        _move(paths, chosen, from_states, Pending() if verb == "retry" else Cancelled())
+        moved = _move(paths, chosen, verb)
+    if ended := [job_id for job_id in chosen if job_id not in moved]:
+        raise UsageError(f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}")
     if verb == "cancel":
-        return f"{run_dir}: cancelled {these}"
-    return f"{run_dir}: queued {these} again; run the same `run` command again to resume"
+        return f"{run_dir}: cancelled {_these(chosen)}"
+    if verb == "pause":
+        return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again"
+    return f"{run_dir}: queued {_these(chosen)} again; run the same `run` command again to resume"
 
 
-def _move(paths: RunPaths, chosen: Sequence[str], from_states: Sequence[str], new: Pending | Cancelled) -> None:
+def _these(jobs: Sequence[str]) -> str:
+    return f"{count(len(jobs), 'job')} ({listed(jobs, NAMES_SHOWN)})"
+
+
+def _move(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -> list[str]:
+    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from which they may move."""
     ledger = Ledger.open(paths.ledger)
+    moved = []
     try:
         for row in ledger.jobs():
-            if row.job.job_id in chosen and row.state.name in from_states:
-                ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
+            job_id = row.job.job_id
+            if job_id not in chosen or row.state.name not in COMMANDS[verb].from_states:
+                continue
+            if verb == "pause" and isinstance(row.state, Running):  # as its supervisor has left it when it died
+                ledger.note_pausing(job_id)
+                if isinstance(recovery.settle(row, paths, ledger, SilentReporter()).state, Paused):
+                    moved.append(job_id)
+            else:
+                ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
+                moved.append(job_id)
         ledger.commit()
         summary.write(paths, ledger.summary())
     finally:
         ledger.close()
+    return moved
+
+
+def _next(verb: JobVerb, state: State) -> State:
+    failures = state.failures if isinstance(state, Pending | Paused) else 0
+    match verb:
+        case "cancel":
+            return Cancelled()
+        case "pause":
+            return Paused(failures=failures)
+        case "resume":
+            return Pending(failures=failures)
+        case "retry":
+            return Pending()
 
 
 def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Pending, Running, move
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Running, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
@@ -74,6 +74,8 @@ def reconcile(
         if verdict.problem is None:
             _copy_robot(paths, job_id, verdict)
             copied.append(paths.job(job_id).root)
+            if row is not None and isinstance(row.state, Paused):
+                ledger.set_state(job_id, row.state)
         else:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
             ledger.set_state(job_id, move(job_id, Pending(), failed))
@@ -162,7 +164,7 @@ def _drop_undeclared(
             continue
         if row.attempts == 0:
             ledger.delete_job(job_id)
-        elif isinstance(row.state, Pending | Running):
+        elif isinstance(row.state, Pending | Running | Paused):
             reporter.event("warning", f"{job_id} is no longer in the job file; it is not resumed", job_id=job_id)
             ledger.set_state(job_id, move(job_id, row.state, Cancelled()))
 
@@ -182,6 +184,9 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
             verb = "starts at 0 env_steps, as it has" if len(unsaved) == 1 else "start at 0 env_steps, as they have"
             parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
         reporter.event("resumed", ", ".join(parts), env_steps=steps)
+    if paused := [row.job.job_id for row in rows if isinstance(row.state, Paused)]:
+        text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
+        reporter.event("warning", text, jobs=paused)
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
         reporter.event("warning", text, jobs=dead)

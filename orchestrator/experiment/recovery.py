@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import (
@@ -21,6 +21,7 @@ from orchestrator.core.job import (
     Cause,
     Failed,
     Job,
+    Paused,
     Pending,
     Running,
     State,
@@ -30,7 +31,7 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import JobRow, Ledger, Request, summary
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
@@ -40,8 +41,12 @@ RecordedJob: TypeAlias = tuple[int, Job, str | None]
 
 
 def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
-    """Those of ``jobs`` that have started, according to their directories. :raises RunDirError: one is not readable."""
+    """Those of ``jobs`` that have started, according to their directories, and those that are paused.
+
+    :raises RunDirError: a directory is not readable.
+    """
     recorded: list[RecordedJob] = []
+    paused = _paused(paths)
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
         if directory.spec.exists() and directory.robot_hash.exists():
@@ -53,13 +58,26 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                 raise RunDirError(f"{directory.spec}: cannot be read ({error}); {advice}") from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
             recorded.append((position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash))
+        elif job.job_id in paused:
+            recorded.append((position, job, None))
     return recorded
+
+
+def _paused(paths: RunPaths) -> set[str]:
+    """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
+    try:
+        return {row["job_id"] for row in summary.read(paths)[0] if row["state"] == "PAUSED"}
+    except LedgerError:
+        return set()
 
 
 def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
     """Enter ``jobs`` and their attempts into an empty ledger."""
     ledger.put_jobs(jobs)
+    paused = _paused(paths)
     for _, job, _ in jobs:
+        if job.job_id in paused:
+            ledger.set_state(job.job_id, Paused())
         directory = paths.job(job.job_id)
         for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
             paths_of_attempt = directory.attempt(number)
@@ -82,16 +100,29 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
     requests = ledger.take_requests()
-    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests else {}
-    for request in requests:
+    pausing = ledger.pausing()
+    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests or pausing else {}
+    # Their attempts ended otherwise, as the disk was full.
+    late = [Request(verb="pause", job_id=job_id) for job_id in pausing if isinstance(states.get(job_id), Pending)]
+    for request in [*late, *requests]:
         job_id = request.job_id or ""
         state = states.get(job_id)
         new: State
         match request.verb, state:
             case "retry", Failed() | Cancelled():
                 new = Pending()
-            case "cancel", Pending() | Running():
+            case "cancel", Pending() | Running() | Paused():
                 new = Cancelled()
+            case "pause", Pending(failures=failures):
+                new = Paused(failures=failures)
+            case "resume", Paused(failures=failures):
+                new = Pending(failures=failures)
+            case "pause", Running():
+                ledger.note_pausing(job_id)  # for :func:`settle`
+                continue
+            case "resume", Running():
+                ledger.withdraw_pausing(job_id)
+                continue
             case _:
                 continue
         states[job_id] = move(job_id, state, new)
@@ -139,6 +170,8 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
     new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
+    if isinstance(new, Pending) and row.job.job_id in ledger.pausing():
+        new = Paused(failures=new.failures)
     ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 

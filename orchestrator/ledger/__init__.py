@@ -1,8 +1,8 @@
 """The ledger of an experiment: one SQLite file, and the only SQL in the program.
 
-The supervisor is its only writer, except for the table ``requests``, where ``stop`` and ``retry`` leave requests for
-it; those of other hosts are files (:mod:`orchestrator.ledger.requests`). The ledger is the truth; ``summary.json`` and
-``summary.csv`` are made from it.
+The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and others leave
+requests for it; those of other hosts are files (:mod:`orchestrator.ledger.requests`). The ledger is the truth;
+``summary.json`` and ``summary.csv`` are made from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Pending, Running, State
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Job, Paused, Pending, Running, State
 from orchestrator.core.text import storable
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database_file import decoding, translated
@@ -28,7 +28,8 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
-"""In the place of a verb: not a request, but the supervisor's note that it is stopping."""
+PAUSING = "pausing"
+"""In the place of a verb: not requests, but the supervisor's notes that it is stopping, or is pausing a running job."""
 
 
 class Ledger:
@@ -138,6 +139,7 @@ class Ledger:
     def delete_job(self, job_id: str) -> None:
         for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
+        self.withdraw_pausing(job_id)
 
     def jobs(self) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt."""
@@ -158,12 +160,14 @@ class Ledger:
     # -- attempts and states
 
     def set_state(self, job_id: str, state: State) -> None:
-        failures = state.failures if isinstance(state, Pending | Running) else None
+        failures = state.failures if isinstance(state, Pending | Running | Paused) else None
         cause, message = (state.cause, state.message) if isinstance(state, Failed) else (None, None)
         self._keep(
             "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?",
             (state.name, failures, cause, message, job_id),
         )
+        if not isinstance(state, Pending | Running):
+            self.withdraw_pausing(job_id)
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
         self._keep(
@@ -234,6 +238,17 @@ class Ledger:
         self._keep("DELETE FROM requests WHERE verb = ?", (STOPPING,))
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
 
+    def note_pausing(self, job_id: str) -> None:
+        """Let the next supervisor know that ``job_id`` is to be PAUSED, should this one end before its worker does."""
+        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (PAUSING, job_id))
+
+    def withdraw_pausing(self, job_id: str) -> None:
+        self._keep("DELETE FROM requests WHERE verb = ? AND job_id = ?", (PAUSING, job_id))
+
+    def pausing(self) -> set[str]:
+        """Jobs that are to be PAUSED when their attempts end."""
+        return {row["job_id"] for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (PAUSING,))}
+
     def is_stopping(self, holder: str) -> bool:
         """Whether the supervisor ``holder`` is stopping, or has been asked to."""
         sql = "SELECT count(*) FROM requests WHERE verb IN ('stop', ?) AND job_id = ?"
@@ -248,12 +263,12 @@ class Ledger:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:
             return []
-        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb != ? ORDER BY id"
-        requests = self._execute(sql, (self._taken, STOPPING)).fetchall()
+        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?) ORDER BY id"
+        requests = self._execute(sql, (self._taken, STOPPING, PAUSING)).fetchall()
         self._data_version = version
         if requests:
             self._taken = requests[-1]["id"]
-            self._keep("DELETE FROM requests WHERE id <= ? AND verb != ?", (self._taken, STOPPING))
+            self._keep("DELETE FROM requests WHERE id <= ? AND verb NOT IN (?, ?)", (self._taken, STOPPING, PAUSING))
         return [Request(verb=row["verb"], job_id=row["job_id"]) for row in requests]
 
     # -- for reports

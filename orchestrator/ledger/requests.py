@@ -1,4 +1,4 @@
-"""Requests of ``stop`` and ``retry`` to a supervisor, and their way from other hosts: as files in the run directory.
+"""Requests of ``stop``, ``pause`` and others to a supervisor, and their way from other hosts: as files.
 
 Processes of one host leave requests in the ledger. Its write-ahead log needs memory that its users share, which no
 network file system offers. A file that is renamed into place is whole everywhere.
@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import JsonLine
 
-Verb: TypeAlias = Literal["stop", "cancel", "retry"]
+Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

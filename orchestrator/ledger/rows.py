@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from orchestrator.core.decoding import decode, field_values
-from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Pending, Resources, Running, State, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Resources,
+    Running,
+    State,
+    Succeeded,
+)
 from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import WorkerSpec
 
@@ -135,6 +147,8 @@ def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
             if last_attempt is None:
                 raise ValueError("RUNNING without an attempt")
             return Running(attempt=last_attempt, failures=row["failures"])
+        case "PAUSED":
+            return Paused(failures=row["failures"])
         case "SUCCEEDED":
             return Succeeded()
         case "FAILED":

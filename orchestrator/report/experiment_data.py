@@ -136,7 +136,7 @@ def _job(
         "failures": [
             {"attempt": attempt["number"], "cause": attempt["cause"], "message": attempt["message"] or ""}
             for attempt in attempts
-            if attempt["cause"] is not None
+            if attempt["cause"] not in (None, "paused")
         ],
         "timings": timings,
         "curve": curve,

@@ -35,7 +35,7 @@ def attempt_outcome(attempt: ReportedAttempt) -> str:
         return "running" if attempt["at_work"] else "interrupted"
     if attempt["cause"] is None:
         return "succeeded"
-    return "interrupted" if attempt["cause"] in ("interrupted", "cancelled", "supervisor-died") else "failed"
+    return "interrupted" if attempt["cause"] in ("interrupted", "paused", "cancelled", "supervisor-died") else "failed"
 
 
 def learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, LearningCurve]) -> Drawn:

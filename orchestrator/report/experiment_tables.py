@@ -14,7 +14,10 @@ from orchestrator.report.number_format import DASH, interval, number, percent, p
 from orchestrator.report.thumbnails import thumbnails
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
-STATE_TONES: dict[str, Tone] = {"SUCCEEDED": "good", "FAILED": "bad", "PENDING": "dim", "CANCELLED": "dim"}
+STATE_TONES: dict[str, Tone] = {
+    **{"SUCCEEDED": "good", "FAILED": "bad"},
+    **{"PENDING": "dim", "PAUSED": "dim", "CANCELLED": "dim"},
+}
 LONGEST_MESSAGE = 400
 
 

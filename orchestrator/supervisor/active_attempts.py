@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.job import AttemptOutcome, Cause, Job
@@ -20,6 +20,13 @@ from orchestrator.supervisor import retry_policy
 
 MILLI = 1000
 """Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is removed again."""
+
+OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
+    Cause.INTERRUPTED: (Cause.CANCELLED, Cause.PAUSED),
+    Cause.PAUSED: (Cause.CANCELLED,),
+}
+"""The first reason to end an attempt counts, except that a job which is paused or cancelled is not resumed after a
+stop."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -146,8 +153,8 @@ class ActiveAttempts:
     def ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float) -> float:
         """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its deadlines."""
         attempt.asked_at = now if attempt.asked_at is None else attempt.asked_at
-        before = attempt.end_reason  # the first reason counts, except that a cancelled job is not resumed after a stop
-        if before is None or (before.cause is Cause.INTERRUPTED and reason.cause is Cause.CANCELLED):
+        before = attempt.end_reason
+        if before is None or reason.cause in OUTRANKS.get(before.cause, ()):
             attempt.end_reason = reason
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
         self.check_at(attempt, attempt.kill_at)

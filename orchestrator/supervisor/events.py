@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Pending, State
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Pending, State
 from orchestrator.core.text import count
 from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
 
@@ -111,6 +111,7 @@ def report_end(
         lost = max(0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from)
         facts |= {"killed_after_s": round(after_s, 3), "resumes_from": resumes_from}
         text = f"killed after {after_s:.0f} s; resumes from env_steps {resumes_from}, {lost} are lost"
+        text = f"paused: {text}" if isinstance(state, Paused) else text
     reporter.event(kind, f"{attempt.job.job_id} {text}", **facts)
 
 
@@ -127,6 +128,8 @@ def _kind_and_text(
             is_counted = outcome.cause is not Cause.NODE_LOST
             retry = f"retry {failures} of {job.max_retries}" if is_counted else "resumes"
             return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
+        case Paused():
+            return "paused", "paused; `resume` queues it again"
         case Cancelled():
             return "cancelled", "cancelled"
         case _:

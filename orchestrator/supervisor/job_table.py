@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.job import Attempt, Job, Pending, Running, State, move
+from orchestrator.core.job import Attempt, Job, Paused, Pending, Running, State, move
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor.job_queue import JobQueue
 from orchestrator.supervisor.recorder import Recorder
@@ -52,7 +52,7 @@ class JobTable:
     def failures(self, job_id: str) -> int:
         """Failures counted so far, for a job that has not ended."""
         state = self.states[job_id]
-        return state.failures if isinstance(state, Pending | Running) else 0
+        return state.failures if isinstance(state, Pending | Running | Paused) else 0
 
     def lost(self, job_id: str) -> int:
         """Count an attempt that was lost with its node; returns how many were."""

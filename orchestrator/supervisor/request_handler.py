@@ -1,12 +1,13 @@
-"""Acts on the requests of other processes: to stop, and to cancel or retry single jobs."""
+"""Acts on the requests of other processes: to stop, and to cancel, retry, pause or resume single jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from orchestrator.core.job import Cancelled, Pending, Running
-from orchestrator.ledger import Verb
-from orchestrator.supervisor.active_attempts import ActiveAttempts
+from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
+from orchestrator.ledger import Request, Verb
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
@@ -23,30 +24,80 @@ class RequestHandler:
     termination: Termination
     reporter: Reporter
     holder: str
-    """Names the supervisor in requests to stop; see :attr:`Supervisor.holder`."""
+    """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
+    _to_resume: set[str] = field(default_factory=set, init=False)
+    """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
 
     def handle(self) -> None:
         """Act on the requests since the last call, and on stops that signals have requested."""
-        for request in self.recorder.take_requests():
-            if request.verb == "stop":
-                if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
-                    self.termination.request_stop("requested by `stop`")
-            elif request.job_id in self.jobs.states:
-                self._handle_job_request(request.verb, request.job_id)
+        requests = self.recorder.take_requests()
+        for request in requests:
+            self._handle(request)
+        for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
+            self._to_resume.remove(job_id)
+            self.resume(job_id)
         was_stopping = self.termination.stage > 0
         self.termination.apply_stops()
         if self.termination.stage and not was_stopping:
             self.recorder.ledger.note_stop(self.holder)
 
-    def _handle_job_request(self, verb: Verb, job_id: str) -> None:
-        state = self.jobs.states[job_id]
-        if verb == "retry" and state.name in ("FAILED", "CANCELLED"):
+    def _handle(self, request: Request) -> None:
+        if request.verb == "stop":
+            if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
+                self.termination.request_stop("requested by `stop`")
+        elif request.job_id in self.jobs.states:
+            of_jobs: Mapping[Verb, Callable[[str], None]] = {
+                "cancel": self.cancel,
+                "retry": self.retry,
+                "pause": self.pause,
+                "resume": self.resume,
+            }
+            if act := of_jobs.get(request.verb):
+                act(request.job_id)
+
+    def retry(self, job_id: str) -> None:
+        """Queue a failed or cancelled job again."""
+        if isinstance(self.jobs.states[job_id], Failed | Cancelled):
             self.jobs.move(job_id, Pending())
             self.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
-        elif verb == "cancel" and isinstance(state, Pending):
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job that has not ended."""
+        state = self.jobs.states[job_id]
+        if isinstance(state, Pending | Paused):
             self.jobs.move(job_id, Cancelled())
-            self.reporter.event("cancelled", f"{job_id} cancelled before its launch", job_id=job_id)
-        elif verb == "cancel" and isinstance(state, Running):
-            attempt = self.active.of(job_id)
-            assert attempt is not None
-            self.termination.cancel(attempt)
+            when = "before its launch" if isinstance(state, Pending) else "while it was paused"
+            self.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
+        elif isinstance(state, Running):
+            self.termination.cancel(self._attempt(job_id))
+
+    def pause(self, job_id: str) -> None:
+        """Keep a waiting job from being launched; let the worker of a running one save a checkpoint and exit."""
+        state = self.jobs.states[job_id]
+        self._to_resume.discard(job_id)
+        if isinstance(state, Pending):
+            self.jobs.move(job_id, Paused(failures=state.failures))
+            text = f"{job_id} paused while it was queued; `resume` queues it again"
+            self.reporter.event("paused", text, job_id=job_id, state="PAUSED")
+        elif isinstance(state, Running):
+            self.termination.pause(self._attempt(job_id))
+            self.recorder.ledger.note_pausing(job_id)
+
+    def resume(self, job_id: str) -> None:
+        """Queue a paused job again; one that is just being paused as soon as its worker has exited."""
+        state = self.jobs.states[job_id]
+        if isinstance(state, Paused):
+            self.jobs.move(job_id, Pending(failures=state.failures))
+            self.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
+        elif isinstance(state, Running) and self._is_pausing(job_id):
+            self._to_resume.add(job_id)
+            self.recorder.ledger.withdraw_pausing(job_id)
+
+    def _is_pausing(self, job_id: str) -> bool:
+        reason = self._attempt(job_id).end_reason
+        return reason is not None and reason.cause is Cause.PAUSED
+
+    def _attempt(self, job_id: str) -> ActiveAttempt:
+        attempt = self.active.of(job_id)
+        assert attempt is not None
+        return attempt

@@ -19,6 +19,7 @@ from orchestrator.core.job import (
     Cause,
     Failed,
     Job,
+    Paused,
     Pending,
     Resources,
     State,
@@ -77,7 +78,9 @@ def judge(
         return AttemptOutcome(cause=None)
     reason = record.message if record is not None else ""
     who, was, whose = ("", "", "") if rank is None else (f"rank {rank} ", "was ", f"rank {rank}: ")
-    if returncode == ExitCode.DISK_FULL and (end_reason is None or end_reason.cause is Cause.INTERRUPTED):
+    if returncode == ExitCode.DISK_FULL and (
+        end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)
+    ):
         return AttemptOutcome(cause=Cause.DISK_FULL, message=reason or "no space left on the disk of the run directory")
     if end_reason is not None:
         return end_reason
@@ -113,6 +116,8 @@ def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now:
             return Succeeded()
         case Cause.CANCELLED:
             return Cancelled()
+        case Cause.PAUSED:
+            return Paused(failures=failures)
         case cause if cause in RESUMABLE:
             return Pending(failures=failures)
         case Cause.NODE_LOST if losses <= MOST_LOSSES:
@@ -172,7 +177,10 @@ def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> boo
 
 
 def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
-    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped and resumable."""
+    """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and resumable."""
     if interrupted and any(state.name not in TERMINAL for state in states.values()):
         return 130
-    return 0 if all(state.name == "SUCCEEDED" for state in states.values()) else 1
+    names = {state.name for state in states.values()}
+    if names in ({"PAUSED"}, {"PAUSED", "SUCCEEDED"}):
+        return 130
+    return 0 if names <= {"SUCCEEDED"} else 1

@@ -1,4 +1,5 @@
-"""Ends attempts before their training is done: all of them on a stop, one when it is cancelled or exceeds a limit.
+"""Ends attempts before their training is done: all of them on a stop, one when it is cancelled, paused or exceeds a
+limit.
 
 An attempt may save a checkpoint and exit until a deadline; then it is killed. A stop is requested by signals, by the
 `stop` command, or by a full disk; every message about stops is written here.
@@ -79,6 +80,11 @@ class Termination:
     def cancel(self, attempt: ActiveAttempt) -> None:
         """End ``attempt``; its job will not be resumed."""
         reason = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
+        self._ask_to_end(attempt, reason, self.now() + self.grace_s)
+
+    def pause(self, attempt: ActiveAttempt) -> None:
+        """Let ``attempt`` save a checkpoint and exit; its job waits until it is resumed."""
+        reason = AttemptOutcome(cause=Cause.PAUSED, message="paused")
         self._ask_to_end(attempt, reason, self.now() + self.grace_s)
 
     def fail(self, attempt: ActiveAttempt, reason: AttemptOutcome) -> None:

@@ -182,7 +182,8 @@ def _totals(shown: Screen) -> Text:
     done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
     remaining_s = shown.steps_to_go / shown.env_steps_per_s if shown.env_steps_per_s else None
     text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
-    for name, style in (("FAILED", "bold red"), ("CANCELLED", "yellow"), ("RUNNING", "cyan"), ("PENDING", "dim")):
+    styles = {"FAILED": "bold red", "CANCELLED": "yellow", "PAUSED": "yellow", "RUNNING": "cyan", "PENDING": "dim"}
+    for name, style in styles.items():
         if counts[name]:
             text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
     speed = f"{shown.env_steps_per_s:,.0f} env_steps/s"

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.text import duration, number
+from orchestrator.core.text import count, duration, listed, number
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.session import RunResult
 from orchestrator.ledger import SummaryRow
@@ -24,6 +24,7 @@ from orchestrator.terminal.tables import NONE, Column, number_column, table
 STATE_STYLE = {
     "PENDING": "dim",
     "RUNNING": "cyan",
+    "PAUSED": "yellow",
     "SUCCEEDED": "green",
     "FAILED": "bold red",
     "CANCELLED": "yellow",
@@ -31,6 +32,7 @@ STATE_STYLE = {
 }
 TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
+PAUSED_SHOWN = 5
 
 
 def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> None:
@@ -67,11 +69,16 @@ def show_end(finished: RunResult) -> None:
     )
     if finished.interrupted and finished.exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
-    elif finished.exit_code:
+    elif finished.exit_code == 1:
         text = (
             f"Some jobs did not succeed. `logs {root} JOB` shows the output of one; `retry {root}` queues them again."
         )
         put(on, Text(text, style="red"))
+    if paused := [row["job_id"] for row in finished.rows if row["state"] == "PAUSED"]:
+        jobs = count(len(paused), "job is", "jobs are")
+        advice = f"`resume {root}` queues what is paused again; then run the same command again."
+        text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
+        put(on, Text(text, style="yellow"))
 
 
 def summary(rows: Sequence[SummaryRow], width: int, *, alive: bool) -> Table:

@@ -37,12 +37,14 @@ RUN_OPTIONS = (
     "--help",
 )
 HELP = {
-    (): ("run", "status", "logs", "stop", "retry", "doctor", "schema"),
+    (): ("run", "status", "logs", "stop", "retry", "pause", "resume", "doctor", "schema"),
     ("run",): RUN_OPTIONS,
     ("status",): ("RUN_DIR", "--watch", "--json"),
     ("logs",): ("RUN_DIR", "JOB", "--follow", "-f", "--lines", "-n", "--attempt"),
     ("stop",): ("RUN_DIR", "[JOB]"),
     ("retry",): ("RUN_DIR", "[JOB]"),
+    ("pause",): ("RUN_DIR", "JOB"),
+    ("resume",): ("RUN_DIR", "[JOB]"),
     ("doctor",): ("--json",),
     ("schema",): ("--help",),
     ("cluster",): ("up", "join", "status", "down"),

@@ -15,6 +15,7 @@ from orchestrator.core.job import (
     Cancelled,
     Cause,
     Failed,
+    Paused,
     Pending,
     Running,
     State,
@@ -26,6 +27,7 @@ ATTEMPT = Attempt(job_id="a-s0", number=0, cpus=(0,), gpus=(), pid=1, pid_start=
 STATES: dict[str, State] = {
     "PENDING": Pending(),
     "RUNNING": Running(attempt=ATTEMPT),
+    "PAUSED": Paused(),
     "SUCCEEDED": Succeeded(),
     "FAILED": Failed(cause=Cause.ERROR, message="why"),
     "CANCELLED": Cancelled(),
@@ -34,6 +36,10 @@ MOVES = {
     ("PENDING", "RUNNING"),
     ("PENDING", "FAILED"),
     ("PENDING", "CANCELLED"),
+    ("PENDING", "PAUSED"),
+    ("RUNNING", "PAUSED"),
+    ("PAUSED", "PENDING"),
+    ("PAUSED", "CANCELLED"),
     ("RUNNING", "SUCCEEDED"),
     ("RUNNING", "FAILED"),
     ("RUNNING", "CANCELLED"),
@@ -58,7 +64,7 @@ def test_an_illegal_move_raises_and_names_job_and_states(old: str, new: str) -> 
 def test_every_state_has_its_row_in_the_table_and_success_is_final() -> None:
     assert LEGAL.keys() == STATES.keys()
     assert LEGAL["SUCCEEDED"] == set()
-    assert set(TERMINAL) == STATES.keys() - {"PENDING", "RUNNING"}
+    assert set(TERMINAL) == STATES.keys() - {"PENDING", "RUNNING", "PAUSED"}
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES.keys())
@@ -72,6 +78,7 @@ def test_a_state_carries_only_its_own_facts() -> None:
     assert fields == {
         "PENDING": {"failures", "not_before"},
         "RUNNING": {"attempt", "failures"},
+        "PAUSED": {"failures"},
         "SUCCEEDED": set(),
         "FAILED": {"cause", "message"},
         "CANCELLED": set(),
