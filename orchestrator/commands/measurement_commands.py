@@ -1,4 +1,4 @@
-"""Commands that measure, verify, report and compare."""
+"""Commands that measure, verify, test, report and compare."""
 
 from __future__ import annotations
 
@@ -138,6 +138,45 @@ def bench(
     elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
         bench_view.show_ranks(facts, finished.run_dir)
     raise typer.Exit(finished.exit_code)
+
+
+@app.command()
+def selftest(
+    minutes: Annotated[float, Option(min=0.1, help="Minutes for which new rounds are begun.")] = 10.0,
+    seed: Annotated[
+        int | None,
+        Option(min=0, help="Seed of the faults and their moments, to repeat a self-test.", show_default="random"),
+    ] = None,
+    only_round: Annotated[
+        int | None,
+        Option(
+            "--round", min=1, metavar="K", help="Take only round K of the self-test with --seed.", show_default="all"
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, Option("--dir", help="Directory in which the trainings get a folder; its file system is tested.")
+    ] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Test this machine and its file system: small trainings, disturbed again and again, must end as undisturbed ones.
+
+    Processes are killed and stopped, disks are full, the ledger is locked, files are damaged. Every round prints a
+    line, and a table at the end shows each kind of fault. Exit codes: 0: nothing fell short. 1: something did; the
+    folder of the trainings is kept. 130: stopped.
+    """
+    from orchestrator.selftest import campaign
+    from orchestrator.terminal import background_output, selftest_view
+
+    if only_round is not None and seed is None:
+        raise UsageError(f"--round {only_round}: needs --seed, the seed of the self-test that is to be repeated")
+    options = campaign.SelftestOptions(minutes=minutes, seed=seed, only_round=only_round, folder=folder)
+    with background_output.standard_output_in_background():
+        result = campaign.selftest(options, print_progress)
+    if as_json:
+        print_text(result.to_json())
+    else:
+        selftest_view.show(result)
+    raise typer.Exit(result.exit_code)
 
 
 class ReportFormat(StrEnum):

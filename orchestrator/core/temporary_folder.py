@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "orchestrator-temporary-"
@@ -46,12 +47,18 @@ def _locked(folder: Path) -> int:
 @functools.cache
 def sweep() -> None:
     """Remove what killed processes of this user left behind; once in a process."""
+    for folder in abandoned():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def abandoned() -> Iterator[Path]:
+    """The folders of killed processes of this user, each locked until the next one is asked for."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    yield folder
             finally:
                 os.close(lock)

@@ -1,0 +1,285 @@
+"""The procedure of ``selftest``: train undisturbed, then again and again with a fault, and compare."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from orchestrator.core import temporary_folder
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import last_line
+from orchestrator.executors.local import OrphanReaper
+from orchestrator.machine import topology
+from orchestrator.selftest import small_experiment
+from orchestrator.selftest.command_run import COMMAND, CommandRun, Commands, OverdueError, iterations
+from orchestrator.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
+from orchestrator.selftest.round_checks import FAILED, JobResult, shortfalls
+from orchestrator.selftest.small_experiment import FAILING, JOB_FILE, OF_RANKS, RANKS, RUN_DIR
+from orchestrator.supervisor.stop_signals import StopRequests
+
+MINUTES = 10.0
+MOST_RESUMES = 4
+START_UP_S = 3.0
+"""A fault during start-up comes within this time."""
+AT_START_UP, LATEST = 0.25, 0.9
+"""Share of faults that come during start-up; the others come within this share of the iterations of all jobs."""
+TRACEBACK = "Traceback (most recent call last)"
+UNDISTURBED = Fault(name="no fault", strike=lambda *_: True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelftestOptions:
+    minutes: float = MINUTES
+    """For how long new rounds are begun."""
+    seed: int | None = None
+    """None: a random one."""
+    only_round: int | None = None
+    folder: Path = Path()
+    """Where the folder of the self-test is made."""
+    faults: Sequence[Fault] = FAULTS
+    command: Sequence[str] = COMMAND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRow:
+    """What came of one kind of fault."""
+
+    fault: str
+    applied: int
+    shortfalls: Mapping[int, Sequence[str]]
+    """Number of the round → what fell short."""
+    not_applicable: str | None
+    """Why this machine does not allow it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelftestResult:
+    seed: int
+    rounds: int
+    """Number of rounds that were finished."""
+    took_s: float
+    rows: Sequence[FaultRow]
+    kept: Path | None
+    """The folder with the rounds that fell short; None where none did."""
+    interrupted: bool
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if any(row.shortfalls for row in self.rows) else 130 if self.interrupted else 0
+
+    def to_json(self) -> str:
+        facts = {"passed": self.exit_code == 0, **dataclasses.asdict(self)}
+        return json.dumps(facts, indent=1, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When a fault is applied: when this share of all iterations is done, and some seconds later."""
+
+    share: float
+    delay_s: float
+
+    @classmethod
+    def drawn(cls, rng: Random) -> Moment:
+        if rng.random() < AT_START_UP:
+            return cls(share=0.0, delay_s=rng.uniform(0.0, START_UP_S))
+        return cls(share=rng.uniform(0.0, LATEST), delay_s=rng.uniform(0.0, 0.1))
+
+    def __str__(self) -> str:
+        return f"at {self.share:.0%} of the training" if self.share else f"{self.delay_s:.1f} s after the start"
+
+
+def planned(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
+    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes again."""
+    cycle, index = divmod(number - 1, len(faults))
+    rng = Random(f"{seed}/{number}")
+    return Random(f"{seed}/order/{cycle}").sample(faults, len(faults))[index], Moment.drawn(rng), rng
+
+
+def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestResult:
+    """Train with faults until the time is over. No process is left, whatever is raised.
+
+    :param tell: called with a line of progress.
+    :raises UsageError: the folder cannot be made.
+    """
+    seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
+    stops = StopRequests()
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        root = Path(tempfile.mkdtemp(prefix="selftest-", dir=options.folder)).absolute()
+    except OSError as error:
+        raise UsageError(
+            f"{options.folder}: no folder can be made here ({error.strerror}); choose another --dir"
+        ) from error
+    commands = Commands(stops=stops, command=options.command)
+    with stops.installed(), contextlib.closing(OrphanReaper(commands.token)):
+        campaign = _Campaign(options=options, seed=seed, root=root, commands=commands, tell=tell)
+        try:
+            campaign.run()
+            interrupted = False
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            commands.kill()
+    result = campaign.result(interrupted=interrupted)
+    if result.kept is None:
+        shutil.rmtree(root, ignore_errors=True)
+    return result
+
+
+@dataclass(slots=True, kw_only=True)
+class _Campaign:
+    options: SelftestOptions
+    seed: int
+    root: Path
+    commands: Commands
+    tell: Callable[[str], None]
+    begun: float = field(default_factory=time.monotonic, init=False)
+    rounds: int = field(default=0, init=False)
+    expected: dict[str, JobResult] | None = field(default=None, init=False)
+    iterations: Counter[str] = field(default_factory=Counter, init=False)
+    """Those of the undisturbed experiment."""
+    applied: Counter[str] = field(default_factory=Counter, init=False)
+    shortfalls: dict[str, dict[int, list[str]]] = field(default_factory=dict, init=False)
+    not_applicable: dict[str, str] = field(default_factory=dict, init=False)
+    with_ranks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.with_ranks = topology.largest_job(topology.detect()) >= RANKS
+        if not self.with_ranks:
+            of_ranks = [fault.name for fault in self.options.faults if OF_RANKS in fault.jobs]
+            self.not_applicable = dict.fromkeys(of_ranks, f"{RANKS} ranks need as many CPUs")
+
+    def run(self) -> None:
+        self.tell(f"seed {self.seed}, in {self.root}")
+        self._take_round(0, UNDISTURBED, Moment(share=0.0, delay_s=0.0), Random(self.seed))
+        if self.shortfalls:
+            return
+        until = self.begun + 60.0 * self.options.minutes
+        numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
+        for number in numbers:
+            if (self.rounds and time.monotonic() >= until) or len(self.not_applicable) == len(self.options.faults):
+                return
+            fault, moment, rng = planned(self.seed, number, self.options.faults)
+            if fault.name not in self.not_applicable:
+                self._take_round(number, fault, moment, rng)
+
+    def _take_round(self, number: int, fault: Fault, moment: Moment, rng: Random) -> None:
+        begun = time.monotonic()
+        what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
+        folder = self.root / f"round-{number}"
+        try:
+            was_applied, texts = self._disturb(folder, fault, moment, rng)
+        except NotApplicableError as error:
+            self.not_applicable[fault.name] = str(error)
+            self.tell(f"{what}: not possible here: {error}")
+            shutil.rmtree(folder)
+            return
+        finally:
+            self.commands.kill()
+        self.rounds += number > 0
+        self.applied[fault.name] += was_applied
+        outcome = " ".join(texts) or ("ok" if was_applied else "ok, but the jobs ended before the fault")
+        self.tell(f"{what}: {outcome} ({time.monotonic() - begun:.1f} s)")
+        if texts:
+            self.shortfalls.setdefault(fault.name, {})[number] = texts
+        else:
+            shutil.rmtree(folder)
+
+    def _disturb(self, folder: Path, fault: Fault, moment: Moment, rng: Random) -> tuple[bool, list[str]]:
+        """Run the experiment with a fault, and resume it to its end. Returns whether it was applied, and shortfalls."""
+        small_experiment.write(folder, ranks=self.with_ranks, failing=fault.has_failing_job)
+        paths, abandoned = RunPaths(folder / RUN_DIR), set(temporary_folder.abandoned())
+        with small_disk(paths.root) if fault.on_small_disk else contextlib.nullcontext():
+            run = self._start(folder, fault)
+            texts: list[str] = []
+            was_applied = False
+            try:
+                was_applied = any(is_due and fault.strike(run, rng) for is_due in self._instants(run, fault, moment))
+                self._finish(run, folder, fault, texts, was_applied=was_applied)
+                texts += self._compared(paths, fault)
+            except OverdueError as error:
+                texts.append(str(error))
+            if fault.on_small_disk and texts:
+                shutil.copytree(paths.root, folder / f"{RUN_DIR}-copied", symlinks=True)
+        if TRACEBACK in run.output():
+            texts.append("A command printed a traceback.")
+        left = set(temporary_folder.abandoned()) - abandoned
+        return was_applied, [*texts, *(f"A temporary folder was left: {path}." for path in left)]
+
+    def _finish(self, run: CommandRun, folder: Path, fault: Fault, texts: list[str], *, was_applied: bool) -> None:
+        """Wait for the end of the command, and resume the experiment until it has ended."""
+        expected = int(fault.has_failing_job)
+        code = self._ended(run, texts)
+        if code != expected and not (was_applied and fault.may_end):
+            texts.append(f"The command ended with exit code {code}: {last_line(run.output(), 'it printed nothing')}.")
+        for _ in range(MOST_RESUMES):
+            if code == expected:
+                return
+            if fault.may_fail and code == 1:
+                self._ended(self.commands.start(folder, "retry", RUN_DIR), texts)
+            code = self._ended(self._start(folder), texts)
+        if code != expected:
+            text = last_line(run.output(), "it printed nothing")
+            texts.append(f"Resumed {MOST_RESUMES} times, the command still ends with exit code {code}: {text}.")
+
+    def _start(self, folder: Path, fault: Fault = UNDISTURBED) -> CommandRun:
+        return self.commands.start(folder, "run", JOB_FILE, "--run-dir", RUN_DIR, output=fault.output)
+
+    def _instants(self, run: CommandRun, fault: Fault, moment: Moment) -> Iterator[bool]:
+        """While the command runs: whether the moment has come."""
+        jobs = fault.jobs or list(self.iterations)
+        due_after = moment.share * sum(self.iterations[job_id] for job_id in jobs)
+        due = None
+        while run.popen.poll() is None:
+            done = iterations(run.paths)
+            if due is None and sum(done[job_id] for job_id in jobs) >= due_after:
+                due = time.monotonic() + moment.delay_s
+            yield due is not None and time.monotonic() >= due
+            run.pause()
+
+    def _ended(self, run: CommandRun, texts: list[str]) -> int:
+        code = run.wait()
+        texts += [f"A process was left: {command} (pid {pid})." for pid, command in self.commands.await_end().items()]
+        return code
+
+    def _compared(self, paths: RunPaths, fault: Fault) -> list[str]:
+        expected = self.expected
+        if expected is not None and fault.has_failing_job:
+            expected = {**expected, FAILING: FAILED}
+        texts, results = shortfalls(paths, expected, may_have_errors=fault.may_fail)
+        if self.expected is None:
+            self.expected, self.iterations = results, iterations(paths)
+        return texts
+
+    def result(self, *, interrupted: bool) -> SelftestResult:
+        undisturbed = [UNDISTURBED] if UNDISTURBED.name in self.shortfalls else []
+        rows = [
+            FaultRow(
+                fault=fault.name,
+                applied=self.applied[fault.name],
+                shortfalls=self.shortfalls.get(fault.name, {}),
+                not_applicable=self.not_applicable.get(fault.name),
+            )
+            for fault in [*undisturbed, *self.options.faults]
+        ]
+        return SelftestResult(
+            seed=self.seed,
+            rounds=self.rounds,
+            took_s=round(time.monotonic() - self.begun, 1),
+            rows=rows,
+            kept=self.root if self.shortfalls else None,
+            interrupted=interrupted,
+        )

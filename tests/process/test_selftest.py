@@ -1,0 +1,188 @@
+"""``selftest`` finds what falls short. In place of the command it starts one that copies a finished run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_helpers import invoke, wait_until
+from supervisor_helpers import make_job
+
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.procfs import is_running
+from orchestrator.ledger import Ledger, summary
+from orchestrator.selftest import campaign, command_run
+from orchestrator.selftest.campaign import SelftestOptions, SelftestResult
+from orchestrator.selftest.faults import FAULTS, Fault
+
+NOTHING = Fault(name="nothing", strike=lambda *_: True)
+SLEEP = "import time; time.sleep(600)"
+STAND_IN = """
+import os, pathlib, shutil, subprocess, sys
+finished, disturbed, deed = sys.argv[1:4]
+is_first = os.path.basename(os.getcwd()) == "round-0"
+shutil.copytree(finished if is_first else disturbed, "run")
+if not is_first:
+    exec(deed)
+"""
+
+
+def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED", attempt_ends: bool = True) -> Path:
+    """A run directory with one job."""
+    paths, job = RunPaths(run_dir), make_job("a-s0")
+    paths.job("a-s0").root.mkdir(parents=True)
+    with zipfile.ZipFile(paths.job("a-s0").model, "w") as archive:
+        archive.writestr("policy", "")
+    ledger = Ledger.create(paths.ledger)
+    ledger.put_jobs([(0, job, None)])
+    attempt = Attempt(job_id="a-s0", number=0, cpus=(), gpus=(), started_at=0.0)
+    ledger.start_attempt(attempt, queue_s=0.0)
+    if attempt_ends:
+        record = ExitRecord(code=0, message="", env_steps=1000, weights_sha256=weights)
+        outcome = AttemptOutcome(cause=None)
+        ledger.end_attempt("a-s0", 0, ended_at=1.0, wall_s=1.0, returncode=0, outcome=outcome, record=record)
+    states = {
+        "SUCCEEDED": Succeeded(),
+        "FAILED": Failed(cause=Cause.ERROR, message="the knee fell off"),
+        "RUNNING": Running(attempt=attempt),
+    }
+    ledger.set_state("a-s0", states[state])
+    ledger.commit()
+    summary.write(paths, ledger.summary())
+    ledger.close()
+    return run_dir
+
+
+def play(tmp_path: Path, deed: str = "", fault: Fault = NOTHING, **disturbed: Any) -> tuple[SelftestResult, list[str]]:
+    """A self-test of one round, in which the experiment ends as ``disturbed`` and ``deed`` is done. With its output."""
+    lines: list[str] = []
+    run_dirs = finished(tmp_path / "undisturbed"), finished(tmp_path / "disturbed", **disturbed)
+    command = [sys.executable, "-I", "-S", "-c", STAND_IN, *map(str, run_dirs), deed]
+    options = SelftestOptions(minutes=0.0, seed=1, folder=tmp_path / "here", faults=[fault], command=command)
+    return campaign.selftest(options, lines.append), lines
+
+
+def shortfalls(result: SelftestResult) -> str:
+    return " ".join(text for row in result.rows for texts in row.shortfalls.values() for text in texts)
+
+
+def test_without_a_shortfall_nothing_is_left(tmp_path: Path) -> None:
+    result, lines = play(tmp_path)
+    assert (result.exit_code, result.rounds, shortfalls(result)) == (0, 1, ""), lines
+    assert [row.fault for row in result.rows] == ["nothing"]
+    assert result.kept is None
+    assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "deed", "message"),
+    [
+        ({"weights": "cd" * 32}, "", "a-s0 is SUCCEEDED, cdcdcdcdcdcd"),
+        ({"state": "FAILED"}, "", "a-s0 is FAILED (the knee fell off)"),
+        ({"state": "RUNNING", "attempt_ends": False}, "", "Attempt 0 of a-s0 has no end"),
+        ({}, "open('run/ledger.sqlite3', 'r+b').truncate(100)", "The ledger cannot be read"),
+        ({}, "sys.exit('no room')", "exit code 1: no room. Resumed"),
+    ],
+)
+def test_what_falls_short_is_found_and_its_folder_kept(
+    disturbed: dict[str, Any], deed: str, message: str, tmp_path: Path
+) -> None:
+    result, lines = play(tmp_path, deed, **disturbed)
+    assert result.exit_code == 1
+    assert message in shortfalls(result)
+    assert message in lines[-1]
+    assert result.kept is not None
+    assert (result.kept / "round-1/run").is_dir()
+
+
+def test_every_wrong_file_is_named(tmp_path: Path) -> None:
+    deeds = (
+        "os.remove('run/jobs/a-s0/model.zip')",
+        "open('run/summary.json', 'w').write('[]')",
+        "os.mkdir('run/.staging')",
+        "open('run/jobs/a-s0/.spec.json.7.tmp', 'w')",
+        "open('run/supervisor-error.log', 'w')",
+        "print('Traceback (most recent call last)')",
+    )
+    result, _ = play(tmp_path, "; ".join(deeds))
+    (row,) = result.rows
+    assert [text.split(":")[0] for text in row.shortfalls[1]] == [
+        "The supervisor reported an error of its own",
+        "summary.json and the ledger differ.",
+        "A policy cannot be read",
+        "A temporary file or folder was left",
+        "A temporary file or folder was left",
+        "A command printed a traceback.",
+    ]
+
+
+def test_a_process_that_is_left_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_run, "LEFT_WITHIN_S", 0.1)
+    deed = f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SLEEP!r}], start_new_session=True)"
+    result, _ = play(tmp_path, deed)
+    assert result.exit_code == 1
+    (pid,) = map(int, re.findall(r"A process was left: .* \(pid (\d+)\)", shortfalls(result)))
+    wait_until(lambda: not is_running(pid), "it is ended")
+
+
+def test_a_command_that_does_not_end_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_run, "LIMIT_S", 1.0)
+    result, _ = play(tmp_path, f"open('pid', 'w').write(str(os.getpid())); exec({SLEEP!r})")
+    assert result.exit_code == 1
+    assert "did not end within 1 s" in shortfalls(result)
+    assert result.kept is not None
+    assert not is_running(int((result.kept / "round-1/pid").read_text()))
+
+
+def test_ctrl_c_ends_it_with_the_results_so_far_and_leaves_nothing(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def interrupt(run: command_run.CommandRun, _: object) -> bool:
+        pids.append(run.popen.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        run.pause()
+        return True
+
+    result, _ = play(tmp_path, SLEEP, Fault(name="nothing", strike=interrupt))
+    assert (result.exit_code, result.interrupted, result.rounds) == (130, True, 0)
+    assert pids
+    assert not any(map(is_running, pids))
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_seed_gives_the_same_faults_at_the_same_moments(tmp_path: Path) -> None:
+    def drawn(seed: int, rounds: int) -> list[str]:
+        return [campaign.planned(seed, number, FAULTS)[0].name for number in range(1, rounds + 1)]
+
+    once = len(FAULTS)
+    assert drawn(5, 2 * once) == drawn(5, 2 * once) != drawn(6, 2 * once)
+    assert sorted(drawn(5, once)) == sorted(fault.name for fault in FAULTS), "each kind once before any comes again"
+    moments = {str(campaign.planned(5, number, FAULTS)[1]) for number in range(1, 40)}
+    assert len(moments) > 20
+
+
+def test_the_command_shows_each_fault_and_its_exit_code_tells_the_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, _ = play(tmp_path, "sys.exit('no room')")
+    monkeypatch.setattr(campaign, "selftest", lambda *_: result)
+    done = invoke("selftest", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "exit code 1: no room" in done.stdout
+    assert f"--seed {result.seed}" in done.stdout
+    assert str(result.kept) in done.stdout
+    facts = json.loads(invoke("selftest", "--json", cwd=tmp_path).stdout)
+    assert facts["rows"][0]["shortfalls"]["1"]
+    assert not facts["passed"]
+    done = invoke("selftest", "--round", "3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--seed" in done.stderr
