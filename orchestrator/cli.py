@@ -22,7 +22,7 @@ from orchestrator.commands import (
 )
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
-from orchestrator.core.text import count, plain
+from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
@@ -59,7 +59,9 @@ def orchestrator(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(plain(message, keep="\n"), file=sys.stderr)
+    from orchestrator.terminal.background_output import print_last
+
+    print_last(message)
     raise SystemExit(code)
 
 

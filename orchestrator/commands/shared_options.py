@@ -43,7 +43,9 @@ def stoppable(message: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(message, file=sys.stderr)
+        from orchestrator.terminal.background_output import print_last
+
+        print_last(message)
         raise typer.Exit(130) from None
 
 

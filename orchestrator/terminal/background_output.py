@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, TextIO
 
 from orchestrator.core.process_setup import STOP_SIGNALS
-from orchestrator.core.text import count
+from orchestrator.core.text import count, plain
 
 MOST_KEPT_BYTES = 4 << 20
 """What is kept for a reader that does not read; beyond it the oldest text is dropped."""
@@ -162,6 +162,12 @@ def standard_output_in_background(notice: Notice = line_notice) -> Iterator[None
         contextlib.redirect_stderr(err),
     ):
         yield
+
+
+def print_last(message: str) -> None:
+    """Print on standard error what a command says last: it ends also where nobody reads, or at a further Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt), in_background(sys.stderr) as err:
+        print(plain(message, keep="\n"), file=err)
 
 
 def is_read(stream: IO[str]) -> bool:

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+import typer
 from rich.console import Console
 
+from orchestrator import cli
+from orchestrator.commands import shared_options
 from orchestrator.terminal import background_output, live_table
 from orchestrator.terminal.background_output import in_background, is_read
 
@@ -167,3 +170,30 @@ def test_standard_streams_are_as_before_afterwards() -> None:
     with background_output.standard_output_in_background():
         pass
     assert (sys.stdout, sys.stderr) == before
+
+
+def refuse() -> None:
+    cli._fail("error: the last words", 2)
+
+
+def stop() -> None:
+    with shared_options.stoppable("the last words"):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("end", "code"), [(refuse, 2), (stop, 130)])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_command_ends_with_its_last_message_whether_that_is_read_or_not(
+    end: Callable[[], None], code: int, is_read: bool, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_output, "PATIENCE_S", 60.0 if is_read else 0.05)
+    monkeypatch.setattr(sys, "stderr", pipe.file)
+    os.write(pipe.file.fileno(), b"x" * 4096)
+    if is_read:
+        pipe.read()
+    with pytest.raises((SystemExit, typer.Exit)) as ended:
+        end()
+    assert getattr(ended.value, "exit_code", getattr(ended.value, "code", None)) == code
+    if is_read:
+        pipe.file.close()
+        assert pipe.text().endswith("the last words\n")
