@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment.control import Snapshot
 
 WATCH_EVERY_S = 1.0
+MOST_JOBS = 1_000_000
 
 app = typer.Typer()
 
@@ -141,6 +142,29 @@ def resume(
     from orchestrator.experiment import control
 
     print_text(control.resume(run_dir, jobs or []))
+
+
+@app.command("set")
+def set_(
+    run_dir: RunDir,
+    setting: Annotated[
+        str, Argument(metavar="max_parallel=N", help="The setting and its new value; max_parallel is the only one.")
+    ],
+) -> None:
+    """Change how many jobs run at once in a running experiment, until it ends.
+
+    With a lower number no job is ended: fewer are launched. The number is limited by the slots of the machine.
+    """
+    from orchestrator.experiment import control
+
+    key, equals, value = (part.strip() for part in setting.partition("="))
+    if key != "max_parallel" or not equals:
+        other = "the rest of a job file is for the next run" if equals else "the value is missing"
+        raise UsageError(f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}")
+    if not (value.isdecimal() and value.isascii() and 0 < int(value) < MOST_JOBS):
+        why = "a whole number from 1 on; `pause` and `stop` end jobs"
+        raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")
+    print_text(control.set_max_parallel(run_dir, int(value)))
 
 
 @app.command()

@@ -104,7 +104,9 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
             yield "succeeded", f"succeeded{_returns(row)}"
         case "CANCELLED":
             yield "cancelled", "cancelled"
-        case _ if old["state"] in ("FAILED", "CANCELLED"):
+        case "PAUSED":
+            yield "paused", "paused; `resume` queues it again"
+        case _ if old["state"] in ("FAILED", "CANCELLED", "PAUSED"):
             yield "retrying", "is queued again"
         case _:
             yield "retrying", "has ended, and waits for its next attempt"

@@ -229,6 +229,21 @@ def resume(run_dir: Path, jobs: Sequence[str]) -> str:
     return _ask(run_dir, jobs, "resume")
 
 
+def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
+    """Change how many jobs run at once, until the run ends. Returns a message saying what was done.
+
+    :raises UsageError: no supervisor is running.
+    """
+    paths = run_directory.existing(run_dir)
+    holder = _ready_holder(paths)
+    if holder is None:
+        advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
+        raise UsageError(f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}")
+    _request(paths, holder, [Request(verb="set", job_id=f"max_parallel={jobs_at_once}")])
+    limits = "as far as its slots allow, and until it ends"
+    return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(jobs_at_once, 'job')} at once, {limits}"
+
+
 def _ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     snapshot, command = status(run_dir), COMMANDS[verb]
     named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]

@@ -103,7 +103,7 @@ class NotifyingReporter:
         stops, give_up_at = self.stops.count, time.monotonic() + TIME_LIMIT_S
         if self.outcome.counts is not None and self.experiment.notify.on_end:
             counts = self.outcome.counts()
-            states = ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING")
+            states = ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")
             told = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message}
             told |= {name: counts.get(name, 0) for name in states}
             # At once, since it may be the last chance: it does not wait for its turn.

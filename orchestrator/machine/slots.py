@@ -56,6 +56,9 @@ class Slots(Protocol):
 
     def release(self, slot: Slot) -> None: ...
 
+    def resize(self, max_parallel: int) -> int:
+        """Change :attr:`lanes` to ``max_parallel``, or to what there is room for; returns it. Held slots stay held."""
+
 
 class SlotPool:
     """The slots of one machine. Not thread-safe.
@@ -74,6 +77,7 @@ class SlotPool:
         self._asked = max_parallel
         lanes = machine.capacity if max_parallel is None else max(1, max_parallel)
         self.lanes = min(lanes, machine.quota_cores or lanes)
+        self._most = max(self.lanes, machine.capacity)
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
@@ -117,6 +121,11 @@ class SlotPool:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
         self._locks.give_back(set(slot.cpus) - {cpu for other in self._held.values() for cpu in other.cpus})
+
+    def resize(self, max_parallel: int) -> int:
+        """At most the capacity of the machine, or the number of lanes with which the pool was made if that is more."""
+        self.lanes = max(1, min(max_parallel, self._most))
+        return self.lanes
 
     def close(self) -> None:
         """Release the locks of all CPUs."""

@@ -1,4 +1,4 @@
-"""Acts on the requests of other processes: to stop, and to cancel, retry, pause or resume single jobs."""
+"""Acts on the requests of other processes: to stop, to change settings, and to move single jobs to other states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
+from orchestrator.core.text import count
 from orchestrator.ledger import Request, Verb
+from orchestrator.machine.slots import Slots
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.job_table import JobTable
@@ -21,6 +23,7 @@ class RequestHandler:
     recorder: Recorder
     jobs: JobTable
     active: ActiveAttempts
+    slots: Slots
     termination: Termination
     reporter: Reporter
     holder: str
@@ -45,6 +48,10 @@ class RequestHandler:
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")
+        elif request.verb == "set":
+            key, _, value = (request.job_id or "").partition("=")
+            if key == "max_parallel" and value.isdecimal():
+                self.set_max_parallel(int(value))
         elif request.job_id in self.jobs.states:
             of_jobs: Mapping[Verb, Callable[[str], None]] = {
                 "cancel": self.cancel,
@@ -54,6 +61,19 @@ class RequestHandler:
             }
             if act := of_jobs.get(request.verb):
                 act(request.job_id)
+
+    def set_max_parallel(self, asked: int) -> None:
+        """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended for it."""
+        lanes, running = self.slots.resize(asked), len(self.active)
+        parts = [f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"]
+        if lanes < asked:
+            more = (
+                "beyond that they wait for further nodes" if self.slots.grows else "this machine has slots for no more"
+            )
+            parts.append(more)
+        if running > lanes:
+            parts.append(f"{running} run now, and none is launched before there are fewer than {lanes}")
+        self.reporter.event("set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running)
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""

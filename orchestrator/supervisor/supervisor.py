@@ -95,6 +95,7 @@ class Supervisor:
             recorder=self._recorder,
             jobs=self._jobs,
             active=self._active,
+            slots=self.slots,
             termination=self._termination,
             reporter=self.reporter,
             holder=self.holder,

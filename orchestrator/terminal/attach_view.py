@@ -47,7 +47,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
     elif end.message:
         print(plain(f"error: {end.message}", keep="\n"), file=sys.stderr)
     elif last is not None:
-        is_stopped = end.exit_code == 130
+        is_stopped = end.exit_code == 130 and any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
         status_view.show_end(
             RunResult(
                 paths=last.paths,

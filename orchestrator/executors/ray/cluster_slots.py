@@ -113,6 +113,10 @@ class ClusterSlots:
             self._change_free(rank_slot, 1)
         self._unused.append(slot.index)
 
+    def resize(self, max_parallel: int) -> int:
+        self._max_parallel = max_parallel
+        return self.lanes
+
     def warnings(self) -> tuple[str, ...]:
         if self._max_parallel <= self._cores or self._max_parallel == sys.maxsize:
             return ()

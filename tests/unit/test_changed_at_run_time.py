@@ -1,0 +1,103 @@
+"""What changes while a supervisor runs: the number of jobs at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import (
+    Experiment,
+    ask,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    make_machine,
+    names,
+)
+
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.fake import Behaviour
+from orchestrator.executors.ray.cluster_slots import ClusterSlots
+from orchestrator.experiment import control, run_directory
+from orchestrator.machine.slots import SlotPool
+from orchestrator.supervisor.events import View
+
+
+def running_after(root: Path, agenda: dict[float, str], jobs: int = 12, *, cpus: int, max_parallel: int) -> list[int]:
+    """How many jobs of 10 s each run 2 s before the end of each 10 s, where ``set`` is called at some times."""
+    experiment = Experiment(
+        root,
+        [make_job(name) for name in names(jobs)],
+        lambda _: Behaviour(after_s=10.0),
+        cpus=cpus,
+        max_parallel=max_parallel,
+    )
+    left, seen = sorted(agenda.items()), dict[int, int]()
+
+    def each_turn(view: View) -> None:
+        while left and view.elapsed_s >= left[0][0]:
+            ask(root, ("set", left.pop(0)[1]))
+        if view.elapsed_s % 10 > 8:
+            seen[int(view.elapsed_s // 10)] = len(view.active)
+
+    experiment.reporter.each_turn = each_turn
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    return list(seen.values())
+
+
+def test_a_lower_number_ends_no_job_and_a_higher_one_fills_the_slots(tmp_path: Path) -> None:
+    agenda = {2.0: "max_parallel=1", 22.0: "max_parallel=4"}
+    assert running_after(tmp_path, agenda, cpus=4, max_parallel=3) == [3, 1, 4, 4]
+
+
+def test_more_than_the_slots_hold_is_cut_and_said(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], cpus=4, max_parallel=1)
+    ask(tmp_path, ("set", "max_parallel=99"), ("set", "order=as-listed"), ("set", "max_parallel=x"))
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    ((_, text, facts),) = [event for event in experiment.reporter.events if event[0] == "set"]
+    assert facts == {"max_parallel": 4, "asked": 99, "running": 0}
+    assert "99" in text
+    assert "slots for no more" in text
+
+
+@pytest.mark.parametrize(
+    ("planned", "asked", "lanes"), [(None, 2, 2), (2, 4, 4), (2, 9, 4), (9, 3, 3), (9, 12, 9), (None, 1, 1)]
+)
+def test_the_slots_of_a_machine_are_its_capacity_or_what_was_planned(
+    planned: int | None, asked: int, lanes: int
+) -> None:
+    pool = SlotPool(make_machine(4), planned)
+    assert pool.resize(asked) == pool.lanes == lanes
+    held = [slot for _ in range(20) if (slot := pool.acquire(1)) is not None]
+    assert len(held) == lanes
+
+
+def test_slots_that_are_held_stay_held_when_there_are_to_be_fewer() -> None:
+    pool = SlotPool(make_machine(4))
+    first, second, third = (pool.acquire(1) for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    pool.resize(2)
+    pool.release(first)
+    assert pool.acquire(1) is None
+    pool.release(second)
+    again = pool.acquire(1)
+    assert again is not None
+    assert again.index != third.index
+    assert not set(again.cpus) & set(third.cpus)
+
+
+def test_a_cluster_takes_any_number_and_has_lanes_for_its_cores() -> None:
+    slots = ClusterSlots(1)
+    slots.add("node", cores=4, gpus=0, memory_mib=1000)
+    assert slots.resize(8) == 4
+    slots.add("other", cores=4, gpus=0, memory_mib=1000)
+    assert slots.lanes == 8
+
+
+def test_a_setting_needs_a_supervisor_and_is_not_kept_for_the_next(tmp_path: Path) -> None:
+    Experiment(tmp_path, [make_job("a")]).ledger.close()
+    with pytest.raises(UsageError, match=r"no supervisor is running.*--max-parallel"):
+        control.set_max_parallel(tmp_path, 3)
+    with run_directory.claim(tmp_path):
+        assert "up to 3 jobs" in control.set_max_parallel(tmp_path, 3)
