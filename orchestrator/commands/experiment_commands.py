@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import Annotated
 
 import typer
+from typer import Option
 
-from orchestrator.commands.shared_options import AsJson, RunDir, stoppable
+from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_progress, stoppable
 
 app = typer.Typer()
 
@@ -29,3 +31,27 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
         end = follower.end_of(paths, holder)
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
         raise typer.Exit(end.exit_code)
+
+
+@app.command()
+def clean(
+    run_dir: RunDir,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what a run directory does not need any more; it can be resumed, played and reported as before.
+
+    That is: what `run --fresh` and `--on-change=restart` have set aside, damaged checkpoints, logs of attempts before
+    the last one, and the older checkpoints of jobs that succeeded. Use --dry-run first.
+    """
+    from orchestrator.experiment import cleaning
+    from orchestrator.terminal import clean_view
+
+    cleaned = cleaning.clean(run_dir, dry_run=dry_run)
+    if as_json:
+        print_json(clean_view.facts(cleaned))
+    else:
+        clean_view.show(cleaned)
+    for problem in cleaned.problems:
+        print_progress(f"warning: {problem}")
+    raise typer.Exit(1 if cleaned.problems else 0)

@@ -33,29 +33,27 @@ class Change:
     state: str
 
 
-def watched(run_dir: Path) -> tuple[RunPaths, LockHolder]:
-    """The supervisor to follow: the one that runs, or else the last one if it is recorded how that ended.
+def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
+    """The supervisor to follow; None when none runs, and it is recorded how the last one ended.
 
-    :raises RunDirError: there is neither.
+    :raises RunDirError: none runs, and that is not recorded.
     """
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
     while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
         time.sleep(LOOK_EVERY_S)
         holder = run_directory.holder(paths)
-    if holder is None:
-        last = run_directory.last_holder(paths)
-        if last is None or run_end.read(paths, last.key) is None:
-            advice = f"`status {run_dir}` shows its jobs, `run` resumes them"
-            raise RunDirError(f"{run_dir}: no supervisor is running, so there is nothing to follow; {advice}")
-        holder = last
+    if holder is None and run_end.read(paths) is None:
+        advice = f"`status {run_dir}` shows its jobs, `run` resumes them"
+        raise RunDirError(f"{run_dir}: no supervisor is running, so there is nothing to follow; {advice}")
     return paths, holder
 
 
-def follow(paths: RunPaths, holder: LockHolder) -> Iterator[Snapshot]:
+def follow(paths: RunPaths, holder: LockHolder | None) -> Iterator[Snapshot]:
     """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``."""
     while True:
-        is_over = run_directory.holder(paths) != holder  # before the ledger is read: afterwards nothing is written
+        # Before the ledger is read: afterwards nothing is written.
+        is_over = holder is None or run_directory.holder(paths) != holder
         began = time.monotonic()
         try:
             snapshot = control.status(paths.root)
@@ -73,11 +71,12 @@ def follow(paths: RunPaths, holder: LockHolder) -> Iterator[Snapshot]:
             time.sleep(LOOK_EVERY_S)
 
 
-def end_of(paths: RunPaths, holder: LockHolder) -> RunEnd:
+def end_of(paths: RunPaths, holder: LockHolder | None) -> RunEnd:
     """How the run that was followed ended."""
-    if (end := run_end.read(paths, holder.key)) is not None:
+    end = run_end.read(paths)
+    if end is not None and (holder is None or end.holder == holder.key):
         return end
-    return RunEnd(holder=holder.key, exit_code=1, message=f"{paths.root}: {KILLED}", ended_at=time.time())
+    return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {KILLED}", ended_at=time.time())
 
 
 def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:

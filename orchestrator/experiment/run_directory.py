@@ -188,16 +188,6 @@ def holder(paths: RunPaths) -> LockHolder | None:
     return None
 
 
-def last_holder(paths: RunPaths) -> LockHolder | None:
-    """The supervisor that holds the run directory, or held it last; None where its file names nobody."""
-    try:
-        with open(paths.lock, "rb", opener=no_follow) as file:
-            last = _read_holder(file.read())
-    except OSError:
-        return None
-    return last if last.pid else None
-
-
 @contextlib.contextmanager
 def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
     """The ledger, to be read within the block.

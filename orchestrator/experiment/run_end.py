@@ -38,7 +38,11 @@ class RunOutcome:
 
 @contextlib.contextmanager
 def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
-    """Record ``outcome``, or the exception that ends the block, in the run directory that ``holder`` holds."""
+    """Record ``outcome``, or the exception that ends the block, in the run directory that ``holder`` holds.
+
+    The end of the run before is forgotten at once.
+    """
+    paths.run_end.unlink(missing_ok=True)
     try:
         yield
     except BaseException as error:
@@ -58,10 +62,9 @@ def exit_code_of(error: BaseException) -> int:
     return 2 if isinstance(error, UsageError) else 1
 
 
-def read(paths: RunPaths, holder: str) -> RunEnd | None:
-    """How the run of the supervisor ``holder`` ended; None where that is not known: it was killed, for example."""
+def read(paths: RunPaths) -> RunEnd | None:
+    """How the last run ended; None while one runs, and where that is not known: it was killed, for example."""
     try:
-        end = RunEnd.from_line(paths.run_end.read_bytes())
+        return RunEnd.from_line(paths.run_end.read_bytes())
     except (OSError, ValueError):
         return None
-    return end if end.holder == holder else None

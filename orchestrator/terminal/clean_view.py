@@ -1,0 +1,50 @@
+"""What ``clean`` shows: each kind of leftover with its number and size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.core.text import count
+from orchestrator.experiment.cleaning import KINDS, Cleaned
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import Column, number_column
+
+UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def show(cleaned: Cleaned) -> None:
+    kinds = [row for row in facts(cleaned)["kinds"] if row["count"]]
+    items, size = count(len(cleaned.leftovers), "item"), _size_text(sum(row["bytes"] for row in kinds))
+    if not kinds:
+        print(f"{cleaned.run_dir}: there is nothing to remove")
+        return
+    what = f"removed {items}, {size}" if cleaned.is_removed else f"would remove {items}, {size}; nothing was removed"
+    if cleaned.problems:
+        what = f"removed {len(cleaned.leftovers) - len(cleaned.problems):,} of {items}"
+    columns: Sequence[Column[Any]] = [
+        Column("kind", lambda row: row["kind"]),
+        number_column("items", lambda row: f"{row['count']:,}"),
+        number_column("size", lambda row: _size_text(row["bytes"])),
+    ]
+    show_table(columns, kinds, below=["", f"{cleaned.run_dir}: {what}"])
+
+
+def facts(cleaned: Cleaned) -> dict[str, Any]:
+    """The same as JSON types."""
+    of_kind = {kind: [found.size for found in cleaned.leftovers if found.kind == kind] for kind in KINDS}
+    return {
+        "run_dir": str(cleaned.run_dir),
+        "removed": cleaned.is_removed,
+        "kinds": [{"kind": kind, "count": len(sizes), "bytes": sum(sizes)} for kind, sizes in of_kind.items()],
+        "paths": [str(found.path) for found in cleaned.leftovers],
+        "problems": list(cleaned.problems),
+    }
+
+
+def _size_text(size: float) -> str:
+    for unit in UNITS[:-1]:
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} {UNITS[-1]}"
