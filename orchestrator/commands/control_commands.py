@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, JobName, RunDir, print_text, stoppable
+from orchestrator.commands.shared_options import AsJson, JobName, RunDir, print_progress, print_text, stoppable
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
@@ -212,4 +212,7 @@ def play(
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by __main__; from here on there is a child to end
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with stoppable("stopped"):
-        videos.play(control.find(run_dir, job), request)
+        paths = control.find(run_dir, job)
+        if (warning := videos.robot_warning(paths)) is not None:
+            print_progress(f"warning: {warning}")
+        videos.play(paths, request)

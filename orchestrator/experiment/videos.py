@@ -24,8 +24,10 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, last_line
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
 TIME_LIMIT_S = 900.0
@@ -68,6 +70,15 @@ def play(job: JobPaths, request: PlayRequest) -> None:
         raise OrchestratorError(f"{job.root.name}: {message}")
 
 
+def robot_warning(job: JobPaths) -> str | None:
+    """Says so if the robot in the job directory is not the one that the policy was trained with."""
+    altered = None
+    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever plays it reports what cannot be read
+        spec, expected = WorkerSpec.from_json(job.spec.read_text()), job.robot_hash.read_text()
+        altered = job_directory.alteration(job, spec.xml, expected or None)
+    return altered and f"{altered}, with which the policy was trained"
+
+
 def make_missing(
     paths: RunPaths,
     jobs: Sequence[Job],
@@ -91,6 +102,8 @@ def make_missing(
                 return
             while waiting and (slot := slots.acquire(1)) is not None:
                 job_id = waiting.popleft()
+                if (warning := robot_warning(paths.job(job_id))) is not None:
+                    reporter.event("warning", f"{job_id}: {warning}", job_id=job_id)
                 try:
                     player = players.enter_context(Player(paths.job(job_id), PlayRequest(), cpus=slot.cpus))
                 except OSError as error:

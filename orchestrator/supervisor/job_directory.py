@@ -40,13 +40,9 @@ class RobotCopies:
         expected, directory = self.hashes.get(job.job_id), self.paths.job(job.job_id)
         if expected is None or job.spec.xml is None or job.job_id in self._compared:
             return
-        main = job.spec.xml.partition("/")[2]
-        found = hash_of_copy(directory.robot, main)
-        if found != expected:
+        if (what := alteration(directory, job.spec.xml, expected)) is not None:
             staged = self.staged.get(job.job_id)
-            state = "its main file is missing" if found is None else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
-            what = f"{directory.root / job.spec.xml} and its files differ from the robot that was examined ({state})"
-            if staged is None or hash_of_copy(staged, main) != expected:
+            if staged is None or hash_of_copy(staged, _main(job.spec.xml)) != expected:
                 raise RobotAlteredError(
                     f"{what}. Restore them, or run the job file with the robot as it was, which puts it back;"
                     " then queue the job with `retry`"
@@ -55,6 +51,23 @@ class RobotCopies:
             text = f"{job.job_id}: {what}; the robot was put back, and what was there is now {directory.robot_altered}"
             self.reporter.event("warning", text, job_id=job.job_id)
         self._compared.add(job.job_id)
+
+
+def alteration(directory: JobPaths, xml: str | None, expected: str | None) -> str | None:
+    """A clause saying how the robot in a job directory differs from the one that was examined; None if it does not.
+
+    :param xml: of the job's specification.
+    :param expected: hash of the robot that was examined; None without a robot.
+    :raises OSError: files cannot be read.
+    """
+    if xml is None or expected is None or (found := hash_of_copy(directory.robot, _main(xml))) == expected:
+        return None
+    state = "its main file is missing" if found is None else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
+    return f"{directory.root / xml} and its files differ from the robot that was examined ({state})"
+
+
+def _main(xml: str) -> str:
+    return xml.partition("/")[2]
 
 
 def _put_back(directory: JobPaths, staged: Path) -> None:

@@ -15,6 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
+from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12
@@ -43,15 +44,19 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     """
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        jobs = [row.job for row in ledger.jobs()]
-    chosen, left_out = choose(jobs, names, run_dir)
+        rows = ledger.jobs()
+    chosen, left_out = choose([row.job for row in rows], names, run_dir)
+    hashes = {row.job.job_id: row.robot_hash for row in rows}
     cases = []
     for job in chosen:
-        robot = None if job.spec.xml is None else paths.job(job.job_id).robot
-        if robot is None or robot.is_dir():
-            cases.append(Case(job=job, bundle=robot))
+        directory, xml = paths.job(job.job_id), job.spec.xml
+        if xml is not None and not directory.robot.is_dir():
+            text = f"{directory.robot} is missing: the robot was invalid, or the folder has been moved"
+            left_out[job.job_id] = text
+        elif (altered := job_directory.alteration(directory, xml, hashes[job.job_id])) is not None:
+            left_out[job.job_id] = f"{altered}; restore them, as another robot would be verified"
         else:
-            left_out[job.job_id] = f"{robot} is missing: the robot was invalid, or the folder has been moved"
+            cases.append(Case(job=job, bundle=None if xml is None else directory.robot))
     return cases, left_out
 
 

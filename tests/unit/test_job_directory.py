@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_helpers import invoke
 from supervisor_helpers import Experiment, RecordingReporter, behaviours, ledgers_closed, make_job, make_spec, rows  # noqa: F401 - a fixture
 
 from orchestrator.core import atomic_files
@@ -16,10 +17,12 @@ from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment import videos
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
+from orchestrator.verify import cases
 
 
 def test_what_an_earlier_launch_of_the_same_number_left_is_gone(tmp_path: Path) -> None:
@@ -169,3 +172,26 @@ def test_the_copies_of_robots_survive_a_power_cut(tmp_path: Path, monkeypatch: p
     for path in (paths.jobs, *paths.jobs.rglob("*")):
         assert path in synced
     assert paths.job("b").robot_hash in synced
+
+
+def test_an_altered_robot_is_not_verified_and_its_policy_is_played_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, staged = tmp_path / "run", staged_robot(tmp_path / "staged")
+    experiment = with_robots(root, staged, "altered", "intact")
+    played: list[str] = []
+    monkeypatch.setattr(videos, "play", lambda job, request: played.append(job.root.name))
+    for job in experiment.jobs:
+        job_directory.prepare(experiment.paths.job(job.job_id), 0, job.spec)
+        experiment.paths.job(job.job_id).robot_hash.write_text(hash_of_copy(staged, "hopper.xml") or "")
+    edit(experiment.paths.job("altered").robot)
+    experiment.ledger.close()
+
+    found, left_out = cases.of_run_dir(root, ["*"])
+    assert [case.job.job_id for case in found] == ["intact"]
+    assert "jobs/altered/robot/hopper.xml" in left_out["altered"]
+
+    assert invoke("play", "run", "intact", cwd=tmp_path).stderr == ""
+    done = invoke("play", "run", "altered", cwd=tmp_path)
+    assert (done.returncode, played) == (0, ["intact", "altered"])
+    assert done.stderr.startswith("warning: run/jobs/altered/robot/hopper.xml and its files differ")
