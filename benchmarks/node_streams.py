@@ -112,6 +112,9 @@ class Streams:
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         """Does nothing: the trainings end with the measurement."""
 
+    def checkpoint(self, handle: Handle) -> None:
+        """Does nothing: nobody asks for one."""
+
     def close(self) -> None:
         for _, home, _ in self._attempts:
             home.close()

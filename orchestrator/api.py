@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,11 +194,19 @@ def _name(index: int, file: Path) -> str:
     return f"{index:03d}-{file.stem}"
 
 
+class WarningReporter(SilentReporter):
+    """Shows as a Python warning what keeps a call waiting that prints nothing."""
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        if kind == "waiting":
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
 def _finish(
     experiment: Experiment, options: run_plan.RunOptions, *, show: bool, job_file: bytes | None
 ) -> session.RunResult:
     with contextlib.ExitStack() as stack:
-        shown = LineReporter(stack.enter_context(in_background(sys.stdout))) if show else SilentReporter()
+        shown = LineReporter(stack.enter_context(in_background(sys.stdout))) if show else WarningReporter()
         finished = session.run(experiment, options, DetachableReporter(shown), job_file=job_file)
     if finished.signalled and finished.interrupted:
         raise KeyboardInterrupt

@@ -19,7 +19,10 @@ from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, SummaryRow
 
-COST_NEUTRAL_KEYS = ("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video")
+COST_NEUTRAL_KEYS = (
+    *("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video"),
+    "checkpoint_every_s",
+)
 """Keys of a job's spec that do not change what an iteration costs."""
 
 

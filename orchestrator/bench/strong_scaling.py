@@ -40,8 +40,15 @@ def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
         spec = job.spec
         iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / spec.steps_an_iteration))
         steps = min(spec.total_timesteps, iterations * spec.steps_an_iteration)
-        spec = dataclasses.replace(spec, total_timesteps=steps, checkpoint_every=10**12, eval_episodes=0, video=False)
-        short.append(dataclasses.replace(job, spec=spec))
+        spec = dataclasses.replace(
+            spec,
+            total_timesteps=steps,
+            checkpoint_every=10**12,
+            checkpoint_every_s=None,
+            eval_episodes=0,
+            video=False,
+        )
+        short.append(dataclasses.replace(job, spec=spec, resources=job.resources.for_measurement()))
     return short, part
 
 

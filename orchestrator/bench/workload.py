@@ -52,7 +52,7 @@ class Work:
 
         Their memory requests fit into memory together, so that the supervisor admits all of them at once.
         """
-        asked = self.job.resources
+        asked = self.job.resources.for_measurement()
         share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * asked.ranks)))
         memory_mib = min(asked.memory_mib, share)
         limits = dataclasses.replace(asked, memory_mib=memory_mib, timeout_s=DAY_S, stall_timeout_s=DAY_S)
@@ -60,6 +60,7 @@ class Work:
             self.job.spec,
             total_timesteps=ENDLESS_STEPS,
             checkpoint_every=ENDLESS_STEPS,
+            checkpoint_every_s=None,
             eval_episodes=0,
             video=False,
         )

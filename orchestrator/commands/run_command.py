@@ -86,6 +86,15 @@ def run(
     grace: Annotated[
         float, Option(min=0.0, help="Seconds that workers have after Ctrl-C to save a checkpoint and exit.")
     ] = 30.0,
+    until: Annotated[
+        str | None,
+        Option(
+            metavar="TIME|DURATION",
+            help="Time of day (18:00), or time from now (2h), by which everything has ended: the run is stopped, as by "
+            "Ctrl-C, --grace seconds before. The same command resumes it.",
+            show_default="no such time",
+        ),
+    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")] = False,
     detach: Annotated[
         bool,
@@ -105,7 +114,7 @@ def run(
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
-        from orchestrator.experiment import resume, run_plan
+        from orchestrator.experiment import end_time, resume, run_plan
         from orchestrator.jobfile import load
 
         changes = overrides(set_, learner)
@@ -129,6 +138,7 @@ def run(
             ray_address=ray_address,
             storage=storage,
             grace_s=grace,
+            until=None if until is None else end_time.parse(until, grace),
         )
         with stoppable("stopped; nothing was launched"):
             if dry_run:

@@ -9,6 +9,9 @@ TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every descendant of an
 attempt."""
 
+NICE_VARIABLE = "ORCHESTRATOR_NICE"
+"""The niceness that the worker's session is given; set only for a job that has one."""
+
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 """Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +37,10 @@ class Resources:
     """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
     log_mib: int = 64
     """Limit on the log of each rank."""
+    nice: int = 0
+    """Niceness of each rank; 0: that of whoever launches it, which is never lowered."""
+    min_free_disk_mib: int = 0
+    """Free space of the run directory's file system below which the job is not launched."""
 
     @property
     def all_cores(self) -> int:
@@ -49,6 +53,10 @@ class Resources:
     @property
     def all_gpus(self) -> int:
         return self.ranks * self.gpus
+
+    def for_measurement(self) -> Resources:
+        """The same, for a job that is compared with others: it has no niceness, and does not wait for disk space."""
+        return replace(self, nice=0, min_free_disk_mib=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ import sys
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request a stop."""
 
+CHECKPOINT_SIGNAL = signal.SIGUSR1
+"""Requests a checkpoint: of all running workers from the supervisor, of itself from a worker."""
+
 
 def set_up_process() -> None:
     """Unblock the signals that request a stop, and connect standard streams that are closed to ``/dev/null``."""

@@ -68,8 +68,8 @@ class WorkerSpec:
     total_timesteps: int
     n_envs: int
     normalize: bool
-    checkpoint_every: int
-    """env_steps between checkpoints, each made at the end of an iteration."""
+    checkpoint_every: int | None
+    """env_steps between checkpoints, each made at the end of an iteration; None: :attr:`checkpoint_every_s` counts."""
     eval_episodes: int
     xml: str | None = None
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
@@ -101,6 +101,8 @@ class WorkerSpec:
     search_path: FilePath | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
+    checkpoint_every_s: float | None = None
+    """Wall-clock seconds between checkpoints; None where :attr:`checkpoint_every` counts."""
     on_divergence: OnDivergence = "fail"
 
     def fingerprint(self) -> str:
@@ -142,7 +144,10 @@ class WorkerSpec:
         return decode(cls, text)
 
 
-NOT_IN_FINGERPRINT = ("search_path", "checkpoint_every", "eval_episodes", "name", "video", "collective_timeout_s")
+NOT_IN_FINGERPRINT = (
+    *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video"),
+    "collective_timeout_s",
+)
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""
 

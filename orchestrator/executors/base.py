@@ -42,6 +42,8 @@ class Launch:
     """:attr:`Job.work`; empty where nobody compares the speed of jobs."""
     log_mib: int = 64
     """Limit on the log of each rank."""
+    nice: int = 0
+    """Least niceness of each rank."""
 
     def cpus_of(self, rank: int) -> tuple[int, ...]:
         each = len(self.cpus) // self.ranks
@@ -122,6 +124,12 @@ class Executor(Protocol):
         """Ask every rank to save a checkpoint and exit, or with ``kill`` kill the ranks and their descendants now.
 
         An :class:`Exited` follows either way. Unknown and finished handles are ignored.
+        """
+
+    def checkpoint(self, handle: Handle) -> None:
+        """Ask the attempt to write a checkpoint at the end of its iteration, and to go on.
+
+        Ignored for handles that are unknown or finished, and before the attempt runs on its node.
         """
 
     def close(self) -> None:

@@ -57,6 +57,8 @@ class FakeExecutor:
 
     behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()
     launches: MutableSequence[Launch] = field(default_factory=list)
+    checkpoints: MutableSequence[Handle] = field(default_factory=list)
+    """The attempts that were asked for a checkpoint."""
     gather_s: float = 0.0
     time_s: float = 0.0
     _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
@@ -133,6 +135,10 @@ class FakeExecutor:
             self._in(0.0, self._end(handle, -9))
         elif attempt is not None:
             self._in(attempt.behaviour.exits_within_s, self._end(handle, int(attempt.behaviour.returncode_asked)))
+
+    def checkpoint(self, handle: Handle) -> None:
+        if handle in self._alive:
+            self.checkpoints.append(handle)
 
     def _end(self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED

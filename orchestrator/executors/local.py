@@ -137,6 +137,10 @@ class LocalExecutor:
         elif group is not None:
             group.request_exit()
 
+    def checkpoint(self, handle: Handle) -> None:
+        if (group := self._groups.get(handle)) is not None:
+            group.request_checkpoint()
+
     def close(self) -> None:
         for group in self._groups.values():
             group.kill()

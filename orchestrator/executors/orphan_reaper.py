@@ -75,7 +75,7 @@ def sweep(tokens: set[bytes]) -> None:
 
 
 def main() -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(name, signal.SIG_IGN)
     if sys.argv[2:] == ["apart"] and (child := os.fork()):
         os.waitpid(child, 0)

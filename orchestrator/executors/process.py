@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from orchestrator.core import environment, log_limit
 from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, current_directory
+from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
 from orchestrator.machine.process_identity import process_start
 
@@ -51,6 +52,10 @@ class WorkerProcess:
         # Not Popen.send_signal, which may reap the process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGTERM)
+
+    def request_checkpoint(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, CHECKPOINT_SIGNAL)
 
     def kill(self) -> None:
         """Kill the whole process group."""
@@ -102,7 +107,7 @@ def start(
     popen: subprocess.Popen[bytes] | None = None
     log_path = JobPaths(launch.job_dir).attempt(launch.number).log_of(launch.first_rank + rank)
     try:
-        with theirs, open(log_path, "ab", opener=no_follow) as log:
+        with theirs, open(log_path, "ab", opener=no_follow) as log, _checkpoint_signal_blocked():
             popen = subprocess.Popen(
                 [*command, str(launch.job_dir), str(launch.number)],
                 stdin=subprocess.DEVNULL,
@@ -116,6 +121,8 @@ def start(
         # Before the new process has run a line of Python, so that it also imports on its own cores.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
+            if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
+                os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
         ours.setblocking(False)
         pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
         return WorkerProcess(
@@ -133,6 +140,16 @@ def start(
         if popen is not None:
             end_group(popen)
         raise
+
+
+@contextlib.contextmanager
+def _checkpoint_signal_blocked() -> Iterator[None]:
+    """A process started within inherits the mask, so that the signal waits until it has a handler, and kills nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [CHECKPOINT_SIGNAL])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def working_directory(substitute: Path) -> Path | None:
@@ -175,6 +192,7 @@ def worker_environment(
         "PYTHONHASHSEED": "0",
         environment.CHANNEL_VARIABLE: str(channel),
         environment.TOKEN_VARIABLE: token,
+        environment.NICE_VARIABLE: str(launch.nice) if launch.nice else None,
         **package_path(),
         **added,
     }

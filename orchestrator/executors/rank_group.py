@@ -55,6 +55,8 @@ class Member(Protocol):
 
     def request_exit(self) -> None: ...
 
+    def request_checkpoint(self) -> None: ...
+
     def kill(self) -> None: ...
 
 
@@ -82,6 +84,11 @@ class RankGroup(Generic[Rank]):
     def request_exit(self) -> None:
         for worker in self.running:
             worker.request_exit()
+
+    def request_checkpoint(self) -> None:
+        """Of one rank: the ranks agree on what any of them is asked for."""
+        for worker in self.running[:1]:
+            worker.request_checkpoint()
 
     def kill(self) -> None:
         for worker in self.running:

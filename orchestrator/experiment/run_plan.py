@@ -20,7 +20,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import free_disk, retry_policy
 from orchestrator.supervisor.stop_signals import StopRequests
 
 SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
@@ -41,8 +41,15 @@ class RunOptions:
     storage: str = "auto"
     """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
     grace_s: float = 30.0
+    until: float | None = None
+    """When everything has to have ended, in seconds since the epoch; None: no such time."""
     verdicts: Mapping[str, JobVerdict] | None = None
     """For all jobs, where they are known already (:mod:`orchestrator.experiment.resume`); None: examine the robots."""
+
+    @property
+    def stop_at(self) -> float | None:
+        """When the run is stopped so that everything has ended in time; None: never."""
+        return None if self.until is None else self.until - self.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,4 +173,9 @@ def dry_run(
     with stops.installed(), TemporaryFolder() as staging:
         dry_plan = plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
         dry_plan.backend.close()
+    asked_mib = max((job.resources.min_free_disk_mib for job in dry_plan.jobs), default=0)
+    free_mib = free_disk.free_mib(options.run_dir)
+    if free_mib is None or free_mib >= asked_mib:
         return dry_plan
+    waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
+    return dataclasses.replace(dry_plan, warnings=[*dry_plan.warnings, waits])

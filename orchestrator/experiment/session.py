@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
@@ -62,7 +63,7 @@ def run(
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
-    stops, outcome = StopRequests(), run_end.RunOutcome()
+    stops, outcome = StopRequests(stop_at=options.stop_at), run_end.RunOutcome()
     with contextlib.ExitStack() as stack:
         stack.enter_context(stops.installed())
         notifier = NotifyingReporter(
@@ -90,12 +91,7 @@ def run(
         rows = reconcile(run_plan.jobs, run_plan.verdicts, position, options.on_change, paths, ledger, reporter)
         if job_file is not None:
             write_whole(paths.experiment, job_file)
-        if aside is not None:
-            reporter.event("fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside))
-        for choice in run_plan.choices:
-            reporter.event("chosen", choice)
-        for warning in run_plan.warnings:
-            reporter.event("warning", warning)
+        _report_plan(run_plan, options, aside, reporter)
         supervisor = Supervisor(
             paths=paths,
             rows=rows,
@@ -105,6 +101,7 @@ def run(
             reporter=reporter,
             staged_robots={id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle},
             grace_s=options.grace_s,
+            until=options.until,
             holder=holder,
             available_memory_mib=backend.available_memory_mib,
         )
@@ -121,6 +118,7 @@ def run(
             text = f"changed since the run before: {'; '.join(changed)}"
             consequence = "What is trained from here on may have other bits than without these changes"
             reporter.event("warning", f"{text}. {consequence}.", changed=changed)
+        stops.request_checkpoints = supervisor.request_checkpoints
         stops.deliver_to(supervisor.request_stop)
         outcome.counts = lambda: supervisor.counts
         states = supervisor.run()
@@ -145,9 +143,23 @@ def run(
     )
 
 
+def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, reporter: Reporter) -> None:
+    """:param aside: where the earlier run directory is now, if there was one and it is not resumed."""
+    if aside is not None:
+        reporter.event("fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside))
+    if options.until is not None:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.until))
+        text = f"everything ends by {when} (--until): the jobs are asked to stop {options.grace_s:g} s before that"
+        reporter.event("until", text, until=options.until)
+    for choice in run_plan.choices:
+        reporter.event("chosen", choice)
+    for warning in run_plan.warnings:
+        reporter.event("warning", warning)
+
+
 def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
     """Whether a signal or another process requests a stop. Other requests are left to the next supervisor."""
-    if stops.count:
+    if stops.is_requested:
         return True
     requests: list[Request] = []
     with contextlib.suppress(LedgerBusyError):  # it is asked again

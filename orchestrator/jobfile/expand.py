@@ -27,7 +27,7 @@ from orchestrator.jobfile.robot_globs import Robot, Robots
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
 from orchestrator.jobfile.validation_errors import FREE_TABLES, TABLES, Problems, place, quoted
-from orchestrator.jobfile.value_types import is_users_task
+from orchestrator.jobfile.value_types import is_users_task, parse_duration
 
 MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
@@ -44,7 +44,7 @@ _NOT_ON_COMMAND_LINE = {
     "max_parallel": "is not a default of jobs; use --max-parallel",
 }
 _SAME_IN_SPEC = (
-    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "checkpoint_every", "eval_episodes", "video"),
+    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes", "video"),
     *("policy", "policy_kwargs", "on_divergence"),
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
@@ -238,7 +238,10 @@ def _jobs(
         stall_timeout_s=table["stall_timeout"],
         ranks=table["ranks"],
         log_mib=table["log"],
+        nice=table["nice"],
+        min_free_disk_mib=table["min_free_disk"],
     )
+    every = merged["checkpoint_every"]
     jobs = []
     for seed in merged["seeds"]:
         job_id, other = names.job_id(name, suffix, point_text, seed, where)
@@ -261,6 +264,8 @@ def _jobs(
             entry_point=entry_point,
             env_kwargs={} if "task" in merged else merged["env_kwargs"],
             hyperparameters=merged[merged["algo"]],
+            checkpoint_every=every if isinstance(every, int) else None,
+            checkpoint_every_s=None if isinstance(every, int) else parse_duration(every),
             threads=resources.threads,
             device="cuda" if resources.gpus else "cpu",
             ranks=resources.ranks,

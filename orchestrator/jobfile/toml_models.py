@@ -32,6 +32,12 @@ class ResourcesTable(TomlTable):
     log: value_types.LogSize = key(
         64, "Limit on the log of an attempt: its first MiB and its end are kept.", shown="64 MiB"
     )
+    nice: value_types.Nice = key(
+        0, "Niceness of the job; the higher, the more it gives way to other programs. It is only ever raised.", 10
+    )
+    min_free_disk: value_types.FreeDisk = key(
+        1024, "Free disk space in the run directory below which the job is not launched; 0: no limit.", shown="1 GiB"
+    )
 
 
 class Distributed(TomlTable):
@@ -95,7 +101,9 @@ class Settings(TomlTable):
     n_envs: Count = key(8, "Number of environments that are stepped together.")
     seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
     normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).")
-    checkpoint_every: Count = key(50_000, "Number of env_steps between checkpoints.")
+    checkpoint_every: value_types.CheckpointEvery = key(
+        50_000, 'Interval between checkpoints: a number of env_steps, or wall-clock time such as "10min".'
+    )
     eval_episodes: CountFromZero = key(
         10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
     )

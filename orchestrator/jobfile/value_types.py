@@ -31,6 +31,7 @@ _SIZE_UNITS = {
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[A-Za-z]+\s*)+\Z")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 DURATION = 'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds'
+_CHECKPOINT_EVERY = 'a whole number of env_steps above 0, or a duration above 0 such as "10min", "30s" or "1h"'
 _DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -136,6 +137,14 @@ def _stall_timeout(seconds: float) -> float:
     return seconds
 
 
+def _interval(text: str) -> str:
+    try:
+        parse_duration(text)
+    except ExpectedError as error:
+        raise ExpectedError(str(error).replace(DURATION, _CHECKPOINT_EVERY)) from None
+    return text
+
+
 def _log_size(mib: int) -> int:
     if not SMALLEST_MIB <= mib <= LARGEST_MIB:
         raise ExpectedError(f"expected a size from {SMALLEST_MIB} MiB to {LARGEST_MIB} MiB")
@@ -209,16 +218,22 @@ _ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\
 _Schedule = Expected('a number above 0 or a schedule such as "linear(3e-4, 0)"')
 Schedule = Annotated[AboveZero | _ScheduleText, _Schedule]
 OptionalSchedule = Annotated[AboveZero | _ScheduleText | None, _Schedule]
-Size = Annotated[
-    str,
-    AfterValidator(parse_size),
-    Expected('a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"'),
-    _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$"),
-]
-_DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$")]
+_SizeText = Annotated[str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")]
+Size = Annotated[_SizeText, Expected('a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')]
+_DURATION_PATTERN = r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$"
+_DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(_DURATION_PATTERN)]
 Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
 StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
 LogSize = Annotated[Size, AfterValidator(_log_size)]
+FreeDisk = Annotated[
+    Literal[0, "0"] | _SizeText,
+    AfterValidator(int),
+    Expected('a size with its unit, such as "1 GiB", or 0 for no limit'),
+]
+_Interval = Annotated[str, AfterValidator(_interval), _pattern(_DURATION_PATTERN)]
+CheckpointEvery = Annotated[Count | _Interval, Expected(_CHECKPOINT_EVERY)]
+"""env_steps; or a duration, as it was written."""
+Nice = Annotated[int, Field(ge=0, le=19), Expected("a whole number from 0 to 19")]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=2**32 - 1)]],  # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits
     MinLen(1),

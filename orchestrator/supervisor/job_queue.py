@@ -21,10 +21,10 @@ PATIENCE = 16
 LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""
 
-Shortage: TypeAlias = Literal["cores", "gpus", "memory"]
+Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk"]
 
-Demand: TypeAlias = tuple[int, int, int]
-"""Cores, GPUs and MiB, summed over all ranks."""
+Demand: TypeAlias = tuple[int, int, int, int]
+"""Cores, GPUs and MiB of memory, summed over all ranks, and MiB of free disk space."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -67,7 +67,7 @@ class JobQueue:
 
     def add(self, job_id: str, resources: Resources, *, now: float, not_before: float | None = None) -> None:
         """Let ``job_id`` wait from ``now`` on, at least until ``not_before`` where that is given."""
-        demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib
+        demand = resources.all_cores, resources.all_gpus, resources.all_memory_mib, resources.min_free_disk_mib
         entry = _QueuedJob(job_id=job_id, demand=demand, position=next(self._behind), since=now)
         self._entries[job_id] = entry
         if not_before is not None and not_before > now:
@@ -145,4 +145,5 @@ class Offers:
 
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
-    return shortage != "gpus" or demand[1] > 0
+    """Whether a job with this demand takes what another one lacks: no job waits because another lacks disk space."""
+    return shortage != "disk" and (shortage != "gpus" or demand[1] > 0)

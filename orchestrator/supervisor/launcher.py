@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
@@ -13,6 +13,7 @@ from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
+from orchestrator.supervisor.free_disk import FreeDisk
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.job_queue import Shortage
 
@@ -43,11 +44,17 @@ class Launcher:
     slots: Slots
     robots: RobotCopies
     now: Callable[[], float]
+    disk: FreeDisk = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.disk = FreeDisk(root=self.paths.root, reporter=self.robots.reporter, now=self.now)
 
     def launch(
         self, job: Job, next_number: int, available_memory_mib: Callable[[], int]
     ) -> Launched | LaunchFailed | Shortage:
         """A shortage: there is no room now, and nothing was done. ``next_number`` is that of the ledger."""
+        if not self.disk.admits(job):
+            return "disk"
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
@@ -86,6 +93,7 @@ class Launcher:
                 ranks=job.resources.ranks,
                 work=job.work,
                 log_mib=job.resources.log_mib,
+                nice=job.resources.nice,
             )
         )
 

@@ -43,6 +43,7 @@ class RequestHandler:
         self.termination.apply_stops()
         if self.termination.stage and not was_stopping:
             self.recorder.ledger.note_stop(self.holder)
+        self.termination.apply_checkpoints()
 
     def _handle(self, request: Request) -> None:
         if request.verb == "stop":

@@ -1,14 +1,18 @@
-"""Handles the signals that ask for a stop: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that closes."""
+"""Handles the signals that ask for a stop: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that closes.
+
+SIGUSR1, which asks for checkpoints, is handled beside them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.core.process_setup import STOP_SIGNALS
+from orchestrator.core.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 
 
 @dataclass(slots=True)
@@ -22,6 +26,10 @@ class StopRequests:
     count: int = 0
     is_asked: Callable[[], bool] = lambda: False
     """Whether another process requests a stop; asked by :meth:`check`, during start-up."""
+    stop_at: float | None = None
+    """When a stop counts as requested without a signal, in seconds since the epoch; None: never."""
+    request_checkpoints: Callable[[], object] = lambda: None
+    """Called when a signal asks for checkpoints."""
     _delivered: int = 0
     _reason: str = ""
     _receiver: Callable[[str], None] | None = None
@@ -41,9 +49,13 @@ class StopRequests:
         self._reason = reason
         self.count += 1
 
+    @property
+    def is_requested(self) -> bool:
+        return self.count > 0 or (self.stop_at is not None and time.time() >= self.stop_at)
+
     def check(self) -> None:
         """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
-        if self.count or self.is_asked():
+        if self.is_requested or self.is_asked():
             raise KeyboardInterrupt
 
     def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -74,6 +86,8 @@ class StopRequests:
         # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
         handled = [number for number in STOP_SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
         before = {number: signal.signal(number, self.handle_signal) for number in handled}
+        if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:  # a handler of whoever calls this stays
+            before[CHECKPOINT_SIGNAL] = signal.signal(CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints())
         try:
             yield
         finally:

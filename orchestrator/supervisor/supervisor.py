@@ -64,6 +64,8 @@ class Supervisor:
     altered is replaced by it."""
     grace_s: float = 30.0
     """Time that all workers together have to exit when they are asked to."""
+    until: float | None = None
+    """When all of them have to have ended, in seconds since the epoch; None: no such time."""
     exit_record_expected: bool = True
     """Whether a worker that succeeds writes ``exit.json``; False for other programs in its place."""
     holder: str = ""
@@ -89,7 +91,12 @@ class Supervisor:
         self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter)
         self._jobs = JobTable(recorder=self._recorder, now=self.now)
         self._termination = Termination(
-            active=self._active, executor=self.executor, reporter=self.reporter, grace_s=self.grace_s, now=self.now
+            active=self._active,
+            executor=self.executor,
+            reporter=self.reporter,
+            grace_s=self.grace_s,
+            until=self.until,
+            now=self.now,
         )
         self._requests = RequestHandler(
             recorder=self._recorder,
@@ -154,6 +161,10 @@ class Supervisor:
         """Safe in a signal handler. The first call lets workers save a checkpoint and exit, the second kills them."""
         self._termination.request_stop(reason)
 
+    def request_checkpoints(self) -> None:
+        """Safe in a signal handler. Every running worker writes a checkpoint at the end of its iteration."""
+        self._termination.request_checkpoints()
+
     @property
     def counts(self) -> Counter[str]:
         """Jobs by the name of their state."""
@@ -179,7 +190,7 @@ class Supervisor:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
-        return IDLE_S if self._active or self.slots.grows else 0.0
+        return IDLE_S if self._active or self.slots.grows or self._launcher.disk.is_awaited else 0.0
 
     # -- events of the executor
 
@@ -292,6 +303,8 @@ class Supervisor:
                     self._started_attempt(attempt, queue_s)
                     if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
+                case "disk":
+                    offers.refuse("disk")
                 case shortage if self._active or self.slots.grows:
                     self._report_waiting(job)
                     offers.refuse(shortage)

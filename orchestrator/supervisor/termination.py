@@ -2,11 +2,13 @@
 limit.
 
 An attempt may save a checkpoint and exit until a deadline; then it is killed. A stop is requested by signals, by the
-`stop` command, or by a full disk; every message about stops is written here.
+`stop` command, by a full disk, or by the time that `--until` gives; every message about stops is written here. So is
+the request that all attempts save a checkpoint and go on.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -32,11 +34,14 @@ class Termination:
     reporter: Reporter
     grace_s: float
     now: Callable[[], float]
+    until: float | None = None
+    """When every attempt has to have ended, in seconds since the epoch; None: no such time."""
     stops_requested: int = field(default=0, init=False)
     stage: int = field(default=0, init=False)
     """0: no stop; 1: workers may save a checkpoint and exit; 2: they are killed."""
     failure: OrchestratorError | None = field(default=None, init=False)
     """Why the run cannot continue; None if it can, or was only asked to stop."""
+    _checkpoint_requested: bool = field(default=False, init=False)
     _reason: str = field(default="", init=False)
     _slow: set[str] = field(default_factory=set, init=False)
     """Names of jobs whose iterations were reported to take longer than the grace time."""
@@ -45,6 +50,22 @@ class Termination:
         """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops` acts on it."""
         self.stops_requested += 1
         self._reason = reason
+
+    def request_checkpoints(self) -> None:
+        """Request a checkpoint of every attempt. Safe in a signal handler; :meth:`apply_checkpoints` acts on it."""
+        self._checkpoint_requested = True
+
+    def apply_checkpoints(self) -> None:
+        """Pass the request on. Attempts that were asked to end save one in any case."""
+        if not self._checkpoint_requested:
+            return
+        self._checkpoint_requested = False
+        asked = [attempt for attempt in self.active if attempt.kill_at is None]
+        for attempt in asked:
+            self.executor.checkpoint(attempt.handle)
+        workers = count(len(asked), "job saves", "jobs save") if asked else "no job runs, and none saves"
+        text = f"{workers} a checkpoint at the end of the present iteration (SIGUSR1)"
+        self.reporter.event("checkpoint", text, running=len(asked))
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
         advice = "every job stopped at its last complete checkpoint. Free some space and run the same command again"
@@ -64,6 +85,9 @@ class Termination:
 
     def apply_stops(self) -> None:
         """The first stop lets workers save a checkpoint and exit, the second one kills them."""
+        if self.until is not None and not self.stops_requested and time.time() >= self.until - self.grace_s:
+            reason = f"--until {time.strftime('%H:%M:%S', time.localtime(self.until))}"
+            self.stops_requested, self._reason = 1, reason  # also if a signal arrives at this moment
         if self.stops_requested <= self.stage or self.stage == 2:
             return
         self.stage = min(self.stops_requested, 2)

@@ -64,6 +64,8 @@ def _job_facts(job: Job) -> dict[str, Any]:
     """A job under the keys of the job file."""
     facts = asdict(job.spec)
     facts[job.spec.algo] = facts.pop("hyperparameters")
+    if (interval_s := facts.pop("checkpoint_every_s")) is not None:
+        facts["checkpoint_every"] = f"{interval_s:g}s"
     facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}
     del facts["ranks"]  # is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)

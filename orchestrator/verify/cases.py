@@ -112,9 +112,15 @@ def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
     waiting = int(job.spec.hyperparameters.get("learning_starts", 100)) if job.spec.algo in OFF_POLICY else 0
     steps = (iterations + waiting // job.spec.steps_an_iteration) * job.spec.steps_an_iteration
     short = dataclasses.replace(
-        job.spec, total_timesteps=steps, checkpoint_every=1 if to_be_killed else steps, eval_episodes=0, video=False
+        job.spec,
+        total_timesteps=steps,
+        checkpoint_every=1 if to_be_killed else steps,
+        checkpoint_every_s=None,
+        eval_episodes=0,
+        video=False,
     )
-    return dataclasses.replace(job, spec=short, max_retries=int(to_be_killed))
+    resources = job.resources.for_measurement()
+    return dataclasses.replace(job, spec=short, resources=resources, max_retries=int(to_be_killed))
 
 
 def neighbour_of(cases: Sequence[Case], index: int) -> Case:

@@ -93,6 +93,9 @@ class KillingExecutor:
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         self.inner.cancel(handle, kill=kill)
 
+    def checkpoint(self, handle: Handle) -> None:
+        self.inner.checkpoint(handle)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -21,16 +21,19 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import failures, lifeline, startup
+from orchestrator.worker.runtime import failures, lifeline, niceness, startup
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
+from orchestrator.worker.runtime.signal_requests import SignalRequests, block_checkpoint_signal
 
 
 def main(arguments: list[str]) -> NoReturn:
+    block_checkpoint_signal()
     channel = lifeline.attach()
     # SIGTERM ends the process at once until there is something to save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    niceness.apply_to_session()
     faulthandler.enable()
     # "logs -f" sees what is printed, and a file name that is not UTF-8 can be printed.
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
@@ -69,11 +72,17 @@ def run_attempt(paths: JobPaths, number: int, facts: AttemptFacts, channel: life
 
     if spec.search_path is not None:  # only now, so that torch does not find a user's random.py
         sys.path.insert(0, os.environ.pop(SEARCH_PATH_VARIABLE, spec.search_path))
-    received: list[int] = []  # signals to stop at the next iteration boundary; Ctrl-C when started by hand
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda kind, _: received.append(kind))
-    rendezvous = paths.attempt(number).rendezvous
-    train.run(spec, paths, facts, reporter, lambda: bool(received), rendezvous, end_if_superseded)
+    requests = SignalRequests()
+    train.run(
+        spec,
+        paths,
+        facts,
+        reporter,
+        requests.stop,
+        paths.attempt(number).rendezvous,
+        end_if_superseded,
+        requests.take_checkpoint,
+    )
 
 
 def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:

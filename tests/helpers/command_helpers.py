@@ -44,6 +44,7 @@ batch_size = 64
 n_epochs = 1
 [defaults.resources]
 memory = "2 GiB"
+min_free_disk = 0
 """
 
 CODE = '''

@@ -59,6 +59,9 @@ def follow(order: str, value: object) -> None:
     elif order == "when asked":  # exit with this code; None: note it, and go on
         asked = (lambda *_: os._exit(value)) if isinstance(value, int) else (lambda *_: note(f"asked-{RANK}", ""))
         signal.signal(signal.SIGTERM, asked)
+    elif order == "when asked to save":  # note it, and go on
+        signal.signal(signal.SIGUSR1, lambda *_: note(f"saved-{RANK}", ""))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     elif order == "fork":
         fork_and_sleep(str(value), own_session=False)
     elif order == "daemon":
@@ -70,6 +73,7 @@ def follow(order: str, value: object) -> None:
     elif order == "look":
         shown = dict(os.environ)
         shown["sid"], shown["pid"], shown["argv"] = str(os.getsid(0)), str(os.getpid()), " ".join(sys.argv[1:])
+        shown["nice"] = str(os.getpriority(os.PRIO_PROCESS, 0))
         shown["stdin"] = os.readlink("/proc/self/fd/0")
         shown["fds"] = " ".join(sorted(os.listdir("/proc/self/fd")))
         with open("/proc/self/status") as file:

@@ -40,6 +40,8 @@ class Script:
     dies: int | None = None
     when_asked: int | None = None
     """Exit code once it is asked to leave; None: it notes that, and goes on."""
+    saves: bool = True
+    """Whether it notes that it is asked for a checkpoint; otherwise it has no handler for that yet."""
 
 
 class Stage(Protocol):
@@ -51,6 +53,10 @@ class Stage(Protocol):
 
     def until_asked(self, job_id: str) -> list[Event]:
         """What happens until rank 0, which does not listen, has been asked to leave."""
+        ...
+
+    def until_saved(self, job_id: str) -> None:
+        """Until rank 0 has been asked for a checkpoint."""
         ...
 
 
@@ -71,8 +77,13 @@ class LocalStage:
         note = self._root / job_id / "asked-0"
         return events_until(self.executor, lambda _: note.exists())
 
+    def until_saved(self, job_id: str) -> None:
+        note = self._root / job_id / "saved-0"
+        events_until(self.executor, lambda _: note.exists())
+
     def _orders(self, script: Script, rank: int, ranks: int) -> list[Order]:
         orders: list[Order] = [("when asked", script.when_asked)]
+        orders += [("when asked to save", None)] if script.saves else []
         if rank:
             orders.append(("note", f"listens-{rank}"))
         elif script.exits is None and script.dies is None:  # once it is heard all of them can be asked
@@ -111,6 +122,10 @@ class FakeStage:
     def until_asked(self, job_id: str) -> list[Event]:
         """At once: nothing lies between."""
         return []
+
+    def until_saved(self, job_id: str) -> None:
+        assert isinstance(self.executor, FakeExecutor)
+        assert [handle.job_id for handle in self.executor.checkpoints] == [job_id]
 
 
 class RayStage(LocalStage):
@@ -254,6 +269,24 @@ def test_asked_politely_it_leaves_with_a_code_of_its_own(stage: Stage) -> None:
     assert until_exit(stage.executor, handle)[handle].returncode == 11
 
 
+def test_asked_for_a_checkpoint_it_saves_and_goes_on(stage: Stage) -> None:
+    handle = start(stage, Script(when_asked=11))
+    until_heard(stage.executor, handle)
+    stage.executor.checkpoint(handle)
+    stage.until_saved("a")
+    stage.executor.cancel(handle, kill=False)
+    assert until_exit(stage.executor, handle)[handle].returncode == 11
+
+
+def test_one_that_cannot_save_yet_does_not_die_of_the_request(real_stage: Stage) -> None:
+    handle = start(real_stage, Script(when_asked=11, saves=False))
+    real_stage.executor.checkpoint(handle)
+    until_heard(real_stage.executor, handle)
+    real_stage.executor.checkpoint(handle)
+    real_stage.executor.cancel(handle, kill=False)
+    assert until_exit(real_stage.executor, handle)[handle].returncode == 11
+
+
 def test_one_that_does_not_listen_can_be_killed(stage: Stage) -> None:
     handle = start(stage, Script())
     until_heard(stage.executor, handle)
@@ -279,8 +312,10 @@ def test_unknown_and_finished_handles_are_ignored(stage: Stage, kill: bool) -> N
     handle = start(stage, Script(exits=0))
     stage.executor.cancel(Handle("nobody", 3, 1, 1.0), kill=kill)
     stage.executor.cancel(dataclasses.replace(handle, number=99), kill=kill)
+    stage.executor.checkpoint(dataclasses.replace(handle, number=99))
     assert until_exit(stage.executor, handle)[handle].returncode == 0
     stage.executor.cancel(handle, kill=kill)
+    stage.executor.checkpoint(handle)
     assert not stage.executor.poll(0.0)
 
 
@@ -340,6 +375,16 @@ def test_every_rank_is_asked_to_leave(stage: Stage) -> None:
     assert ended.keys() == {handle}
     assert ended[handle].returncode == 11
     assert ended[handle].rank is not None
+
+
+def test_one_rank_is_asked_for_a_checkpoint_of_all(real_stage: Stage, tmp_path: Path) -> None:
+    handle = start_ranks(real_stage, *[Script(when_asked=11)] * 2)
+    until_heard(real_stage.executor, handle)
+    real_stage.executor.checkpoint(handle)
+    real_stage.until_saved("a")
+    real_stage.executor.cancel(handle, kill=False)
+    assert until_exit(real_stage.executor, handle)[handle].returncode == 11
+    assert not list(tmp_path.rglob("saved-1"))
 
 
 def test_every_rank_is_killed(stage: Stage) -> None:

@@ -81,15 +81,18 @@ def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExe
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
 
 
-def test_a_worker_has_its_thread_budget_and_no_gpu_unless_requested(tmp_path: Path, executor: RayExecutor) -> None:
+@pytest.mark.parametrize("nice", [0, 7])
+def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested(
+    tmp_path: Path, executor: RayExecutor, nice: int
+) -> None:
     launch = on_node(
         tmp_path, executor.nodes.registry.driver_node, "a", [("look", None), ("say", READY), ("sleep", None)]
     )
-    event = placed(executor, launch)
+    event = placed(executor, dataclasses.replace(launch, nice=nice))
     seen = json.loads((launch.job_dir / "seen.json").read_text())
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
     assert (seen["cpus"], seen["pid"]) == (str(event.cpus[0]), str(event.pid))
-    assert psutil.Process(event.pid).nice() == os.nice(0), "its priority is normal"
+    assert psutil.Process(event.pid).nice() == max(nice, os.nice(0)), "not that of Ray's own processes"
 
 
 def test_attempts_on_a_node_have_different_gpus(tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor) -> None:

@@ -16,14 +16,18 @@ import psutil
 import pytest
 import torch
 import worker_helpers as helpers
+from executor_helpers import until_exit
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.base import Launch
+from orchestrator.executors.local import LocalExecutor
 from orchestrator.jobfile.toml_models import PolicyKwargs
 from orchestrator.worker.runtime import lifeline
 from orchestrator.worker.training import learners
@@ -310,6 +314,59 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(env: str, 
         assert worker.record.message.startswith("stopped on request; the checkpoint at ")
         assert worker.record.learner == learner
         assert [path.name for path in paths.checkpoints.iterdir()] == [f"checkpoint-{worker.record.env_steps:012d}.pt"]
+
+
+def test_a_request_before_there_is_a_handler_waits_for_the_end_of_the_first_iteration_and_changes_no_bit(
+    tmp_path: Path,
+) -> None:
+    spec = helpers.spec(checkpoint_every=None, checkpoint_every_s=1e9)
+    undisturbed, log = helpers.train_here(helpers.job(tmp_path / "undisturbed", spec))
+    assert undisturbed.code == ExitCode.SUCCEEDED, log
+    paths = helpers.job(tmp_path / "job", spec)
+    paths.attempt(0).root.mkdir(parents=True)
+    executor = LocalExecutor()
+    try:
+        cpus = tuple(os.sched_getaffinity(0))
+        handle = executor.submit(
+            Launch(job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=spec.threads)
+        )
+        executor.checkpoint(handle)
+        ended = until_exit(executor, handle)[handle]
+    finally:
+        executor.close()
+    assert ended.returncode == ExitCode.SUCCEEDED
+    assert [path.stem for path in sorted(paths.checkpoints.glob("*.pt"))] == [
+        "checkpoint-000000000128",
+        "checkpoint-000000000512",
+    ]
+    record = ExitRecord.from_json(paths.attempt(0).exit.read_text())
+    assert record.weights_sha256 == undisturbed.weights_sha256
+
+
+def test_checkpoints_by_time_fall_on_every_iteration_that_ends_later_and_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: dict[str, list[int]] = {}
+    save = CheckpointStore.save
+
+    def noted(self: CheckpointStore, env_steps: int, *values: Any, **named: Any) -> None:
+        saved[name].append(env_steps)
+        save(self, env_steps, *values, **named)
+
+    monkeypatch.setattr(CheckpointStore, "save", noted)
+    intervals: dict[str, dict[str, float | None]] = {
+        "always": {"checkpoint_every": None, "checkpoint_every_s": 1e-9},
+        "never": {"checkpoint_every": None, "checkpoint_every_s": 1e9},
+        "steps": {"checkpoint_every": 256},
+    }
+    weights = set()
+    for name, interval in intervals.items():
+        saved[name] = []
+        record, log = helpers.train_here(helpers.job(tmp_path / name, helpers.spec(**interval)))
+        assert record.code == ExitCode.SUCCEEDED, log
+        weights.add(record.weights_sha256)
+    assert saved == {"always": [128, 256, 384, 512], "never": [512], "steps": [256, 512]}
+    assert len(weights) == 1
 
 
 def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_closes(tmp_path: Path) -> None:

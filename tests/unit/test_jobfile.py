@@ -58,7 +58,7 @@ def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
     assert job.spec.hyperparameters == {}, "only what the user wrote is passed on"
     assert (job.resources.cores, job.resources.threads, job.resources.gpus) == (1, 1, 0)
     assert (job.resources.memory_mib, job.resources.timeout_s, job.resources.stall_timeout_s) == (2048, 7200, 600)
-    assert job.resources.log_mib == 64
+    assert (job.resources.log_mib, job.resources.nice, job.resources.min_free_disk_mib) == (64, 0, 1024)
     assert job.max_retries == 2
 
 
@@ -299,6 +299,23 @@ def test_durations_are_read_in_every_unit(text: str, seconds: float) -> None:
 def test_a_number_is_a_duration_in_seconds(place: Path) -> None:
     (job,) = resolve(place, HOPPER | {"resources": {"timeout": 1.5, "stall_timeout": 3, "log": "16 MiB"}}).jobs
     assert (job.resources.timeout_s, job.resources.stall_timeout_s, job.resources.log_mib) == (1.5, 3.0, 16)
+
+
+@pytest.mark.parametrize(
+    ("written", "env_steps", "seconds"), [(5000, 5000, None), ("10min", None, 600.0), ("1h30min", None, 5400.0)]
+)
+def test_checkpoints_are_a_number_of_steps_or_a_time_apart(
+    place: Path, written: int | str, env_steps: int | None, seconds: float | None
+) -> None:
+    spec = resolve(place, HOPPER | {"checkpoint_every": written}).jobs[0].spec
+    assert (spec.checkpoint_every, spec.checkpoint_every_s) == (env_steps, seconds)
+    assert spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint(), "it may change in a resumed run"
+
+
+@pytest.mark.parametrize(("written", "mib"), [("1 GiB", 1024), ("300 MB", 287), ("0", 0), (0, 0)])
+def test_no_limit_on_free_disk_space_is_zero(place: Path, written: str | int, mib: int) -> None:
+    (job,) = resolve(place, HOPPER, defaults={"resources": {"min_free_disk": written}}).jobs
+    assert job.resources.min_free_disk_mib == mib
 
 
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:

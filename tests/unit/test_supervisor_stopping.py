@@ -288,3 +288,28 @@ def test_a_launch_onto_a_full_disk_stops_everything(tmp_path: Path) -> None:
         experiment.run()
     experiment.ledger.close()
     assert set(Experiment(tmp_path, []).run().values()) == {"SUCCEEDED"}
+
+
+# -- checkpoints on request
+
+
+def test_a_request_for_checkpoints_reaches_every_running_job_once_and_stops_none(tmp_path: Path) -> None:
+    jobs = [make_job(name) for name in names(3)]
+    experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=20.0), cpus=2)
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, experiment.supervisor.request_checkpoints)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert [handle.job_id for handle in experiment.fake.checkpoints] == ["j0000", "j0001"]
+    assert [facts["running"] for kind, _, facts in experiment.reporter.events if kind == "checkpoint"] == [2]
+
+
+def test_a_job_that_is_ending_is_asked_for_no_checkpoint(tmp_path: Path) -> None:
+    slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
+    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: slow)
+
+    def both() -> None:
+        experiment.supervisor.request_stop("SIGINT")
+        experiment.supervisor.request_checkpoints()
+
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, both)
+    assert experiment.run() == {"a": "PENDING"}
+    assert not experiment.fake.checkpoints

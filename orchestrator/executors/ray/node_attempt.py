@@ -243,7 +243,9 @@ class SupervisedWorkers:
 
     def _poll(self, handle: Handle, timeout_s: float) -> bool:
         """Pass on orders and collect events. Returns whether the workers have ended."""
-        if (order := take_order(self._grant.folder)) is not None:
+        if (order := take_order(self._grant.folder)) == "checkpoint":
+            self._executor.checkpoint(handle)
+        elif order is not None:
             self._executor.cancel(handle, kill=order == "kill")
         if Exited not in self._latest:
             for event in self._executor.poll(timeout_s):

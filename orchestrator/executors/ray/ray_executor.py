@@ -275,6 +275,10 @@ class RayExecutor:
         else:
             attempt.tasks.request_exit()
 
+    def checkpoint(self, handle: Handle) -> None:
+        if (attempt := self._attempts.get(handle)) is not None:
+            attempt.tasks.request_checkpoint()
+
     def close(self) -> None:
         """End every attempt that still runs; the nodes stay in use."""
         for _, task in self._tasks.values():

@@ -119,6 +119,10 @@ class RayTask:
             self.asked_before_start = ExitCode.INTERRUPTED
             self.end()
 
+    def request_checkpoint(self) -> None:
+        if self.is_placed and self.killed_at is None:
+            self._send("checkpoint")
+
     def kill(self) -> None:
         """May be called again; :meth:`enforce` ends a task that does not obey."""
         if not self.is_placed:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
@@ -24,8 +25,9 @@ from orchestrator.machine.process_identity import same_process
 
 KILL_TIMEOUT_S = 5.0
 
-Order: TypeAlias = Literal["exit", "kill"]
+Order: TypeAlias = Literal["exit", "kill", "checkpoint"]
 """The driver's order to an attempt, which the node agent leaves in its folder."""
+_ORDERS: Mapping[str, Order] = {"exit": "exit", "kill": "kill", "checkpoint": "checkpoint"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ def take_order(folder: Path) -> Order | None:
     taken = folder / "order.taken"
     try:
         (folder / "order").rename(taken)  # later orders are written to a new file
-        return "kill" if taken.read_text() == "kill" else "exit"
+        return _ORDERS.get(taken.read_text(), "exit")
     except FileNotFoundError:
         return None
 

@@ -43,9 +43,9 @@ class Ranks:
     def all_gather_object(self, value: Any) -> list[Any]:
         return [value]
 
-    def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any rank."""
-        return bool(self.all_gather_array(np.array([flag])).any())
+    def any(self, *flags: bool) -> list[bool]:
+        """Which of ``flags`` are true on any rank."""
+        return [bool(of_ranks.any()) for of_ranks in self.all_gather_array(np.array(flags)).T]
 
     def close(self) -> None:
         """No collective follows."""

@@ -51,6 +51,7 @@ def run(
     stop_requested: Callable[[], bool],
     rendezvous: Path,
     before_writing: Callable[[], object] = lambda: None,
+    checkpoint_requested: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train to the end, save the policy, evaluate it. All ranks train, and rank 0 does the rest.
 
@@ -58,6 +59,7 @@ def run(
     :param rendezvous: file over which the ranks of an attempt find each other
         (:func:`orchestrator.worker.distributed.process_group.join`).
     :param before_writing: called before anything in the job's directory changes.
+    :param checkpoint_requested: asked at every iteration boundary; if it is true on any rank, all write a checkpoint.
     :raises Interrupted: it stopped on request, at a whole checkpoint.
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
@@ -80,7 +82,7 @@ def run(
             first, last = env_indices.start, env_indices.stop - 1
             say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
         training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
-        training.train(stop_requested)
+        training.train(stop_requested, checkpoint_requested)
         ranks.close()
         facts.weights_sha256 = weights.sha256(learner.model)
         if ranks.rank > 0:
@@ -126,7 +128,7 @@ class Training:
         facts.ep_rew_mean_first, facts.ep_rew_mean = loop.ep_rew_mean_first, self._mean_return()
         self._iteration = loop.iteration
         self._saved_at = facts.resumed_from
-        self._iteration_began = time.monotonic()
+        self._iteration_began = self._checkpointed_at = time.monotonic()
         self._began = self._iteration_began - loop.training_s
         self._next_line = self._iteration_began
 
@@ -154,7 +156,9 @@ class Training:
         self._timings = timings.start(paths.timings_csv, model, self._env, ranks, keep=loop.timings_rows)
         self._synchronizer.start()
 
-    def train(self, stop_requested: Callable[[], bool]) -> None:
+    def train(
+        self, stop_requested: Callable[[], bool], checkpoint_requested: Callable[[], bool] = lambda: False
+    ) -> None:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained policy."""
         model, clock, total = self._model, self._timings, self._spec.total_timesteps
         while model.num_timesteps < total:
@@ -170,9 +174,9 @@ class Training:
             clock.end(self._iteration, model.num_timesteps)
             if self._divergences is not None:
                 self._divergences.check(self._iteration, model.num_timesteps)
-            stopping = self._ranks.any(stop_requested())
-            every = self._spec.checkpoint_every
-            if stopping or model.num_timesteps // every > steps_before // every:
+            is_due = checkpoint_requested() or self._is_checkpoint_due(steps_before)
+            stopping, saving = self._ranks.any(stop_requested(), is_due)
+            if stopping or saving:
                 self._save_checkpoint()
             if stopping:
                 raise Interrupted(f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands")
@@ -180,6 +184,13 @@ class Training:
             self._save_checkpoint()
         clock.stop()
         self._reporter.report("training", model.num_timesteps, last=True)
+
+    def _is_checkpoint_due(self, steps_before: int) -> bool:
+        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on every rank."""
+        every, every_s = self._spec.checkpoint_every, self._spec.checkpoint_every_s
+        if every_s is not None:
+            return self._ranks.rank == 0 and time.monotonic() - self._checkpointed_at >= every_s
+        return every is not None and self._model.num_timesteps // every > steps_before // every
 
     def _learn(self, end: int) -> None:
         """Rollouts, each with its update, up to ``end`` env_steps of the training; with PPO it is one rollout."""
@@ -268,7 +279,7 @@ class Training:
         is_last = self._model.num_timesteps >= self._spec.total_timesteps
         self._store.save(self._model.num_timesteps, state, self._ranks, is_last=is_last)
         self._saved_at = self._model.num_timesteps
-        self._iteration_began = time.monotonic()
+        self._iteration_began = self._checkpointed_at = time.monotonic()
         self._facts.checkpoint_s += self._iteration_began - begun
 
     def _training_s(self) -> float:

@@ -1,0 +1,92 @@
+"""What `run` says of a disk with little space, and what SIGUSR1 and ``--until`` do to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import invoke, odd, stubbed, write_experiment
+
+from orchestrator.experiment import preflight
+from orchestrator.supervisor import free_disk
+
+
+def lines(popen: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert popen.stdout is not None
+    return map(json.loads, popen.stdout)
+
+
+def started(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        stubbed("run", *arguments, "--json"),
+        cwd=cwd,
+        env=commands.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_on_a_small_disk_run_says_what_it_waits_for_until_it_is_stopped(small_disk: Path, tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing", resources={"min_free_disk": "1 GiB"}))
+    with started(jobs, "--run-dir", small_disk / "run", cwd=tmp_path) as run:
+        waiting = next(event for event in lines(run) if event["event"] in ("waiting", "launched"))
+        assert (waiting["event"], waiting["asked_mib"]) == ("waiting", 1024)
+        assert "resources.min_free_disk" in waiting["message"]
+        run.send_signal(signal.SIGINT)
+        assert run.wait(commands.PATIENCE_S) == 130
+    assert commands.summary(small_disk / "run")["one-s0"]["state"] == "PENDING"
+
+
+def test_a_dry_run_warns_of_a_small_disk_and_shows_intervals(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        preflight, "examine", lambda jobs, **_: {job.job_id: preflight.JobVerdict(problem=None) for job in jobs}
+    )
+    jobs = write_experiment(
+        tmp_path, odd("one", "nothing", resources={"min_free_disk": "1 GiB"}), odd("two", "nothing")
+    )
+    done = invoke("run", jobs, "--run-dir", small_disk / "run", "--dry-run", "--json", cwd=tmp_path)
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert "resources.min_free_disk" in warning
+    assert "1,024 MiB" in warning
+    done = invoke(
+        "run", jobs, "--run-dir", tmp_path / "run", "--set", "checkpoint_every=90s", "--dry-run", "--json", cwd=tmp_path
+    )
+    assert {job["checkpoint_every"] for job in json.loads(done.stdout)["jobs"]} == {"90s"}
+
+
+def test_the_space_is_that_of_the_nearest_folder_that_exists(small_disk: Path) -> None:
+    there = free_disk.free_mib(small_disk)
+    assert there is not None
+    assert there <= 3
+    assert free_disk.free_mib(small_disk / "not" / "made") == there
+
+
+def test_sigusr1_asks_the_running_jobs_for_checkpoints_and_ends_nothing(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"))
+    with started(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        events = lines(run)
+        next(event for event in events if event["event"] == "launched")
+        run.send_signal(signal.SIGUSR1)
+        assert next(event for event in events if event["event"] == "checkpoint")["running"] == 1
+        (tmp_path / "go-one-s0").touch()
+        assert [event["event"] for event in events][-2:] == ["succeeded", "ended"]
+        assert run.wait(commands.PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(("until", "message"), [("5s", "--grace"), ("noon", "time of day")])
+def test_a_time_that_cannot_be_kept_is_refused(until: str, message: str, tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, odd("one", "nothing"))
+    done = invoke("run", jobs, "--run-dir", "run", "--until", until, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--until {until}: " in done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "run").exists()
