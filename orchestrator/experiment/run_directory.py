@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.atomic_files import no_follow, remove_partial_files
 from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.ledger import Ledger
@@ -93,6 +93,7 @@ def claim(root: Path) -> Iterator[RunPaths]:
         root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:
         with _locked(paths):
+            remove_partial_files(root)  # what a supervisor that was killed was writing
             try:
                 yield paths
             except BaseException:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -52,15 +52,15 @@ class SelftestOptions:
     command: Sequence[str] = COMMAND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FaultRow:
     """What came of one kind of fault."""
 
     fault: str
-    applied: int
-    shortfalls: Mapping[int, Sequence[str]]
+    applied: int = 0
+    shortfalls: dict[int, list[str]] = field(default_factory=dict)
     """Number of the round → what fell short."""
-    not_applicable: str | None
+    not_applicable: str | None = None
     """Why this machine does not allow it."""
 
 
@@ -72,7 +72,7 @@ class SelftestResult:
     took_s: float
     rows: Sequence[FaultRow]
     kept: Path | None
-    """The folder with the rounds that fell short; None where none did."""
+    """The folder of the rounds that fell short; None where none did."""
     interrupted: bool
 
     @property
@@ -133,10 +133,18 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
             interrupted = True
         finally:
             commands.kill()
-    result = campaign.result(interrupted=interrupted)
-    if result.kept is None:
+    rows = [row for row in campaign.rows.values() if row.fault != UNDISTURBED.name or row.shortfalls]
+    fell_short = any(row.shortfalls for row in rows)
+    if not fell_short:
         shutil.rmtree(root, ignore_errors=True)
-    return result
+    return SelftestResult(
+        seed=seed,
+        rounds=campaign.rounds,
+        took_s=round(time.monotonic() - campaign.begun, 1),
+        rows=rows,
+        kept=root if fell_short else None,
+        interrupted=interrupted,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,63 +156,63 @@ class _Campaign:
     tell: Callable[[str], None]
     begun: float = field(default_factory=time.monotonic, init=False)
     rounds: int = field(default=0, init=False)
+    rows: dict[str, FaultRow] = field(init=False)
     expected: dict[str, JobResult] | None = field(default=None, init=False)
     iterations: Counter[str] = field(default_factory=Counter, init=False)
     """Those of the undisturbed experiment."""
-    applied: Counter[str] = field(default_factory=Counter, init=False)
-    shortfalls: dict[str, dict[int, list[str]]] = field(default_factory=dict, init=False)
-    not_applicable: dict[str, str] = field(default_factory=dict, init=False)
     with_ranks: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.rows = {fault.name: FaultRow(fault=fault.name) for fault in (UNDISTURBED, *self.options.faults)}
         self.with_ranks = topology.largest_job(topology.detect()) >= RANKS
-        if not self.with_ranks:
-            of_ranks = [fault.name for fault in self.options.faults if OF_RANKS in fault.jobs]
-            self.not_applicable = dict.fromkeys(of_ranks, f"{RANKS} ranks need as many CPUs")
+        for fault in self.options.faults:
+            if OF_RANKS in fault.jobs and not self.with_ranks:
+                self.rows[fault.name].not_applicable = f"{RANKS} ranks need as many CPUs"
 
     def run(self) -> None:
         self.tell(f"seed {self.seed}, in {self.root}")
         self._take_round(0, UNDISTURBED, Moment(share=0.0, delay_s=0.0), Random(self.seed))
-        if self.shortfalls:
+        if self.rows[UNDISTURBED.name].shortfalls:
             return
         until = self.begun + 60.0 * self.options.minutes
         numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
         for number in numbers:
-            if (self.rounds and time.monotonic() >= until) or len(self.not_applicable) == len(self.options.faults):
+            if self.rounds and time.monotonic() >= until:
                 return
             fault, moment, rng = planned(self.seed, number, self.options.faults)
-            if fault.name not in self.not_applicable:
+            if self.rows[fault.name].not_applicable is None:
                 self._take_round(number, fault, moment, rng)
 
     def _take_round(self, number: int, fault: Fault, moment: Moment, rng: Random) -> None:
-        begun = time.monotonic()
+        begun, row = time.monotonic(), self.rows[fault.name]
         what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
         folder = self.root / f"round-{number}"
+        texts: list[str] = []
         try:
-            was_applied, texts = self._disturb(folder, fault, moment, rng)
+            was_applied = self._disturb(folder, fault, moment, rng, texts)
+            outcome = " ".join(texts) or ("ok" if was_applied else "ok, but the jobs ended before the fault")
+            row.applied += was_applied
+            self.rounds += number > 0
         except NotApplicableError as error:
-            self.not_applicable[fault.name] = str(error)
-            self.tell(f"{what}: not possible here: {error}")
-            shutil.rmtree(folder)
-            return
+            row.not_applicable = str(error)
+            outcome = f"not possible here: {error}"
         finally:
             self.commands.kill()
-        self.rounds += number > 0
-        self.applied[fault.name] += was_applied
-        outcome = " ".join(texts) or ("ok" if was_applied else "ok, but the jobs ended before the fault")
         self.tell(f"{what}: {outcome} ({time.monotonic() - begun:.1f} s)")
         if texts:
-            self.shortfalls.setdefault(fault.name, {})[number] = texts
+            row.shortfalls[number] = texts
         else:
             shutil.rmtree(folder)
 
-    def _disturb(self, folder: Path, fault: Fault, moment: Moment, rng: Random) -> tuple[bool, list[str]]:
-        """Run the experiment with a fault, and resume it to its end. Returns whether it was applied, and shortfalls."""
+    def _disturb(self, folder: Path, fault: Fault, moment: Moment, rng: Random, texts: list[str]) -> bool:
+        """Run the experiment with a fault, and resume it to its end. Returns whether the fault was applied.
+
+        :param texts: receives what fell short.
+        """
         small_experiment.write(folder, ranks=self.with_ranks, failing=fault.has_failing_job)
         paths, abandoned = RunPaths(folder / RUN_DIR), set(temporary_folder.abandoned())
         with small_disk(paths.root) if fault.on_small_disk else contextlib.nullcontext():
             run = self._start(folder, fault)
-            texts: list[str] = []
             was_applied = False
             try:
                 was_applied = any(is_due and fault.strike(run, rng) for is_due in self._instants(run, fault, moment))
@@ -216,8 +224,8 @@ class _Campaign:
                 shutil.copytree(paths.root, folder / f"{RUN_DIR}-copied", symlinks=True)
         if TRACEBACK in run.output():
             texts.append("A command printed a traceback.")
-        left = set(temporary_folder.abandoned()) - abandoned
-        return was_applied, [*texts, *(f"A temporary folder was left: {path}." for path in left)]
+        texts += [f"A temporary folder was left: {path}." for path in {*temporary_folder.abandoned()} - abandoned]
+        return was_applied
 
     def _finish(self, run: CommandRun, folder: Path, fault: Fault, texts: list[str], *, was_applied: bool) -> None:
         """Wait for the end of the command, and resume the experiment until it has ended."""
@@ -263,23 +271,3 @@ class _Campaign:
         if self.expected is None:
             self.expected, self.iterations = results, iterations(paths)
         return texts
-
-    def result(self, *, interrupted: bool) -> SelftestResult:
-        undisturbed = [UNDISTURBED] if UNDISTURBED.name in self.shortfalls else []
-        rows = [
-            FaultRow(
-                fault=fault.name,
-                applied=self.applied[fault.name],
-                shortfalls=self.shortfalls.get(fault.name, {}),
-                not_applicable=self.not_applicable.get(fault.name),
-            )
-            for fault in [*undisturbed, *self.options.faults]
-        ]
-        return SelftestResult(
-            seed=self.seed,
-            rounds=self.rounds,
-            took_s=round(time.monotonic() - self.begun, 1),
-            rows=rows,
-            kept=self.root if self.shortfalls else None,
-            interrupted=interrupted,
-        )

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Literal, TypeAlias
 
 from orchestrator.core.environment import TOKEN_VARIABLE
@@ -53,8 +54,7 @@ class Commands:
 
     def start(self, folder: Path, *arguments: str, output: Output = "log") -> CommandRun:
         # If this process is killed, its orphan reaper kills what carries its token.
-        marks = {MARKER: self.token, TOKEN_VARIABLE: self.token}
-        environment = {**os.environ, **package_path(), **marks}
+        environment = {**os.environ, **package_path(), MARKER: self.token, TOKEN_VARIABLE: self.token}
         run = CommandRun([*self.command, *arguments], folder, environment, output, self.stops)
         self._started.append(run.popen)
         return run
@@ -95,13 +95,7 @@ class CommandRun:
         self._reader: threading.Thread | None = None
         with os.fdopen(self._opened(output), "ab") as out:
             self.popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
+                command, stdin=DEVNULL, stdout=out, stderr=out, cwd=folder, env=environment, start_new_session=True
             )
 
     def _opened(self, output: Output) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
+from orchestrator.core.atomic_files import clone_tree, remove_partial_files, sync_directory, sync_trees, write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
@@ -100,6 +100,10 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
     # A supervisor that died between launch and record may have left files under the same number.
     for path in (attempt.rendezvous, *map(attempt.exit_of, range(spec.ranks))):
         path.unlink(missing_ok=True)
+    # What was being written when a supervisor or the attempt before was killed.
+    for path in (paths.spec, paths.robot_hash):
+        remove_partial_files(paths.root, path.name)
+    remove_partial_files(paths.attempt(number - 1).root)
     write_whole(paths.spec, spec.to_json(), durable=False)
 
 

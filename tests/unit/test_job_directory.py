@@ -17,7 +17,7 @@ from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import videos
+from orchestrator.experiment import run_directory, videos
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import Ledger
@@ -34,6 +34,17 @@ def test_what_an_earlier_launch_of_the_same_number_left_is_gone(tmp_path: Path) 
     job_directory.prepare(paths, 3, spec)
     assert [path.name for path in attempt.root.iterdir()] == ["worker.log"]
     assert WorkerSpec.from_json(paths.spec.read_text()) == spec
+
+
+def test_what_was_being_written_when_a_process_was_killed_is_removed(tmp_path: Path) -> None:
+    paths = JobPaths(tmp_path / "run/jobs/a-s0")
+    paths.attempt(0).root.mkdir(parents=True)
+    for file in (tmp_path / "run/summary.json", paths.spec, paths.robot_hash, paths.attempt(0).exit):
+        (file.parent / f".{file.name}.123.tmp").write_text("half")
+    (tmp_path / "run/supervisor.lock").touch()
+    with run_directory.claim(tmp_path / "run"):
+        job_directory.prepare(paths, 1, make_spec("a-s0"))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize(("folders", "number"), [((), 1), ((0, 1), 1), ((0, 1, 2), 2), ((0, 1, 2, 3), 3), ((0, 3), 1)])
