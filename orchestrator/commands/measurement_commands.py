@@ -158,12 +158,7 @@ def selftest(
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Test this machine and its file system: small trainings, disturbed again and again, must end as undisturbed ones.
-
-    Processes are killed and stopped, disks are full, the ledger is locked, files are damaged. Every round prints a
-    line, and a table at the end shows each kind of fault. Exit codes: 0: nothing fell short. 1: something did; the
-    folder of the trainings is kept. 130: stopped.
-    """
+    """Test this machine: small trainings that are killed, stopped and obstructed must end like undisturbed ones."""
     from orchestrator.selftest import campaign
     from orchestrator.terminal import background_output, selftest_view
 

@@ -28,7 +28,7 @@ from orchestrator.supervisor.stop_signals import StopRequests
 MARKER = "ORCHESTRATOR_SELFTEST"
 """Environment variable of every process that a self-test starts, and of their descendants."""
 POLL_S = 0.02
-LEFT_WITHIN_S = 5.0
+LEFT_WITHIN_S = 10.0
 """How soon no process may be left when a command has ended or was killed."""
 LIMIT_S = 300.0
 """How long a command may take that trains for a few seconds."""
