@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from collections import Counter
@@ -121,7 +122,7 @@ def _age_s(snapshot: Snapshot) -> float | None:
     if snapshot.holder is None:
         return None
     try:
-        since = time.mktime(time.strptime(snapshot.holder.since, "%Y-%m-%d %H:%M:%S"))
+        since = datetime.datetime.fromisoformat(snapshot.holder.since).timestamp()
     except ValueError:  # it has just begun
         return None
     return max(0.0, time.time() - since)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,14 @@ def test_the_table_of_a_reading_has_totals_and_what_runs_ended_and_waits() -> No
     assert (row.job_id, row.share, row.remaining_s, row.cpus, row.attempt) == ("a", 0.25, 15.0, "3", "2")
     assert ([row.job_id for row in screen.ended], [row.job_id for row in screen.next_up]) == (["b"], ["c"])
     assert (screen.steps_to_go, screen.env_steps_per_s) == (1750, 50.0)
+
+
+def test_the_table_of_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
+    with run_directory.claim(tmp_path / "run") as paths:
+        holder = run_directory.holder(paths)
+    assert holder is not None
+    for since in (holder.since, holder.since.partition(".")[0]):  # the second as earlier versions recorded it
+        screen = attach_view.screen(replace(snapshot(a={"state": "PENDING"}), holder=replace(holder, since=since)))
+        assert screen.elapsed_s is not None
+    screen = attach_view.screen(replace(snapshot(), holder=replace(holder, since="just now")))
+    assert screen.elapsed_s is None
