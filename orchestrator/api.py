@@ -105,6 +105,7 @@ def run(
     experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
     options = run_plan.RunOptions(
         run_dir=absolute(Path(run_dir or Path("runs") / experiment.directory_name)),
+        is_listed=True,
         max_parallel=max_parallel,
         fresh=fresh,
         on_change=on_change,

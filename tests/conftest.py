@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
@@ -25,6 +26,11 @@ from ray_helpers import ray_cluster, ray_nodes
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The index of experiments: that of the user is none of the tests' business. Workers of pytest-xdist inherit it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Otherwise every `learn()` of stock Stable-Baselines3 in a test leaves a folder in the temporary directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())

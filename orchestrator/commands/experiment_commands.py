@@ -55,3 +55,19 @@ def clean(
     for problem in cleaned.problems:
         print_progress(f"warning: {problem}")
     raise typer.Exit(1 if cleaned.problems else 0)
+
+
+@app.command("list")
+def list_experiments(
+    is_all: Annotated[bool, Option("--all", help="Show experiments that have finished, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show your experiments on this machine that run or can be resumed, wherever they were started."""
+    from orchestrator.experiment import run_index
+    from orchestrator.terminal import list_view
+
+    runs = run_index.listed()
+    if as_json:
+        print_json([list_view.facts(run) for run in list_view.chosen(runs, is_all=is_all)])
+    else:
+        list_view.show(runs, is_all=is_all)

@@ -129,6 +129,7 @@ def run(
             verdicts, job_file = None, jobs.read_bytes()
         options = run_plan.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
+            is_listed=True,
             verdicts=verdicts,
             max_parallel=max_parallel,
             fresh=fresh,

@@ -43,6 +43,8 @@ class RunOptions:
     grace_s: float = 30.0
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
+    is_listed: bool = False
+    """Whether `list` shows it: what people run, but no benchmark and no step of a search."""
     verdicts: Mapping[str, JobVerdict] | None = None
     """For all jobs, where they are known already (:mod:`orchestrator.experiment.resume`); None: examine the robots."""
 

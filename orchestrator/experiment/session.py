@@ -16,7 +16,7 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.experiment import preflight, run_directory, run_end, videos
+from orchestrator.experiment import preflight, run_directory, run_end, run_index, videos
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
@@ -74,6 +74,7 @@ def run(
         aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
+        _enter_in_index(experiment, options)
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
         this = run_directory.holder(paths)
@@ -141,6 +142,11 @@ def run(
         interrupted=supervisor.interrupted,
         signalled=stops.count > 0,
     )
+
+
+def _enter_in_index(experiment: Experiment, options: RunOptions) -> None:
+    if options.is_listed:
+        run_index.note(options.run_dir, experiment.name)
 
 
 def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, reporter: Reporter) -> None:

@@ -303,6 +303,10 @@ class Ledger:
                 return
             last = selected[-1]["position"], selected[-1]["job_id"]
 
+    def counts(self) -> dict[str, int]:
+        """Number of jobs by the name of their state."""
+        return dict(self._execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+
     def attempts(self) -> list[AttemptRow]:
         with translated(self._path), decoding(self._path):
             selected = self._execute(

@@ -193,6 +193,8 @@ def snapshot(**jobs: dict[str, object]) -> Snapshot:
         ({"state": "RUNNING", "attempts": 1}, {"state": "RUNNING", "attempts": 2}, ["launched"]),
         (FAILED, {"state": "PENDING", "attempts": 1}, ["retrying"]),
         ({"state": "PENDING"}, {"state": "CANCELLED"}, ["cancelled"]),
+        ({"state": "PENDING"}, {"state": "PAUSED"}, ["paused"]),
+        ({"state": "PAUSED"}, {"state": "PENDING"}, ["retrying"]),
     ],
 )
 def test_two_readings_of_the_ledger_show_what_happened(

@@ -17,7 +17,7 @@ from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.procfs import is_running
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment import notifications, preflight
+from orchestrator.experiment import notifications, preflight, run_index
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.run_end import RunOutcome
 from orchestrator.jobfile import Experiment, Notify
@@ -187,6 +187,8 @@ def test_the_command_tells_of_failure_and_end_and_resuming_tells_again(
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert ((tmp_path / "end").read_text(), (tmp_path / "failure").read_text()) == ("1 1\n", "the knee fell off\n")
+    (listed,) = (run for run in run_index.listed() if run.entry.run_dir == str(tmp_path / "run"))
+    assert (listed.state, listed.entry.name, listed.jobs) == ("finished", "tiny", {"FAILED": 1})
     again = invoke("run", "run", cwd=tmp_path)
     assert again.returncode == 1, again.stderr
     assert (tmp_path / "run/end").read_text() == "1 1\n", "a run directory has no folder of a job file"

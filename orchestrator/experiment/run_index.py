@@ -1,0 +1,127 @@
+"""The index of this user's experiments on this machine, for `list`: one small file for each run directory.
+
+It is in ``$XDG_STATE_HOME/orchestrator/runs``, by default ``~/.local/state/orchestrator/runs``. A home that several
+machines share holds the entries of all of them; each machine reads and removes its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import FilePath
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.ledger import Ledger, summary
+
+FINISHED = "finished"
+ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry(JsonLine):
+    """The content of a file of the index."""
+
+    run_dir: FilePath
+    """Absolute."""
+    name: str
+    host: str
+    noted_at: float
+    """When it was run last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """An experiment as it is now."""
+
+    entry: RunEntry
+    state: str
+    """One of :data:`ORDER`. ``interrupted``: no supervisor runs, and jobs remain; ``paused``: all that remain are."""
+    holder: LockHolder | None
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    """Number of jobs by state."""
+    problem: str = ""
+    """Why its jobs cannot be read."""
+
+
+def folder() -> Path:
+    """:raises RuntimeError: the user has no home."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path.home() / ".local/state") / "orchestrator/runs"
+
+
+def note(run_dir: Path, name: str) -> None:
+    """Enter a run directory. Where the index cannot be written, as in a home that is read-only, it is not listed."""
+    entry = RunEntry(run_dir=str(run_dir.absolute()), name=name, host=socket.gethostname(), noted_at=time.time())
+    with contextlib.suppress(OSError, RuntimeError):
+        index = folder()
+        index.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = hashlib.sha256(os.fsencode(f"{entry.host}\0{entry.run_dir}")).hexdigest()[:24]
+        write_whole(index / f"{key}.json", entry.to_line(), durable=False)
+
+
+def listed() -> list[ListedRun]:
+    """Experiments on this machine: running ones first, otherwise the latest first. Entries without one are removed."""
+    runs = [_listed(entry) for entry in _entries()]
+    return sorted(runs, key=lambda run: (ORDER.index(run.state), -run.entry.noted_at))
+
+
+def _entries() -> Iterator[RunEntry]:
+    try:
+        files = sorted(folder().glob("*.json"))
+    except (OSError, RuntimeError):
+        return
+    for file in files:
+        try:
+            entry = RunEntry.from_line(file.read_bytes())
+        except (OSError, ValueError):  # of another user, or of another version of this program
+            continue
+        if entry.host != socket.gethostname():
+            continue
+        if run_directory.is_run_directory(RunPaths(Path(entry.run_dir))):
+            yield entry
+        else:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _listed(entry: RunEntry) -> ListedRun:
+    paths = RunPaths(Path(entry.run_dir))
+    holder = run_directory.holder(paths)
+    try:
+        jobs = _jobs(paths, holder)
+    except (OrchestratorError, OSError) as error:
+        state = "unreadable" if holder is None else "running"
+        return ListedRun(entry=entry, state=state, holder=holder, problem=str(error))
+    return ListedRun(entry=entry, state=_state(holder, jobs), holder=holder, jobs=jobs)
+
+
+def _jobs(paths: RunPaths, holder: LockHolder | None) -> Mapping[str, int]:
+    if holder is not None and holder.is_elsewhere:
+        return Counter(row["state"] for row in summary.read(paths)[0])
+    if not paths.ledger.exists():  # its robots are examined first
+        return {}
+    ledger = Ledger.open(paths.ledger, read_only=True)
+    try:
+        return ledger.counts()
+    finally:
+        ledger.abandon()
+
+
+def _state(holder: LockHolder | None, jobs: Mapping[str, int]) -> str:
+    if holder is not None:
+        return "running"
+    if not jobs or jobs.get("PENDING") or jobs.get("RUNNING"):
+        return "interrupted"
+    return "paused" if jobs.get("PAUSED") else FINISHED
