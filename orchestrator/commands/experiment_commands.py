@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_progress, stoppable
+from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_progress, print_text, stoppable
 
 app = typer.Typer()
+
+
+@app.command()
+def reload(
+    run_dir: RunDir,
+    jobs: Annotated[
+        Path | None,
+        Argument(metavar="[JOBS.toml]", help="The job file.", show_default="the one that the run was started with"),
+    ] = None,
+) -> None:
+    """Add new jobs of the job file to a running experiment. Jobs that exist must be declared as before."""
+    from orchestrator.experiment import reload as reloading
+    from orchestrator.terminal import output
+
+    with stoppable("stopped; no job was added"):
+        with output.examination() as watch:
+            message = reloading.reload(run_dir, jobs, watch=watch)
+        print_text(message)
 
 
 @app.command()

@@ -113,6 +113,9 @@ class RunPaths:
     """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger; often missing."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
+    reload_lock = Below(".staging/reload.lock")
+    reloading = Below(".staging/reload")
+    """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the next one ends."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

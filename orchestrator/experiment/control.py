@@ -161,7 +161,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     paths = run_directory.existing(run_dir)
     if paths.bench.exists() and not paths.ledger.exists():
         raise UsageError(f"{run_dir}: a benchmark reads no requests; press Ctrl-C where it runs to stop it")
-    holder = _ready_holder(paths)
+    holder = ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; nothing to stop"
     request = Request(verb="stop", job_id=holder.key)
@@ -193,7 +193,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     return f"{run_dir}: its supervisor ({holder}) {already}{kill}"
 
 
-def _ready_holder(paths: RunPaths) -> LockHolder | None:
+def ready_holder(paths: RunPaths) -> LockHolder | None:
     """The supervisor that holds the run directory, once it is known and reads requests; None when none does."""
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
@@ -235,7 +235,7 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     :raises UsageError: no supervisor is running.
     """
     paths = run_directory.existing(run_dir)
-    holder = _ready_holder(paths)
+    holder = ready_holder(paths)
     if holder is None:
         advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
         raise UsageError(f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}")

@@ -72,7 +72,7 @@ def reconcile(
             ledger.delete_job(job_id)
         ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
         if verdict.problem is None:
-            _copy_robot(paths, job_id, verdict)
+            copy_robot(paths, job_id, verdict)
             copied.append(paths.job(job_id).root)
             if row is not None and isinstance(row.state, Paused):
                 ledger.set_state(job_id, row.state)
@@ -103,17 +103,20 @@ def _changed(
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
-    lines = []
-    if row.fingerprint != job.spec.fingerprint():
-        before, after = _keys(row.job), _keys(job)
-        lines += [
-            f"{key}: {_shown(before, key)} → {_shown(after, key)}"
-            for key in {**before, **after}
-            if _shown(before, key) != _shown(after, key)
-        ]
+    lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
     if row.robot_hash != verdict.robot_hash:
         lines.append(f"robot: the contents of {job.xml_source} changed")
     return lines
+
+
+def changed_keys(before: Job, after: Job) -> list[str]:
+    """Each key that decides the result and differs, with both values."""
+    old, new = _keys(before), _keys(after)
+    return [
+        f"{key}: {_shown(old, key)} → {_shown(new, key)}"
+        for key in {**old, **new}
+        if _shown(old, key) != _shown(new, key)
+    ]
 
 
 def _keys(job: Job) -> dict[str, object]:
@@ -132,21 +135,26 @@ def _shown(keys: Mapping[str, object], key: str) -> str:
     return json.dumps(keys[key], ensure_ascii=False) if keys.get(key) is not None else "not set"
 
 
-def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
+def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
+    """For a message: the first few differences, each after the jobs that have it."""
     jobs_with: dict[str, list[str]] = {}
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
     shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
-    more = [f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else []
+    return shown + ([f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else [])
+
+
+def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     advice = (
         "--on-change=restart trains them again (the old job directories are kept under another name),"
         " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
     )
-    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *shown, *more, advice])
+    return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
 
 
-def _copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
+def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
+    """Put the robot that was examined into the directory of its job."""
     job = paths.job(job_id)
     job.root.mkdir(parents=True, exist_ok=True)
     if verdict.bundle is not None:

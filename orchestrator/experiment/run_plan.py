@@ -108,7 +108,7 @@ def plan(
         stops.check()
         warnings = backend.ready()
         stops.check()
-        jobs = [_examined(job, verdicts[job.job_id]) for job in experiment.jobs]  # also those that the backend refuses
+        jobs = [examined(job, verdicts[job.job_id]) for job in experiment.jobs]  # also those that the backend refuses
         problems = _refuse_unfit(experiment.jobs, verdicts, backend)
         if problems and not experiment.skip_invalid:
             is_all = all(verdict.problem for verdict in verdicts.values())
@@ -140,7 +140,7 @@ def _refuse_unfit(jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend:
     return list(problems)
 
 
-def _examined(job: Job, verdict: JobVerdict) -> Job:
+def examined(job: Job, verdict: JobVerdict) -> Job:
     """``job`` with the task that was chosen for it, and its robot's path in the job directory."""
     xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task))

@@ -114,6 +114,7 @@ def run(
             repository=repository,
             backend=backend.facts(),
             user_code=imported_code.digests(run_plan.jobs),
+            declared=None if job_file is None else experiment.declared_by,
         )
         if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
             text = f"changed since the run before: {'; '.join(changed)}"
@@ -129,15 +130,14 @@ def run(
                 notifier.turn()
                 return _is_stopped(stops, ledger)
 
-            videos.make_missing(paths, run_plan.jobs, states, backend.local_slots, reporter, is_stopped)
+            videos.make_missing(paths, supervisor.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
         ledger.close()
-        declared = {job.job_id: states[job.job_id] for job in run_plan.jobs}
-        outcome.exit_code = exit_code(declared, interrupted=supervisor.interrupted)
+        outcome.exit_code = exit_code(states, interrupted=supervisor.interrupted)
     return RunResult(
         paths=paths,
-        states=declared,
-        rows=[row for row in summaries if row["job_id"] in declared],
+        states=states,
+        rows=[row for row in summaries if row["job_id"] in states],
         exit_code=outcome.exit_code,
         interrupted=supervisor.interrupted,
         signalled=stops.count > 0,

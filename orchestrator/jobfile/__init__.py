@@ -9,10 +9,11 @@ All problems of a file are found before anything is raised, each reported once, 
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -66,6 +67,15 @@ class Experiment:
     """The job file as the user named it, for messages."""
     base: Path
     """Absolute directory to which relative paths refer."""
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults that were set from outside of the file."""
+
+    @property
+    def declared_by(self) -> Mapping[str, Any]:
+        """How to make the same jobs again: for ``provenance.json``."""
+        path, overrides = self.base / Path(self.source).name, json.loads(json.dumps(dict(self.overrides), default=str))
+        return {"job_file": str(path), "overrides": overrides, "skip_invalid": self.skip_invalid}
 
     @property
     def directory_name(self) -> str:
@@ -124,6 +134,7 @@ def from_mapping(
         jobs=tuple(jobs),
         source=source,
         base=base,
+        overrides=overrides,
     )
 
 

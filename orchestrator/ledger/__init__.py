@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,15 @@ class Ledger:
                 rows.job_row(row, self.last_attempt(row["job_id"]) if row["state"] == "RUNNING" else None)
                 for row in self._execute("SELECT * FROM declared JOIN jobs USING (job_id) ORDER BY position, job_id")
             ]
+
+    def new_jobs(self, known: Collection[str]) -> list[JobRow]:
+        """Jobs without attempts that are not ``known``, in the order of the job file."""
+        with translated(self._path), decoding(self._path):
+            selected = self._execute("SELECT job_id FROM jobs WHERE attempts = 0")
+            new = [job_id for (job_id,) in selected if job_id not in known]
+            sql = "SELECT * FROM declared JOIN jobs USING (job_id) WHERE job_id = ?"
+            found = [row for job_id in new for row in self._execute(sql, (job_id,))]
+            return [rows.job_row(row, None) for row in sorted(found, key=lambda row: row["position"])]
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""

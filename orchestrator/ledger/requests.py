@@ -18,15 +18,15 @@ from typing import Literal, TypeAlias
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import JsonLine
 
-Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "set"]
+Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "set", "reload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(JsonLine):
     verb: Verb
     job_id: str | None
-    """For ``stop``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever reads it. For
-    ``set``: the key and its value, as in ``max_parallel=8``."""
+    """For ``stop`` and ``reload``: the supervisor that it is meant for, as :attr:`LockHolder.key`; None: whichever
+    reads it. For ``set``: the key and its value, as in ``max_parallel=8``."""
 
 
 class RequestFiles:

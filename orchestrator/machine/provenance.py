@@ -142,22 +142,20 @@ def record(
     repository: Repository,
     backend: Mapping[str, Any],
     user_code: Mapping[str, str],
+    declared: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Append this session to the list in ``provenance.json``.
 
     :param backend: facts about it.
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
+    :param declared: job file and options from which the jobs were made, as :func:`declaration` returns it.
     :returns: what may change results and is not as in the session before, a line each.
     """
-    sessions: list[dict[str, Any]] = []
-    if paths.provenance.exists():
-        try:
-            sessions = list(json.loads(paths.provenance.read_text()))
-        except (ValueError, TypeError):
-            sessions = [{"note": "an earlier provenance.json could not be read"}]
+    sessions = _sessions(paths)
     session = {
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
+        **(declared or {}),
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": dict(installed_versions()),
@@ -178,6 +176,21 @@ def record(
     sessions.append(session)
     write_whole(paths.provenance, json.dumps(sessions, indent=1) + "\n")
     return changed
+
+
+def _sessions(paths: RunPaths) -> list[Any]:
+    if not paths.provenance.exists():
+        return []
+    try:
+        return list(json.loads(paths.provenance.read_text()))
+    except (ValueError, TypeError):
+        return [{"note": "an earlier provenance.json could not be read"}]
+
+
+def declaration(paths: RunPaths) -> Mapping[str, Any]:
+    """Job file and options from which the jobs of ``paths`` were made last; empty where that is not recorded."""
+    made = (session for session in reversed(_sessions(paths)) if isinstance(session, dict) and "job_file" in session)
+    return next(made, {})
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

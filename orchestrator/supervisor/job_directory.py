@@ -24,7 +24,7 @@ class RobotCopies:
     """The robots in the job directories. Each is compared with its hash before the first attempt of a session."""
 
     paths: RunPaths
-    hashes: Mapping[str, str | None]
+    hashes: dict[str, str | None]
     """By ``job_id``; None for a job without a robot."""
     staged: Mapping[str, Path]
     """Folder with the robot as it was examined in this session, by ``job_id``."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.ledger import Ledger, Request, summary
+from orchestrator.ledger import JobRow, Ledger, Request, summary
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter
 
@@ -94,6 +94,17 @@ class Recorder:
             return self.ledger.take_requests()
         except LedgerBusyError as error:
             self._report_lock(error)
+            return []
+
+    def new_jobs(self, known: Collection[str]) -> list[JobRow] | None:
+        """Jobs that another process has entered into the ledger; None while the ledger is locked."""
+        try:
+            return self.ledger.new_jobs(known)
+        except LedgerBusyError as error:
+            self._report_lock(error)
+            return None
+        except LedgerError as error:  # what another process has written ends no job
+            self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
 
     def end_turn(self, now: float, *, final: bool = False) -> bool:

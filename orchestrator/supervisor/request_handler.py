@@ -1,4 +1,4 @@
-"""Acts on the requests of other processes: to stop, to change settings, and to move single jobs to other states."""
+"""Acts on the requests of other processes: to stop, to change a setting or single jobs, and to take new jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
 from orchestrator.machine.slots import Slots
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.job_directory import RobotCopies
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import Termination
+
+SHOWN = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,12 +27,15 @@ class RequestHandler:
     jobs: JobTable
     active: ActiveAttempts
     slots: Slots
+    robots: RobotCopies
     termination: Termination
     reporter: Reporter
     holder: str
     """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
+
+    _is_reload_due: bool = field(default=False, init=False)
 
     def handle(self) -> None:
         """Act on the requests since the last call, and on stops that signals have requested."""
@@ -39,6 +45,8 @@ class RequestHandler:
         for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
             self._to_resume.remove(job_id)
             self.resume(job_id)
+        if self._is_reload_due:
+            self._take_new_jobs()
         was_stopping = self.termination.stage > 0
         self.termination.apply_stops()
         if self.termination.stage and not was_stopping:
@@ -49,6 +57,8 @@ class RequestHandler:
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")
+        elif request.verb == "reload":
+            self._is_reload_due |= request.job_id == self.holder
         elif request.verb == "set":
             key, _, value = (request.job_id or "").partition("=")
             if key == "max_parallel" and value.isdecimal():
@@ -62,6 +72,17 @@ class RequestHandler:
             }
             if act := of_jobs.get(request.verb):
                 act(request.job_id)
+
+    def _take_new_jobs(self) -> None:
+        rows = self.recorder.new_jobs(self.jobs.states.keys())
+        if rows is None:
+            return
+        self._is_reload_due = False
+        self.robots.hashes.update({row.job.job_id: row.robot_hash for row in rows})
+        self.jobs.load(rows, {})
+        if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
+            text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
+            self.reporter.event("reloaded", text, jobs=queued)
 
     def set_max_parallel(self, asked: int) -> None:
         """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended for it."""

@@ -98,18 +98,19 @@ class Supervisor:
             until=self.until,
             now=self.now,
         )
+        hashes = {row.job.job_id: row.robot_hash for row in self.rows}
+        robots = job_directory.RobotCopies(
+            paths=self.paths, hashes=hashes, staged=self.staged_robots, reporter=self.reporter
+        )
         self._requests = RequestHandler(
             recorder=self._recorder,
             jobs=self._jobs,
             active=self._active,
             slots=self.slots,
+            robots=robots,
             termination=self._termination,
             reporter=self.reporter,
             holder=self.holder,
-        )
-        hashes = {row.job.job_id: row.robot_hash for row in self.rows}
-        robots = job_directory.RobotCopies(
-            paths=self.paths, hashes=hashes, staged=self.staged_robots, reporter=self.reporter
         )
         self._launcher = Launcher(
             paths=self.paths, active=self._active, executor=self.executor, slots=self.slots, robots=robots, now=self.now
@@ -164,6 +165,11 @@ class Supervisor:
     def request_checkpoints(self) -> None:
         """Safe in a signal handler. Every running worker writes a checkpoint at the end of its iteration."""
         self._termination.request_checkpoints()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Those that it began with, and those that were added while it ran."""
+        return [self._jobs.job(job_id) for job_id in self._jobs.states]
 
     @property
     def counts(self) -> Counter[str]:

@@ -37,7 +37,7 @@ RUN_OPTIONS = (
     "--help",
 )
 HELP = {
-    (): ("run", "status", "logs", "stop", "retry", "pause", "resume", "set", "doctor", "schema"),
+    (): ("run", "status", "logs", "stop", "retry", "pause", "resume", "set", "reload", "doctor", "schema"),
     ("run",): RUN_OPTIONS,
     ("status",): ("RUN_DIR", "--watch", "--json"),
     ("logs",): ("RUN_DIR", "JOB", "--follow", "-f", "--lines", "-n", "--attempt"),
@@ -45,6 +45,7 @@ HELP = {
     ("retry",): ("RUN_DIR", "[JOB]"),
     ("pause",): ("RUN_DIR", "JOB"),
     ("resume",): ("RUN_DIR", "[JOB]"),
+    ("reload",): ("RUN_DIR", "[JOBS.toml]"),
     ("set",): ("RUN_DIR", "max_parallel=N"),
     ("doctor",): ("--json",),
     ("schema",): ("--help",),
@@ -118,6 +119,7 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
         (("stop", "nowhere"), "no such run directory"),
         (("retry", "."), "is not a run directory"),
         (("pause", "nowhere", "job"), "no such run directory"),
+        (("reload", "nowhere"), "no such run directory"),
         (("set", "nowhere", "max_parallel=2"), "no such run directory"),
         (("set", "nowhere", "max_parallel"), "expected max_parallel=N"),
         (("set", "nowhere", "order=as-listed"), "expected max_parallel=N"),

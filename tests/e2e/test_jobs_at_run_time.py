@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from pathlib import Path
 
 import command_helpers as commands
+import pytest
 from command_helpers import environment, invoke, odd, stubbed, wait_until, write_experiment
+
+from orchestrator import jobfile
+from orchestrator.core.errors import RunDirError, UsageError
+from orchestrator.experiment import reload as reloading
+from orchestrator.experiment import run_directory
+from orchestrator.ledger import Ledger, Request
 
 
 def run(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -56,3 +64,85 @@ def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(tm
         last.communicate(timeout=commands.PATIENCE_S)
     assert last.returncode == 0
     assert states(tmp_path) == {"one-s0": "SUCCEEDED", "two-s0": "SUCCEEDED"}
+
+
+def reload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = stubbed("reload", "run", *arguments)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
+    one, two = odd("one", "wait"), odd("two", "wait")
+    jobs = write_experiment(tmp_path, one)
+    with run(tmp_path, "--max-parallel", "2", "--set", "n_envs=3") as first:
+        started(tmp_path, "one-s0")
+        before = jobs.read_bytes()
+        assert "no new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
+
+        write_experiment(tmp_path, {**one, "total_timesteps": 77, "retry": {"max_retries": 9}}, two)
+        refused = invoke("reload", "run", cwd=tmp_path)
+        assert refused.returncode == 2
+        for text in ("1 job that exists is", "one-s0", "total_timesteps: 512 → 77", "max_retries: 2 → 9"):
+            assert text in refused.stderr
+        write_experiment(tmp_path, one, {"name": "wrong", "entry_point": 5})
+        assert invoke("reload", "run", cwd=tmp_path).returncode == 2
+        assert (tmp_path / "run/experiment.toml").read_bytes() == before
+        assert sorted(path.name for path in (tmp_path / "run/jobs").iterdir()) == ["one-s0"]
+
+        write_experiment(tmp_path, two, odd("three", "wait"))
+        (tmp_path / "run/.staging/reload").mkdir()  # of a `reload` that was killed
+        done = reload(tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "2 new jobs (two-s0, three-s0)" in done.stdout
+        assert "no longer declared, and left as they are: one-s0" in done.stdout
+        assert (tmp_path / "run/experiment.toml").read_bytes() == jobs.read_bytes()
+        started(tmp_path, "two-s0")
+        for name in ("one", "two", "three"):
+            (tmp_path / f"go-{name}-s0").touch()
+        out = first.communicate(timeout=commands.PATIENCE_S)[0]
+    assert first.returncode == 0, out
+    assert states(tmp_path) == dict.fromkeys(["one-s0", "two-s0", "three-s0"], "SUCCEEDED")
+    assert "`run` takes the new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
+
+
+def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -> None:
+    """It was killed after the robots were put in place, or after the ledger was written, and so was the supervisor."""
+    write_experiment(tmp_path, odd("one", "wait"))
+    (tmp_path / "go-one-s0").touch()
+    with run(tmp_path) as first:
+        first.communicate(timeout=commands.PATIENCE_S)
+    write_experiment(tmp_path, odd("one", "wait"), odd("robots", "wait"), odd("rows", "wait"))
+    (tmp_path / "run/jobs/robots-s0").mkdir()
+    (tmp_path / "run/jobs/robots-s0/robot.sha256").touch()
+    (tmp_path / "run/.staging/reload").mkdir(parents=True)
+    jobs = jobfile.load(tmp_path / "jobs.toml").jobs
+    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
+    ledger.put_jobs([(1, jobs[2], None)])
+    ledger.add_requests([Request(verb="reload", job_id="1:1.0:then")])
+    ledger.abandon()
+    for name in ("robots", "rows"):
+        (tmp_path / f"go-{name}-s0").touch()
+    with run(tmp_path) as again:
+        out = again.communicate(timeout=commands.PATIENCE_S)[0]
+    assert again.returncode == 0, out
+    assert states(tmp_path) == dict.fromkeys(["one-s0", "robots-s0", "rows-s0"], "SUCCEEDED")
+    assert not (tmp_path / "run/.staging").exists()
+
+
+def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_experiment(tmp_path, odd("one", "wait"))
+    root = tmp_path / "run"
+    with run_directory.claim(root) as paths:
+        Ledger.create(paths.ledger).close()
+        paths.staging.mkdir()
+        with pytest.raises(UsageError, match=r"JOBS\.toml"):
+            reloading.reload(root, None)
+        with paths.reload_lock.open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(RunDirError, match="another `reload`"):
+                reloading.reload(root, tmp_path / "jobs.toml")
+        monkeypatch.setattr("socket.gethostname", lambda: "another-host")
+        with pytest.raises(RunDirError, match="another host"):
+            reloading.reload(root, tmp_path / "jobs.toml")

@@ -1,7 +1,8 @@
-"""What changes while a supervisor runs: the number of jobs at once."""
+"""What changes while a supervisor runs: the number of jobs at once, and the jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from supervisor_helpers import (
     make_job,
     make_machine,
     names,
+    once,
 )
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, UsageError
+from orchestrator.core.job import Job
 from orchestrator.executors.fake import Behaviour
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
 from orchestrator.experiment import control, run_directory
+from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View
 
@@ -101,3 +105,59 @@ def test_a_setting_needs_a_supervisor_and_is_not_kept_for_the_next(tmp_path: Pat
         control.set_max_parallel(tmp_path, 3)
     with run_directory.claim(tmp_path):
         assert "up to 3 jobs" in control.set_max_parallel(tmp_path, 3)
+
+
+def entered(root: Path, *jobs: Job) -> None:
+    """As ``reload`` enters jobs: behind the others, and together with its request."""
+    ledger = Ledger.open(root / "ledger.sqlite3")
+    ledger.put_jobs((100 + number, job, None) for number, job in enumerate(jobs))
+    ledger.add_requests([Request(verb="reload", job_id="me")])
+    ledger.abandon()
+
+
+def test_jobs_that_another_process_enters_are_trained_behind_the_others(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], cpus=1, holder="me")
+    new = [make_job("new"), make_job("large", cores=99), make_job("last")]
+    experiment.reporter.each_turn = once(lambda view: bool(view.active), lambda: entered(tmp_path, *new))
+    assert experiment.run() == dict.fromkeys(["j0000", "j0001", "new", "last"], "SUCCEEDED") | {"large": "FAILED"}
+    assert experiment.order == ["j0000", "j0001", "new", "last"]
+    assert [job.job_id for job in experiment.supervisor.jobs][:3] == ["j0000", "j0001", "new"]
+    assert [row.state.name for row in experiment.ledger.jobs()][2:] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+
+
+def test_jobs_entered_as_the_last_one_ends_are_trained(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], holder="me")
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["SUCCEEDED"] == 1, lambda: entered(tmp_path, make_job("b"))
+    )
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+
+
+def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me")
+    real, errors = experiment.ledger.new_jobs, [LedgerBusyError("locked"), LedgerError("damaged")]
+
+    def new_jobs(known: Collection[str]) -> list[JobRow]:
+        if errors:
+            raise errors.pop(0)
+        return real(known)
+
+    monkeypatch.setattr(experiment.ledger, "new_jobs", new_jobs)
+    agenda = {1.0: "b", 5.0: "c"}
+
+    def each_turn(view: View) -> None:
+        if agenda and view.elapsed_s >= min(agenda):
+            entered(tmp_path, make_job(agenda.pop(min(agenda))))
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == dict.fromkeys("abc", "SUCCEEDED"), "those that could not be read are found later"
+    assert "damaged" in experiment.reporter.messages()
+
+
+def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("left-s0")], holder="me")
+    experiment.run()
+    supervised = Experiment(tmp_path, [], holder="me")
+    assert [row.job.job_id for row in supervised.ledger.new_jobs({"a"})] == []

@@ -1,0 +1,180 @@
+"""``reload``: takes the jobs that were added to a job file into the experiment that runs.
+
+The command examines the new robots, puts them into the directories of their jobs, and enters the jobs into the ledger
+together with a request, in one transaction; the supervisor then takes them from the ledger. Whatever is done before
+that, the next ``run`` does again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.core.atomic_files import sync_directory, sync_trees, write_whole
+from orchestrator.core.errors import ChangedError, RunDirError, SpecError, UsageError, disk_full_explained
+from orchestrator.core.job import Cause, Failed, Job, Pending, move
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, listed
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
+from orchestrator.experiment import control, preflight, run_directory
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import by_difference, changed_keys, copy_robot
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.run_plan import SKIP_ADVICE, examined
+from orchestrator.jobfile import Experiment, load
+from orchestrator.ledger import JobRow, Ledger, Request
+from orchestrator.machine import provenance, topology
+
+SHOWN = 10
+CPU_SHARE = 4
+"""One in so many CPUs examines robots: the jobs that run have the others."""
+
+
+def reload(run_dir: Path, job_file: Path | None, *, watch: Callable[[int, int], None] = lambda *_: None) -> str:
+    """Add the jobs of the job file that are new to the running experiment. Returns a message saying what was done.
+
+    :param job_file: None for the one that the run was started with.
+    :param watch: as for :func:`preflight.examine`.
+    :raises ChangedError: jobs that exist are declared differently now; nothing was done.
+    :raises UsageError: for anything else the user can fix; nothing was done.
+    """
+    paths = run_directory.existing(run_dir)
+    holder = control.ready_holder(paths)
+    if holder is None:
+        return f"{run_dir}: no supervisor is running; `run` takes the new jobs of a job file without `reload`"
+    if holder.is_elsewhere:
+        where = f"its supervisor ({holder}) runs on another host than this"
+        raise RunDirError(f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host")
+    if not paths.ledger.exists():
+        raise RunDirError(f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later")
+    experiment = _declared(paths, job_file)
+    with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
+        content = Path(experiment.source).read_bytes()
+        rows = _rows(paths)
+        _refuse_changes(paths, experiment, rows)
+        new = [job for job in experiment.jobs if job.job_id not in rows]
+        declared = {job.job_id for job in experiment.jobs}
+        gone = [job_id for job_id in rows if job_id not in declared]
+        left = f"; no longer declared, and left as they are: {listed(gone, SHOWN)}" if gone else ""
+        if not new:
+            return f"{run_dir}: {experiment.source} declares no new jobs{left}"
+        verdicts = _examine(experiment, new, paths, watch)
+        if run_directory.holder(paths) != holder:
+            raise RunDirError(f"{run_dir}: its supervisor has ended; `run {experiment.source}` takes the new jobs")
+        _put_robots(paths, new, verdicts)
+        _enter(paths, new, verdicts, len(rows), holder)
+        write_whole(paths.experiment, content)
+    invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
+    failed = f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)" if invalid else ""
+    names = listed([job.job_id for job in new if job.job_id not in invalid], SHOWN) or "none"
+    what = count(len(new) - len(invalid), "new job")
+    asked = f"asked its supervisor ({holder}) to train {what} ({names})"
+    if run_directory.holder(paths) != holder:
+        asked = f"added {what} ({names}), but its supervisor has ended; `run {experiment.source}` trains them"
+    return f"{run_dir}: {asked}{failed}{left}"
+
+
+def _declared(paths: RunPaths, job_file: Path | None) -> Experiment:
+    recorded = provenance.declaration(paths)
+    if job_file is None:
+        if "job_file" not in recorded:
+            advice = f"name it: `reload {paths.root} JOBS.toml`"
+            raise UsageError(f"{paths.root}: does not record the job file that it was started with; {advice}")
+        job_file = Path(recorded["job_file"])
+    return load(job_file, overrides=recorded.get("overrides", {}), skip_invalid=recorded.get("skip_invalid", False))
+
+
+@contextlib.contextmanager
+def _alone(paths: RunPaths, holder: LockHolder) -> Iterator[None]:
+    """No other `reload` changes the run directory within the block. The lock is in a folder of the supervisor's."""
+    try:
+        lock = paths.reload_lock.open("wb")
+    except FileNotFoundError as error:
+        raise RunDirError(f"{paths.root}: its supervisor ({holder}) is ending; `run` takes new jobs") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirError(f"{paths.root}: another `reload` is under way; call it again when that is done") from None
+        try:
+            yield
+        finally:
+            shutil.rmtree(paths.reloading, ignore_errors=True)
+
+
+def _rows(paths: RunPaths) -> dict[str, JobRow]:
+    with run_directory.reading_ledger(paths) as ledger:
+        return {row.job.job_id: row for row in ledger.jobs()}
+
+
+def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, JobRow]) -> None:
+    changed = {}
+    for job in experiment.jobs:
+        if job.job_id in rows and (differences := _differences(rows[job.job_id].job, job)):
+            changed[job.job_id] = differences
+    if changed:
+        jobs_are = count(len(changed), "job that exists is", "jobs that exist are")
+        advice = "`reload` takes new jobs only: undo these changes, or stop the run and use `run --on-change`"
+        where = f"{paths.root}: {experiment.source}: {jobs_are} declared differently now:"
+        raise ChangedError("\n".join([where, *by_difference(changed), advice]))
+
+
+def _differences(before: Job, declared: Job) -> list[str]:
+    """What `run` would change in a job that exists."""
+    spec = dataclasses.replace(declared.spec, xml=before.spec.xml)
+    if spec.task == "auto":
+        spec = dataclasses.replace(spec, task=before.spec.task)
+    lines = []
+    if spec.fingerprint() != before.spec.fingerprint():
+        lines += changed_keys(before, dataclasses.replace(declared, spec=spec))
+    if before.xml_source != declared.xml_source and before.xml_source is not None and before.xml_source.exists():
+        lines.append(f"xml: {before.xml_source} → {declared.xml_source}")  # else the folder has been moved
+    names = [name for name in NOT_IN_FINGERPRINT if name != "search_path"]
+    pairs = [(name, getattr(before.spec, name), getattr(spec, name)) for name in names]
+    for field in dataclasses.fields(before.resources):
+        of = getattr(before.resources, field.name), getattr(declared.resources, field.name)
+        pairs.append((f"resources.{field.name}", *of))
+    pairs.append(("retry.max_retries", before.max_retries, declared.max_retries))
+    return lines + [f"{name}: {old} → {now}" for name, old, now in pairs if old != now]
+
+
+def _examine(
+    experiment: Experiment, new: Sequence[Job], paths: RunPaths, watch: Callable[[int, int], None]
+) -> Mapping[str, JobVerdict]:
+    shutil.rmtree(paths.reloading, ignore_errors=True)
+    paths.reloading.mkdir()
+    at_once = max(1, topology.detect().capacity // CPU_SHARE)
+    verdicts = preflight.examine(new, staging=paths.reloading, at_once=at_once, watch=watch)
+    problems = list(dict.fromkeys(verdict.problem for verdict in verdicts.values() if verdict.problem is not None))
+    if problems and not experiment.skip_invalid:
+        raise SpecError(experiment.source, problems, SKIP_ADVICE)
+    return verdicts
+
+
+def _put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
+    valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
+    for job_id in valid:
+        copy_robot(paths, job_id, verdicts[job_id])
+    sync_trees([paths.job(job_id).root for job_id in valid])
+    sync_directory(paths.jobs)
+
+
+def _enter(
+    paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict], first: int, holder: LockHolder
+) -> None:
+    """Enter the new jobs into the ledger, behind the others, and request that ``holder`` takes them: both or none."""
+    ledger = Ledger.open(paths.ledger)
+    try:
+        for number, job in enumerate(new):
+            verdict = verdicts[job.job_id]
+            ledger.put_jobs([(first + number, examined(job, verdict), verdict.robot_hash)])
+            if verdict.problem is not None:
+                failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
+                ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))
+        ledger.add_requests([Request(verb="reload", job_id=holder.key)])
+    finally:
+        ledger.abandon()
