@@ -239,6 +239,8 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     if holder is None:
         advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
         raise UsageError(f"{run_dir}: no supervisor is running, whose settings could be changed; {advice}")
+    if not (holder.is_elsewhere or paths.ledger.exists()):
+        raise UsageError(f"{run_dir}: its supervisor ({holder}) still examines the robots; call `set` again later")
     _request(paths, holder, [Request(verb="set", job_id=f"max_parallel={jobs_at_once}")])
     limits = "as far as its slots allow, and until it ends"
     return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(jobs_at_once, 'job')} at once, {limits}"

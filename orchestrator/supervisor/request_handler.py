@@ -34,8 +34,8 @@ class RequestHandler:
     """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
     """Jobs that were resumed while they are being paused: queued again when their workers have exited."""
-
     _is_reload_due: bool = field(default=False, init=False)
+    """Whether the ledger has new jobs, which could not be read yet if it is locked."""
 
     def handle(self) -> None:
         """Act on the requests since the last call, and on stops that signals have requested."""
@@ -83,6 +83,8 @@ class RequestHandler:
         if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
             self.reporter.event("reloaded", text, jobs=queued)
+        elif not rows:  # it was asked for while robots were examined: the job file was read before
+            self.reporter.event("warning", "`reload` has added no new jobs to the ledger; call it again")
 
     def set_max_parallel(self, asked: int) -> None:
         """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended for it."""

@@ -103,6 +103,10 @@ def test_a_setting_needs_a_supervisor_and_is_not_kept_for_the_next(tmp_path: Pat
     Experiment(tmp_path, [make_job("a")]).ledger.close()
     with pytest.raises(UsageError, match=r"no supervisor is running.*--max-parallel"):
         control.set_max_parallel(tmp_path, 3)
+    with run_directory.claim(tmp_path / "new") as paths:
+        paths.staging.mkdir()
+        with pytest.raises(UsageError, match="still examines"):
+            control.set_max_parallel(paths.root, 3)
     with run_directory.claim(tmp_path):
         assert "up to 3 jobs" in control.set_max_parallel(tmp_path, 3)
 
