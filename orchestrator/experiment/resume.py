@@ -12,6 +12,7 @@ from orchestrator.core.job import Failed
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify
+from orchestrator.jobfile.toml_models import NotifyTable
 from orchestrator.ledger import JobRow
 
 
@@ -29,6 +30,7 @@ def load(run_dir: Path) -> RecordedExperiment:
         rows = ledger.jobs()
     try:
         top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
+        notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
     except (OSError, ValueError) as error:
         raise RunDirError(
             f"{paths.experiment}: cannot be read ({error}); run the job file, which replaces it"
@@ -39,7 +41,7 @@ def load(run_dir: Path) -> RecordedExperiment:
         max_parallel=None if max_parallel == "auto" else max_parallel,
         order=top.get("order", "longest-first"),
         skip_invalid=True,
-        notify=Notify.from_table(top.get("notify", {})),
+        notify=Notify.from_table(notify),
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),

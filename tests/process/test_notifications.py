@@ -192,5 +192,9 @@ def test_the_command_tells_of_failure_and_end_and_resuming_tells_again(
     again = invoke("run", "run", cwd=tmp_path)
     assert again.returncode == 1, again.stderr
     assert (tmp_path / "run/end").read_text() == "1 1\n", "a run directory has no folder of a job file"
+    kept = tmp_path / "run/experiment.toml"
+    kept.write_text(kept.read_text().replace("on_end = [", "on_end = [3, "))
+    damaged = invoke("run", "run", cwd=tmp_path)
+    assert (damaged.returncode, "experiment.toml: cannot be read" in damaged.stderr) == (2, True)
     plan = invoke("run", jobs, "--dry-run", cwd=tmp_path)
     assert "notify.on_failure: sh -c" in plan.stdout
