@@ -131,9 +131,15 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
+        except BaseException:
+            commands.kill()
+            shutil.rmtree(root, ignore_errors=True)
+            raise
         finally:
             commands.kill()
-    rows = [row for row in campaign.rows.values() if row.fault != UNDISTURBED.name or row.shortfalls]
+    rows = [row for row in campaign.rows.values() if row.shortfalls or row.fault != UNDISTURBED.name]
+    if options.only_round is not None:
+        rows = [row for row in rows if row.shortfalls or row.applied or row.not_applicable]
     fell_short = any(row.shortfalls for row in rows)
     if not fell_short:
         shutil.rmtree(root, ignore_errors=True)
@@ -176,8 +182,8 @@ class _Campaign:
             return
         until = self.begun + 60.0 * self.options.minutes
         numbers = itertools.count(1) if self.options.only_round is None else [self.options.only_round]
-        for number in numbers:
-            if self.rounds and time.monotonic() >= until:
+        for count, number in enumerate(numbers):
+            if count and time.monotonic() >= until:
                 return
             fault, moment, rng = planned(self.seed, number, self.options.faults)
             if self.rows[fault.name].not_applicable is None:

@@ -186,3 +186,17 @@ def test_the_command_shows_each_fault_and_its_exit_code_tells_the_outcome(
     done = invoke("selftest", "--round", "3", cwd=tmp_path)
     assert done.returncode == 2
     assert "--seed" in done.stderr
+
+
+def test_an_unexpected_error_leaves_neither_processes_nor_a_folder(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def fail(run: command_run.CommandRun, _: object) -> bool:
+        pids.append(run.popen.pid)
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        play(tmp_path, SLEEP, Fault(name="nothing", strike=fail))
+    assert pids
+    assert not any(map(is_running, pids))
+    assert not list((tmp_path / "here").iterdir())
