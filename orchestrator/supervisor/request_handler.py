@@ -9,8 +9,7 @@ from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Run
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
 from orchestrator.machine.slots import Slots
-from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
-from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.job_directory import RobotCopies
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
@@ -25,11 +24,9 @@ class RequestHandler:
 
     recorder: Recorder
     jobs: JobTable
-    active: ActiveAttempts
     slots: Slots
     robots: RobotCopies
     termination: Termination
-    reporter: Reporter
     holder: str
     """Names the supervisor in requests that are meant for it alone; see :attr:`Supervisor.holder`."""
     _to_resume: set[str] = field(default_factory=set, init=False)
@@ -82,13 +79,13 @@ class RequestHandler:
         self.jobs.load(rows, {})
         if queued := [row.job.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
-            self.reporter.event("reloaded", text, jobs=queued)
+            self.recorder.reporter.event("reloaded", text, jobs=queued)
         elif not rows:  # it was asked for while robots were examined: the job file was read before
-            self.reporter.event("warning", "`reload` has added no new jobs to the ledger; call it again")
+            self.recorder.reporter.event("warning", "`reload` has added no new jobs to the ledger; call it again")
 
     def set_max_parallel(self, asked: int) -> None:
         """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended for it."""
-        lanes, running = self.slots.resize(asked), len(self.active)
+        lanes, running = self.slots.resize(asked), len(self.termination.active)
         parts = [f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"]
         if lanes < asked:
             more = (
@@ -97,13 +94,13 @@ class RequestHandler:
             parts.append(more)
         if running > lanes:
             parts.append(f"{running} run now, and none is launched before there are fewer than {lanes}")
-        self.reporter.event("set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running)
+        self.recorder.reporter.event("set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running)
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
         if isinstance(self.jobs.states[job_id], Failed | Cancelled):
             self.jobs.move(job_id, Pending())
-            self.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
+            self.recorder.reporter.event("retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id)
 
     def cancel(self, job_id: str) -> None:
         """Cancel a job that has not ended."""
@@ -111,7 +108,7 @@ class RequestHandler:
         if isinstance(state, Pending | Paused):
             self.jobs.move(job_id, Cancelled())
             when = "before its launch" if isinstance(state, Pending) else "while it was paused"
-            self.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
+            self.recorder.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
         elif isinstance(state, Running):
             self.termination.cancel(self._attempt(job_id))
 
@@ -122,7 +119,7 @@ class RequestHandler:
         if isinstance(state, Pending):
             self.jobs.move(job_id, Paused(failures=state.failures))
             text = f"{job_id} paused while it was queued; `resume` queues it again"
-            self.reporter.event("paused", text, job_id=job_id, state="PAUSED")
+            self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
         elif isinstance(state, Running):
             self.termination.pause(self._attempt(job_id))
             self.recorder.ledger.note_pausing(job_id)
@@ -132,7 +129,7 @@ class RequestHandler:
         state = self.jobs.states[job_id]
         if isinstance(state, Paused):
             self.jobs.move(job_id, Pending(failures=state.failures))
-            self.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
+            self.recorder.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
         elif isinstance(state, Running) and self._is_pausing(job_id):
             self._to_resume.add(job_id)
             self.recorder.ledger.withdraw_pausing(job_id)
@@ -142,6 +139,6 @@ class RequestHandler:
         return reason is not None and reason.cause is Cause.PAUSED
 
     def _attempt(self, job_id: str) -> ActiveAttempt:
-        attempt = self.active.of(job_id)
+        attempt = self.termination.active.of(job_id)
         assert attempt is not None
         return attempt

@@ -105,11 +105,9 @@ class Supervisor:
         self._requests = RequestHandler(
             recorder=self._recorder,
             jobs=self._jobs,
-            active=self._active,
             slots=self.slots,
             robots=robots,
             termination=self._termination,
-            reporter=self.reporter,
             holder=self.holder,
         )
         self._launcher = Launcher(
