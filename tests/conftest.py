@@ -37,6 +37,9 @@ os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
 TESTS = Path(__file__).parent
 
+# What is imported while tests are collected is compiled once, also where Python was told to keep no compiled files.
+KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+
 __all__ = ["finished", "finished_once", "ray_cluster", "ray_nodes", "small_disk"]
 
 
@@ -68,6 +71,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("ray")
     if tier in FULL or item.get_closest_marker("slow") or item.get_closest_marker("ray"):
         item.add_marker("full")
+
+
+def pytest_collection_finish() -> None:
+    """What tests import keeps compiled files no longer: they write modules of one name and size in the same second."""
+    sys.dont_write_bytecode = KEEPS_NO_BYTECODE
 
 
 def _named(config: pytest.Config) -> set[Path]:
