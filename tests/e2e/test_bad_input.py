@@ -119,10 +119,14 @@ def test_an_unreadable_robot_is_refused(tmp_path: Path) -> None:
     assert "permission denied" in done.stderr.lower()
 
 
-def test_odd_names_make_safe_directories_and_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_odd_names_make_safe_directories_and_are_kept_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    commands.instant_workers(monkeypatch, tmp_path / "work")
     names = ["../../etc", "Läufer №1"]
     jobs = write_experiment(tmp_path / "work", *(odd(name, "nothing", total_timesteps=128) for name in names))
-    done = give("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
+    done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
     assert done.returncode == 0, done.stderr
     rows = commands.summary(tmp_path / "work/run")
     assert [row["name"] for row in rows.values()] == names
@@ -194,7 +198,10 @@ def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experime
     assert retried.returncode == 0
 
 
-def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 256})
     ballast = fill(small_disk)
     done = give("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path)
@@ -202,7 +209,7 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(small_disk: Path
     assert "no space left on the disk" in done.stderr
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
     ballast.unlink()
-    assert give("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path).returncode == 0
+    assert invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path).returncode == 0
 
 
 def test_a_disk_that_fills_up_stops_everything_resumably(small_disk: Path, tmp_path: Path) -> None:

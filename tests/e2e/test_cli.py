@@ -222,8 +222,9 @@ def test_provenance_has_versions_and_machine_but_no_secrets(mixed: tuple[Experim
 
 
 def test_failed_jobs_are_explained_and_run_again_only_after_retry(
-    mixed: tuple[Experiment, Run], tmp_path: Path
+    mixed: tuple[Experiment, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
     cwd = tmp_path / "mixed"
     shutil.copytree(mixed[0].cwd, cwd)
     assert "bad-s0  ValueError: the knee fell off" in invoke("status", "run", cwd=cwd).stdout
@@ -239,8 +240,7 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     assert rows["bad-s0"]["state"] == "PENDING"
     assert json.loads(invoke("status", "run", "--json", cwd=cwd).stdout) == list(rows.values())
 
-    (cwd / "odd.py").write_text((cwd / "odd.py").read_text().replace('"fail": fail', '"fail": lambda o: o'))
-    assert give("run", "jobs.toml", "--run-dir", "run", cwd=cwd).returncode == 0
+    assert invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd).returncode == 0
     refused = invoke("retry", "run", "bad-s0", cwd=cwd)
     assert refused.returncode == 2
     assert "bad-s0 is SUCCEEDED" in refused.stderr
@@ -345,19 +345,19 @@ def test_a_job_that_is_not_there_or_not_fit_is_named(
 
 def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "wait"), odd("two", "wait"), odd("three", "wait"))
-    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", "--grace", "0.2", cwd=tmp_path) as run:
+    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched", "two-s0")
-        held = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
+        held = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
         assert held.returncode == 2
         assert f"held by another supervisor (process {run.popen.pid} on " in held.stderr
-        shown = give("status", "run", cwd=tmp_path)
+        shown = invoke("status", "run", cwd=tmp_path)
         assert f"Supervised by process {run.popen.pid}" in shown.stdout
-        assert "asked its supervisor to cancel" in give("stop", "run", "one", cwd=tmp_path).stdout
+        assert "asked its supervisor to cancel" in invoke("stop", "run", "one", cwd=tmp_path).stdout
         run.until("cancelled", "one-s0")
         run.until("launched", "three-s0")
-        assert "asked its supervisor to retry 1 job" in give("retry", "run", "one", cwd=tmp_path).stdout
+        assert "asked its supervisor to retry 1 job" in invoke("retry", "run", "one", cwd=tmp_path).stdout
         run.until("retrying", "one-s0")
-        assert "to stop; workers save a checkpoint" in give("stop", "run", cwd=tmp_path).stdout
+        assert "to stop; workers save a checkpoint" in invoke("stop", "run", cwd=tmp_path).stdout
         assert run.end() == 130
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     assert set(states.values()) == {"PENDING"}
@@ -366,15 +366,14 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
 def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
     process = subprocess.Popen(
-        commands.command("run", jobs, "--run-dir", "run"),
+        commands.stubbed("run", jobs, "--run-dir", "run"),
         cwd=tmp_path,
         env=commands.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    checkpoints = tmp_path / "run/jobs/hopper-s0/checkpoints"
-    commands.wait_until(lambda: list(checkpoints.glob("checkpoint-*.pt")), "a checkpoint")
+    commands.wait_until((tmp_path / "run/jobs/hopper-s0/started").exists, "a worker")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 130, err
@@ -383,7 +382,10 @@ def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     assert "Run the same command again to resume." in out
 
 
-def test_changed_jobs_are_refused_with_the_difference(finished: Experiment) -> None:
+def test_changed_jobs_are_refused_with_the_difference(
+    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
     text = finished.jobs.read_text()
     finished.jobs.write_text(text.replace("n_epochs = 1", "n_epochs = 2\nlearning_rate = 1e-3"))
     done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
@@ -423,7 +425,10 @@ def test_limits_may_change_without_a_question(finished: Experiment) -> None:
     assert "launched" not in done.stdout
 
 
-def test_fresh_starts_over_and_keeps_what_was(finished: Experiment) -> None:
+def test_fresh_starts_over_and_keeps_what_was(
+    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
     done = invoke("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.returncode == 0
     assert done.stdout.count(" launched on CPU ") == 2

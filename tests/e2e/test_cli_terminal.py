@@ -166,8 +166,9 @@ def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_g
 
 def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000})
-    terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    terminal.until("hopper-s0  training")
+    terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
+    terminal.until("hopper-s0  starting")
+    commands.wait_until((tmp_path / "run/jobs/hopper-s0/started").exists, "the worker")
     terminal.close()
     assert terminal.popen.wait(commands.PATIENCE_S) == 130
     row = commands.summary(tmp_path / "run")["hopper-s0"]
@@ -179,7 +180,7 @@ def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
 def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     process = subprocess.Popen(
-        commands.command("run", jobs, "--run-dir", "run"),
+        commands.stubbed("run", jobs, "--run-dir", "run"),
         cwd=tmp_path,
         env=commands.environment(),
         stdout=subprocess.PIPE,
@@ -190,6 +191,7 @@ def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None
     with process.stdout, process.stderr:
         process.stdout.readline()
         process.stdout.close()
+        (tmp_path / "go-one-s0").touch()
         assert process.wait(commands.PATIENCE_S) == 0
         assert process.stderr.read() == b""
     assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
@@ -217,7 +219,7 @@ def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experi
 def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     process = subprocess.Popen(
-        ["nohup", *commands.command("run", jobs, "--run-dir", "run")],
+        ["nohup", *commands.stubbed("run", jobs, "--run-dir", "run")],
         cwd=tmp_path,
         env=commands.environment(),
         stdin=subprocess.DEVNULL,
@@ -228,5 +230,6 @@ def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     with process.stdout:
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
+        (tmp_path / "go-one-s0").touch()
         process.stdout.read()
     assert process.wait(commands.PATIENCE_S) == 0

@@ -87,7 +87,7 @@ def kill(worker: helpers.Worker, paths: JobPaths, *, after_a_checkpoint: bool, w
 )
 def test_killed_and_resumed_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     undisturbed = make_job(tmp_path / "undisturbed", **changes)
-    record, log = helpers.run(undisturbed)
+    record, log = helpers.train_here(undisturbed)
     assert record.code == ExitCode.SUCCEEDED, log
     is_stock = bool({"learner", "algo"} & changes.keys()) or changes.get("env") == "CartPole-v1"
     assert record.learner == ("sb3" if is_stock else "fast")
@@ -170,7 +170,7 @@ def test_stopped_again_and_again_learns_the_same_bits(tmp_path: Path, changes: d
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobPaths, ExitRecord]:
     """A finished job; not to be changed."""
     paths = make_job(tmp_path_factory.mktemp("trained") / "job", eval_episodes=1)
-    record, log = helpers.run(paths)
+    record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
     return paths, record
 
@@ -188,7 +188,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
         paths = copy_of(undisturbed, tmp_path / name)
         damage(paths.checkpoints / "checkpoint-000000000512.pt")
         (paths.checkpoints / ".checkpoint-000000000768.pt.1.tmp").write_bytes(b"killed while writing")
-        record, log = helpers.run(paths, 1)
+        record, log = helpers.train_here(paths, 1)
         assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 256), log
         assert "checkpoint-000000000512.pt is damaged" in log
         assert what_was_learnt(paths) == what_was_learnt(undisturbed)
@@ -220,7 +220,7 @@ def test_killed_after_the_last_iteration_needs_no_more_training(
     paths = copy_of(trained, tmp_path / "job")
     weights = helpers.parameters(paths.model)
     paths.model.unlink()
-    record, log = helpers.run(paths, 1)
+    record, log = helpers.train_here(paths, 1)
     assert (record.code, record.resumed_from, record.first_step_s) == (ExitCode.SUCCEEDED, 512, None), log
     assert helpers.same_bits(helpers.parameters(paths.model), weights)
     assert (record.ep_rew_mean, record.eval_mean) == (first.ep_rew_mean, first.eval_mean)
@@ -229,7 +229,7 @@ def test_killed_after_the_last_iteration_needs_no_more_training(
 def test_checkpoint_of_other_settings_is_refused(trained_once: tuple[JobPaths, ExitRecord], tmp_path: Path) -> None:
     paths = copy_of(trained_once[0], tmp_path / "job")
     paths.spec.write_text(helpers.spec(seed=4, eval_episodes=1).to_json())
-    record, _ = helpers.run(paths, 1)
+    record, _ = helpers.train_here(paths, 1)
     assert record.code == ExitCode.ERROR
     assert "was written under other settings of this job" in record.message
 
@@ -268,6 +268,6 @@ def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_pa
     paths = make_job(tmp_path / "job", **changes)
     with helpers.Worker(paths) as worker:
         assert kill(worker, paths, after_a_checkpoint=True, within_s=0)
-    record, log = helpers.run(paths, 1)
+    record, log = helpers.train_here(paths, 1)
     assert record.code == ExitCode.SUCCEEDED, log
     assert "could not be saved (hidden.Hidden.generator is a builtins.generator): new episodes begin" in log

@@ -228,6 +228,14 @@ def stubbed(*arguments: str | Path, patience_s: float = PATIENCE_S) -> list[str]
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
+def stub_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process start :data:`STUB_WORKER`."""
+    command = (sys.executable, "-I", "-S", "-c", STUB_WORKER)
+    monkeypatch.setattr(
+        "orchestrator.executors.local_backend.LocalExecutor", lambda: LocalExecutor(worker_command=command)
+    )
+
+
 def bow_to_permissions() -> None:
     """Drop root's permission to read every file, before an exec (capabilities(7))."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -302,15 +310,20 @@ def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 class Run:
-    """A ``run --json`` in a process of its own."""
+    """A ``run --json`` in a process of its own.
 
-    def __init__(self, *arguments: str | Path, cwd: Path, **added: str) -> None:
+    :param typed: makes the command line, such as :func:`stubbed`.
+    """
+
+    def __init__(
+        self, *arguments: str | Path, cwd: Path, typed: Callable[..., list[str]] = command, **added: str
+    ) -> None:
         self.cwd = cwd
         self.events: list[dict[str, Any]] = []
         self.stderr = ""
         """Standard error, after its end."""
         self.popen = subprocess.Popen(
-            command("run", *arguments, "--json"),
+            typed("run", *arguments, "--json"),
             cwd=cwd,
             env=environment(**added),
             stdin=subprocess.DEVNULL,
