@@ -19,6 +19,14 @@ from orchestrator.report import drawing, experiment_data, experiment_figures, nu
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose figures are empty: for claims of their text; what is drawn is the claim of others."""
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+    empty = drawing.Rendered(png=b"", svg=svg, inline=svg.decode())
+    monkeypatch.setattr(drawing, "render", lambda _: empty)
+
+
 def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:
     done, facts, page = made(tmp_path / "run", [Trained(name="hopper"), Trained(name="walker")])
     folder = done.page.parent
@@ -34,6 +42,7 @@ def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:
         assert facts["figures"][name] in re.sub(r"\\(.)", r"\1", done.markdown())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
     _, facts, page = made(tmp_path / "run", [Trained(iterations=5), Trained(seed=1, iterations=5, attempts=2)])
     assert facts["totals"]["states"] == {"SUCCEEDED": 2}
@@ -54,8 +63,7 @@ def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
 
 def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path) -> None:
     jobs = [Trained(name="several", seed=seed) for seed in range(3)] + [Trained(name="single")]
-    _, facts, _ = made(tmp_path / "run", jobs)
-    several, single = facts["robots"]
+    several, single = report.compose(make_run_dir(tmp_path / "run", jobs).root).facts["robots"]
     assert several["last"]["low"] < several["last"]["median"] < several["last"]["high"]
     assert single["last"]["low"] is single["last"]["high"] is None
 
@@ -124,7 +132,7 @@ def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
 
 
 def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
-    _, facts, _ = made(tmp_path / "run", [Trained(state="RUNNING")])
+    facts = report.compose(make_run_dir(tmp_path / "run", [Trained(state="RUNNING")]).root).facts
     assert facts["jobs"][0]["state"] == "INTERRUPTED"
     assert facts["attempts"][0]["ended_at"] is None
     assert experiment_figures.attempt_outcome(facts["attempts"][0]) == "interrupted"
@@ -163,6 +171,7 @@ def test_missing_files_leave_gaps_and_no_error(tmp_path: Path) -> None:
     assert facts["machine"] == {}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
     jobs = [Trained(name=f"r{number}", preview=film_strip if number == 0 else None) for number in range(4)]
     _, _, page = made(tmp_path / "run", jobs)
@@ -171,6 +180,7 @@ def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
     assert sum(tag == "img" for tag, _ in page.tags) == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     _, facts, page = made(tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")])
     assert [failure["cause"] for failure in facts["jobs"][0]["failures"]] == ["killed", "error"]
@@ -201,6 +211,7 @@ def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
     assert facts["robots"][0]["point"] == {"ppo.learning_rate": 1e-4, "model.geom.leg.size": "*0.8"}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_old_figures_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained()])
     folder = done.page.parent
@@ -229,6 +240,7 @@ def test_not_a_run_directory_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     make_run_dir(tmp_path / "run", [Trained()])
     (tmp_path / "run/report").write_text("in the way")
@@ -236,6 +248,7 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         report.make(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained(name="a|b", preview=film_strip)])
     text = done.markdown()
@@ -333,6 +346,7 @@ def test_benchmark_without_a_finished_measurement_is_refused(tmp_path: Path) -> 
         report.make(root)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_certificate_of_an_experiment_is_shown(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench")
     make_run_dir(tmp_path / "run", [Trained()])
