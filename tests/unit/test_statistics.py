@@ -12,7 +12,7 @@ from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 
 def tries(n: int) -> int:
     """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a percent or so."""
-    return 1_000 if n <= 10 else 400
+    return 1_000 if n <= 10 else 250
 
 
 Draw = Callable[[np.random.Generator, int], Sequence[float]]
