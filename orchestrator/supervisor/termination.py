@@ -63,8 +63,10 @@ class Termination:
         asked = [attempt for attempt in self.active if attempt.kill_at is None]
         for attempt in asked:
             self.executor.checkpoint(attempt.handle)
-        workers = count(len(asked), "job saves", "jobs save") if asked else "no job runs, and none saves"
-        text = f"{workers} a checkpoint at the end of the present iteration (SIGUSR1)"
+        text = (
+            f"{count(len(asked), 'job saves', 'jobs save')} a checkpoint at the end of the present iteration (SIGUSR1)"
+        )
+        text = text if asked else "no job runs that could save a checkpoint (SIGUSR1)"
         self.reporter.event("checkpoint", text, running=len(asked))
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
