@@ -2,7 +2,8 @@
 
 Without them two experiments at once would both start with CPU 0 and leave other cores idle. A lock is one on the file
 ``<temporary directory>/orchestrator-<uid>/cpu-<n>``, which the kernel releases when its holder ends in any way. Locks
-are advisory: where they are not possible, supervisors work without them.
+are advisory: a supervisor shares the CPUs of others when none is free (node agents of a cluster wait instead), and
+where locks are not possible, supervisors work without them.
 """
 
 from __future__ import annotations
@@ -51,19 +52,30 @@ class CpuLocks:
         """The CPUs that other supervisors hold; no other supervisor chooses during the block."""
         turn = None
         deadline = time.monotonic() + TURN_S
-        while self._cpus and (turn := self._lock("turn")) is None and time.monotonic() < deadline:
-            time.sleep(0.001)
+        while self._cpus:
+            try:
+                turn = self._lock("turn")
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.001)
+                    continue
+            break
         try:
             yield frozenset(cpu for cpu in self._cpus if self._is_elsewhere(cpu))
         finally:
             if turn is not None:
                 os.close(turn)
 
-    def take(self, cpus: Iterable[int]) -> None:
-        """Lock those of ``cpus`` that are free; the others are shared with the supervisors that hold them."""
+    def take(self, cpus: Iterable[int]) -> bool:
+        """Lock those of ``cpus`` that are free. Returns whether no other supervisor holds any of them."""
+        are_ours = True
         for cpu in cpus:
-            if cpu not in self._held and (descriptor := self._lock(f"cpu-{cpu}")) is not None:
-                self._held[cpu] = descriptor
+            try:
+                if cpu not in self._held and (descriptor := self._lock(f"cpu-{cpu}")) is not None:
+                    self._held[cpu] = descriptor
+            except BlockingIOError:
+                are_ours = False
+        return are_ours
 
     def give_back(self, cpus: Iterable[int]) -> None:
         for cpu in cpus:
@@ -73,20 +85,29 @@ class CpuLocks:
     def _is_elsewhere(self, cpu: int) -> bool:
         if cpu in self._held:
             return False
-        if (descriptor := self._lock(f"cpu-{cpu}")) is not None:
+        try:
+            descriptor = self._lock(f"cpu-{cpu}")
+        except BlockingIOError:
+            return True
+        if descriptor is not None:
             os.close(descriptor)
-        return descriptor is None
+        return False
 
     def _lock(self, name: str) -> int | None:
-        """Descriptor of an open, locked file; None when another supervisor holds it, or without locks."""
+        """Descriptor of an open, locked file; None where locks are not possible.
+
+        :raises BlockingIOError: another supervisor holds it.
+        """
         if self._directory is None:
             return None
         descriptor = None
         try:
             descriptor = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             if descriptor is not None:
                 os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise
             return None
         return descriptor

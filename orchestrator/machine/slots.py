@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,9 +68,17 @@ class SlotPool:
 
     grows = False
 
-    def __init__(self, machine: Machine, max_parallel: int | None = None, locks: CpuLocks | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        max_parallel: int | None = None,
+        locks: CpuLocks | None = None,
+        *,
+        waits_for_others: bool = False,
+    ) -> None:
         """:param max_parallel: jobs at once; None: the capacity of the machine.
         :param locks: tells which CPUs other supervisors use; None: there are no others.
+        :param waits_for_others: CPUs of other supervisors are never shared, unless this pool's own jobs share CPUs too.
         """
         self._machine = machine
         self._locks = locks or CpuLocks(directory=None)
@@ -79,24 +87,31 @@ class SlotPool:
         self.lanes = min(lanes, machine.quota_cores or lanes)
         self._most = max(self.lanes, machine.capacity)
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
+        self._is_exclusive = waits_for_others and self._users_per_cpu == 1
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
         self._held: dict[int, Slot] = {}
 
-    def acquire(self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1) -> Slot | None:
+    def acquire(
+        self, cores: int, gpus: int = 0, *, memory_mib: int = 0, ranks: int = 1, in_use_elsewhere: Collection[int] = ()
+    ) -> Slot | None:
         """A slot with ``cores`` CPUs and ``gpus`` GPUs; None while there is none. Memory and ranks are ignored.
 
         CPUs with the fewest users (other supervisors included) are preferred, then those of idle cores. Several cores
         come from one NUMA node if that does not mean sharing, otherwise sorted by node.
+
+        :param in_use_elsewhere: CPUs that others use without a lock.
         """
         in_use = sum(len(slot.cpus) for slot in self._held.values())
         if len(self._held) >= self.lanes or (self._held and in_use + cores > self._budget):
             return None
-        with self._locks.choosing() as elsewhere:
-            slot = self._slot(cores, gpus, elsewhere)
-            if slot is not None:
-                self._held[slot.index] = slot
-                self._locks.take(slot.cpus)
+        with self._locks.choosing() as locked:
+            slot = self._slot(cores, gpus, locked.union(in_use_elsewhere))
+            if slot is not None and not self._locks.take(slot.cpus) and self._is_exclusive:
+                self._locks.give_back(slot.cpus)
+                return None
+        if slot is not None:
+            self._held[slot.index] = slot
         return slot
 
     def _slot(self, cores: int, gpus: int, elsewhere: frozenset[int]) -> Slot | None:
@@ -134,6 +149,8 @@ class SlotPool:
     def _choose(self, cores: int, elsewhere: frozenset[int]) -> tuple[int, ...] | None:
         users = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
         free = [cpu for cpu in self._machine.cpus if users[cpu.index] < self._users_per_cpu]
+        if self._is_exclusive:
+            free = [cpu for cpu in free if cpu.index not in elsewhere]
         users.update(elsewhere)
         nodes = {cpu.numa_node for cpu in free} if cores > 1 else ()
         choices = [self._greedy(cores, free, users)]

@@ -38,6 +38,20 @@ def test_where_all_is_held_cpus_are_shared_rather_than_waited_for(tmp_path: Path
     second.close()
 
 
+def test_a_pool_that_waits_for_others_never_shares_a_cpu_with_them(tmp_path: Path) -> None:
+    first = pool(tmp_path, 2)
+    second = SlotPool(make_machine(2), None, CpuLocks(tmp_path, range(2)), waits_for_others=True)
+    taken = first.acquire(1)
+    assert second.acquire(2) is None
+    assert second.acquire(1).cpus == (1,)
+    assert second.acquire(1) is None
+    first.release(taken)
+    assert second.acquire(1, in_use_elsewhere={0}) is None
+    assert second.acquire(1).cpus == (0,)
+    for each in (first, second):
+        each.close()
+
+
 def test_what_is_released_is_free_for_others(tmp_path: Path) -> None:
     first, second = pool(tmp_path), pool(tmp_path)
     slot = first.acquire(1)

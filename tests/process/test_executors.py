@@ -368,7 +368,7 @@ def test_rank_0_speaks_for_all(real_stage: Stage) -> None:
 
 def test_every_rank_is_asked_to_leave(stage: Stage) -> None:
     handle = start_ranks(stage, *[Script(when_asked=11)] * 3)
-    other = start_ranks(stage, *[Script(when_asked=11)] * 2, job_id="other")
+    other = start(stage, Script(when_asked=11), "other")  # a node of a cluster for tests has four CPUs
     until_heard(stage.executor, handle, other)
     stage.executor.cancel(handle, kill=False)
     ended = until_exit(stage.executor, handle)

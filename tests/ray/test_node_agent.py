@@ -191,3 +191,42 @@ def test_a_folder_without_a_valid_holder_file_is_ignored(run_dir: DriverDirector
     (scratch.root / "y/holder").write_text('{"home": 1}')
     assert scratch.holders() == []
     scratch.remove()
+
+
+def second_driver(run_dir: DriverDirectory, head: socket.socket, tmp_path: Path) -> NodeAgent:
+    (tmp_path / "other").mkdir()
+    return start_agent(DriverDirectory.create(tmp_path / "other"), head, "s2")
+
+
+def test_agents_of_two_drivers_never_give_a_cpu_to_two_attempts(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    agents = [start_agent(run_dir, head), second_driver(run_dir, head, tmp_path)]
+    cpus = sorted(os.sched_getaffinity(0))
+    grants = [acquire(agents[number % 2], f"a/{number}", task.pid) for number in range(len(cpus))]
+    assert sorted(cpu for grant in grants if grant is not None for cpu in grant.holder.cpus) == cpus
+    assert [acquire(agent, "b/0", os.getpid()) for agent in agents] == [None, None]
+    agents[0].release_cpus("a/0")
+    grant = acquire(agents[1], "b/0", os.getpid())
+    assert grant is not None
+    assert grants[0] is not None
+    assert grant.holder.cpus == grants[0].holder.cpus
+    for agent in agents:
+        agent.close()
+
+
+def test_the_cpus_of_an_attempt_are_not_free_while_its_agent_is_replaced(
+    run_dir: DriverDirectory, head: socket.socket, task: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    first, second = start_agent(run_dir, head), second_driver(run_dir, head, tmp_path)
+    granted = begin(acquire(first, "a/0", task.pid, len(os.sched_getaffinity(0))))
+    held = lock(granted.folder)
+    assert held is not None
+    first._slots.close()  # as the kernel does when its process ends
+    assert acquire(second, "b/0", os.getpid()) is None
+    task.kill()
+    task.wait()
+    assert acquire(second, "b/0", os.getpid()) is not None
+    held.close()
+    for agent in (first, second):
+        agent.close()

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.ray_executor import RayExecutor
 from orchestrator.executors.ray.ray_task import RayTask
 from orchestrator.executors.ray.transport import Transport
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.ray
@@ -70,6 +72,11 @@ def task_of(pid: int) -> int:
     stat = process_stat(pid)
     assert stat is not None
     return stat.parent
+
+
+def titles() -> list[str]:
+    """Command lines of all processes; that of a Ray task is its name."""
+    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
 
 
 def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
@@ -216,6 +223,29 @@ def test_an_attempt_that_was_never_placed_leaves_at_once(tmp_path: Path, executo
     waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
     executor.cancel(waiting, kill=False)
     assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
+
+
+def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    """Ray has room for them, so their tasks run; they have no workers yet."""
+    cpus = os.sched_getaffinity(0)
+    temporary = Path(tempfile.mkdtemp(dir=ray_cluster.folder))
+    with ray_cluster.further(num_cpus=len(cpus), temporary=temporary) as late:
+        until_used(executor.nodes, late.node_id)
+        others = CpuLocks(temporary / f"orchestrator-{os.getuid()}", cpus)
+        assert others.take(cpus)
+        for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
+            waiting = executor.submit(on_node(tmp_path, late.node_id, f"waiting-{kill}", IGNORES_STOP))
+            wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
+            assert not executor.poll(0.6)
+            executor.cancel(waiting, kill=kill)
+            assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
+            wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
+        others.give_back(cpus)
+        placed(executor, on_node(tmp_path, late.node_id, "next", IGNORES_STOP))
+        executor.close()
+    until_unused(executor.nodes, late.node_id)
 
 
 # -- ranks on several nodes

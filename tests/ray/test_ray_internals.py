@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command_helpers import environment
@@ -59,3 +62,33 @@ def test_rays_command_line_runs() -> None:
     assert shown.returncode == 0, shown.stderr
     for option in ("--node-ip-address", "--temp-dir", "--include-log-monitor", "--object-store-memory"):
         assert option in shown.stdout
+
+
+@pytest.mark.usefixtures("connection")
+def test_a_task_that_waits_in_a_thread_keeps_its_cpus() -> None:
+    """Two tasks that need the same four CPUs both wait for a third one, which needs none."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0)
+    def end() -> None:
+        time.sleep(3)
+
+    def wait(awaited: list[Any]) -> tuple[float, float]:
+        began = time.time()
+        internals.keeping_cpus(lambda: ray.get(awaited[0]))
+        return began, time.time()
+
+    node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    task = ray.remote(wait).options(num_cpus=4, scheduling_strategy=node)
+    awaited = [end.remote()]
+    (_, first_end), (second_start, _) = sorted(ray.get([task.remote(awaited) for _ in range(2)]))
+    assert second_start > first_end
+
+
+def test_a_driver_whose_node_and_parent_process_have_ended_is_not_ended_by_ray() -> None:
+    """``test_two_drivers.py`` shows it for whole runs; here, that Ray still knows the variable."""
+    import ray._raylet
+
+    (name,) = internals.driver_variables()
+    assert name.encode() in Path(ray._raylet.__file__).read_bytes()

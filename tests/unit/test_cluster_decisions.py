@@ -216,10 +216,14 @@ def test_memory_is_left_for_ray_and_the_system(memory_mib: int, shared_memory_mi
 # -- hot spots
 
 
-def job(key: str, speed: float | None = None, waits: float | None = None, cores: int = 1) -> RunningJob:
+def job(
+    key: str, speed: float | None = None, waits: float | None = None, cores: int = 1, cpus: tuple[int, ...] = ()
+) -> RunningJob:
     job_id = key.partition("/")[0]
     work = job_id.partition("-")[0]
-    return RunningJob(key=key, job_id=job_id, work=work, cores=cores, env_steps_per_s=speed, run_delay_share=waits)
+    return RunningJob(
+        key=key, job_id=job_id, work=work, cores=cores, cpus=cpus, env_steps_per_s=speed, run_delay_share=waits
+    )
 
 
 def member(name: str, *jobs: RunningJob, versions: dict[str, str | None] | None = None) -> ClusterNode:
@@ -243,6 +247,15 @@ def test_a_node_whose_jobs_wait_is_a_hot_spot() -> None:
     busy = member("busy", job("a-s3/0", 100, 0.4), job("a-s4/0", 100, 0.2))
     (line,) = hot_spots([calm, busy])
     assert line.startswith("busy: its jobs wait 30% of the time for a CPU")
+
+
+def test_jobs_of_several_runs_that_share_a_cpu_are_named_and_nothing_else_is_blamed() -> None:
+    jobs = (job("a-s0/0", 50, 0.5, cpus=(0,)), job("b-s0/1", 50, 0.5, cpus=(0,)), job("c-s0/0", 99, 0.5, cpus=(1,)))
+    (line,) = hot_spots([member("one", *jobs)])
+    assert "(a-s0/0, b-s0/1)" in line
+    assert "another program" not in line
+    (line,) = hot_spots([member("one", jobs[0], jobs[2])])
+    assert "another program" in line
 
 
 def test_a_node_that_is_slower_per_core_is_a_hot_spot() -> None:
@@ -297,6 +310,6 @@ def test_status_from_the_report_of_the_cluster() -> None:
     last = found.nodes[2]
     assert (last.cores, last.cores_used, last.memory_mib, last.memory_used_mib) == (4, 1.0, 8192, 2048)
     assert (last.gpus, last.gpus_used) == (2, 2.0)
-    assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2),)
-    assert found.nodes[0].jobs == (job("a-s0/0", cores=2),)
+    assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2, cpus=(0, 1)),)
+    assert found.nodes[0].jobs == (job("a-s0/0", cores=2, cpus=(0, 1)),)
     assert len(found.hot_spots) == 1

@@ -84,7 +84,7 @@ def connect(ray_address: str, machine: Machine) -> Connection:
     try:
         _check_process(client)
         _imported_with.update(client)
-        os.environ.update({**client, **variables})
+        os.environ.update({**client, **variables, **internals.driver_variables()})
         _initialise(ray_address, options)
     except BaseException:
         _restore(_changed_since(before), directory)

@@ -5,10 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 ASK_TIMEOUT_S = 5.0
+
+Result = TypeVar("Result")
+
+
+def driver_variables() -> dict[str, str]:
+    """Variables that keep a driver alive whose node has died, so that it can end in order.
+
+    Ray ends a process at once, without a message, when its connection to the node fails and the process that
+    ``RAY_RAYLET_PID`` names (without it: the parent process, which a driver in the background may have lost) has ended.
+    """
+    return {"RAY_RAYLET_PID": str(os.getpid())}
+
+
+def keeping_cpus(wait: Callable[[], Result]) -> Result:
+    """Call ``wait``, which waits for Ray, in a thread: while a task's main thread waits, Ray lends out its CPUs."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(wait).result()
 
 
 def hide_worker_messages() -> None:

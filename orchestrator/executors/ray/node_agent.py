@@ -73,8 +73,8 @@ class NodeAgent:
         self._driver_directory = driver_directory
         self._machine = topology.detect()
         locks = CpuLocks(shared_directory(), (cpu.index for cpu in self._machine.cpus))
-        # Ray decides how many attempts run at once; the agent decides on which CPUs.
-        self._slots = SlotPool(replace(self._machine, quota=None), cpus, locks)
+        # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
+        self._slots = SlotPool(replace(self._machine, quota=None), cpus, locks, waits_for_others=True)
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
         self._storage_problem = transport.problem()
@@ -121,12 +121,19 @@ class NodeAgent:
     def acquire_cpus(
         self, key: str, cores: int, pid: int, pid_start: float | None, job_id: str = "", work: str = ""
     ) -> CpuGrant | None:
-        """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few are free."""
+        """CPUs for the attempt ``key``, held by process ``pid`` of this machine; None while too few are free.
+
+        CPUs that other drivers' agents or other experiments hold are not free, unless Ray counts more CPUs than there
+        are.
+        """
         self.release_cpus(key)
         self._release_of_ended()
         if self._is_cut_off:
             return None
-        slot = self._slots.acquire(min(cores, len(self._machine.cpus)))
+        # An agent that died holds no locks, but its attempts still run.
+        running = (holder for holder in self._scratch.other_sessions() if holder.is_alive())
+        in_use_elsewhere = {cpu for holder in running for cpu in holder.cpus}
+        slot = self._slots.acquire(min(cores, len(self._machine.cpus)), in_use_elsewhere=in_use_elsewhere)
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))

@@ -20,6 +20,7 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
+from orchestrator.executors.ray import internals
 from orchestrator.executors.ray.file_sync.chunks import Chunk, payload_bytes
 from orchestrator.executors.ray.file_sync.receiver import Receiver
 from orchestrator.executors.ray.file_sync.sender import Sender, outgoing_chunks
@@ -33,8 +34,11 @@ from orchestrator.machine.process_identity import process_start
 POLL_S = 0.25
 PROGRESS_EVERY_S = 5.0
 """How often progress is reported to the node agent, for ``cluster status``."""
-CPUS_TIMEOUT_S = 60.0
-"""Longest wait for CPUs: the attempt that had them before may still be ending."""
+CPUS_EVERY_S = 0.5
+CPUS_NOTICE_S = 5.0
+"""A wait for CPUs is reported after this: the attempt that had them before may still be ending."""
+RANK_TIMEOUT_S = 60.0
+"""Longest wait for CPUs where ranks on other nodes wait for this one."""
 GLOO_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 """Where torch's gloo listens; by default, at the address to which the host's own name resolves."""
 LAST_SCANS = 5
@@ -80,6 +84,8 @@ class Batch:
     events: tuple[Event, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     """To be applied to the job directory before the events are handled."""
+    waits_for_cpus: bool = False
+    """Whether the attempt has not begun, because others hold the CPUs of its node."""
 
 
 def run(assignment: Assignment, agent: Any) -> Iterator[Batch]:
@@ -88,7 +94,7 @@ def run(assignment: Assignment, agent: Any) -> Iterator[Batch]:
     :param agent: the actor of the node.
     :raises OSError: it could not be started, or a disk is full; a ScratchFullError if it is the node's.
     """
-    grant = _acquire_cpus(assignment, agent)
+    grant = yield from _acquire_cpus(assignment, agent)
     folder = grant.folder
     try:
         with contextlib.ExitStack() as stack:
@@ -145,20 +151,30 @@ def _interface() -> dict[str, str]:
     return {}
 
 
-def _acquire_cpus(assignment: Assignment, agent: Any) -> CpuGrant:
-    """:raises OrchestratorError: none became free, although Ray has started the task."""
+def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, CpuGrant]:
+    """Wait for CPUs that nobody else has: Ray does not know of other experiments on its node.
+
+    :raises OrchestratorError: there are none, and ranks on other nodes wait.
+    """
     import ray
 
     launch, holder = assignment.launch, (os.getpid(), process_start(os.getpid()))
-    deadline = time.monotonic() + CPUS_TIMEOUT_S
-    while True:
+    start, is_noticed = time.monotonic(), False
+
+    def ask() -> CpuGrant | None:
         request = agent.acquire_cpus.remote(assignment.key, assignment.cores, *holder, launch.job_id, launch.work)
-        grant: CpuGrant | None = ray.get(request)
-        if grant is not None:
-            return grant
-        if time.monotonic() > deadline:
-            raise OrchestratorError(f"no {assignment.cores} CPUs became free on the node within {CPUS_TIMEOUT_S:.0f} s")
-        time.sleep(POLL_S)
+        answer: CpuGrant | None = ray.get(request)
+        return answer
+
+    while (grant := internals.keeping_cpus(ask)) is None:
+        waited_s = time.monotonic() - start
+        if assignment.ranks is not None and waited_s > RANK_TIMEOUT_S:
+            raise OrchestratorError(f"no {assignment.cores} CPUs became free on the node within {RANK_TIMEOUT_S:.0f} s")
+        if waited_s > CPUS_NOTICE_S and not is_noticed:
+            yield Batch(waits_for_cpus=True)
+            is_noticed = True
+        time.sleep(CPUS_EVERY_S)
+    return grant
 
 
 def _run_in_copy(assignment: Assignment, grant: CpuGrant, agent: Any, job_dir: Path) -> Generator[Batch, None, Batch]:
@@ -190,11 +206,17 @@ def _chunks_from_driver(assignment: Assignment) -> Iterator[Chunk]:
         scheduling_strategy=NodeAffinitySchedulingStrategy(assignment.driver_node, soft=False),
         _generator_backpressure_num_objects=CHUNKS_AHEAD,
     )
-    for reference in task.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks):
-        try:
-            yield ray.get(reference, timeout=CHUNK_TIMEOUT_S)
-        except ray.exceptions.GetTimeoutError as error:
-            raise OrchestratorError("timed out fetching its files from the driver's machine") from error
+    stream = task.remote(assignment.launch.job_dir, storage=assignment.storage, ranks=assignment.ranks)
+
+    def fetch() -> Chunk | None:
+        reference = next(stream, None)
+        return None if reference is None else ray.get(reference, timeout=CHUNK_TIMEOUT_S)
+
+    try:
+        while (chunk := internals.keeping_cpus(fetch)) is not None:
+            yield chunk
+    except ray.exceptions.GetTimeoutError as error:
+        raise OrchestratorError("timed out fetching its files from the driver's machine") from error
 
 
 def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:

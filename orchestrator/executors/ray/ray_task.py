@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
-from orchestrator.core.text import last_line
+from orchestrator.core.text import count, last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError
@@ -45,6 +45,8 @@ class RayTask:
 
         try:
             batch: Batch = ray.get(next(self.stream))
+            if batch.waits_for_cpus:
+                self.nodes.report("waiting", self._waiting_message())
             if self.receiver is not None:
                 for chunk in batch.chunks:
                     apply(self.receiver, chunk)
@@ -56,6 +58,12 @@ class RayTask:
             self.end()
             return [self._end(Exited(self.handle, None, lost=f"its files could not be synchronised: {error}"))]
         return [self._own_event(event) for event in batch.events]
+
+    def _waiting_message(self) -> str:
+        return (
+            f"{self.handle.job_id} waits on {self.node.name} for {count(self.assignment.cores, 'free CPU')}: other"
+            " experiments use the CPUs there"
+        )
 
     def lose(self) -> Exited:
         """Its end, when its node has left. (Ray reports that minutes later, when connections time out.)"""

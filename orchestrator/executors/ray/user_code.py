@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.core.environment import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job
+from orchestrator.executors.ray import internals
 from orchestrator.machine.imported_code import Files, code_folder, digest, python_files
 
 FETCH_TIMEOUT_S = 120.0
@@ -96,7 +97,7 @@ def _fetch(reference: Any) -> Files:
     import ray
 
     try:
-        files: Files = ray.get(reference, timeout=FETCH_TIMEOUT_S)
+        files: Files = internals.keeping_cpus(lambda: ray.get(reference, timeout=FETCH_TIMEOUT_S))
     except ray.exceptions.GetTimeoutError as error:
         raise OrchestratorError(
             "the code that the job imports is not on this node, and could not be fetched from the driver's in time"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
+from orchestrator.core.text import listed
 from orchestrator.executors.ray.cluster import address, cluster_token, node_state, query
 from orchestrator.machine.topology import MIB
 
+SHOWN = 5
 LOW_SPEED_RATIO = 0.8
 """Speed of jobs, relative to those of the same work on other nodes, below which a node is slow."""
 
@@ -26,6 +28,7 @@ class RunningJob:
     work: str
     """Equal for jobs that differ in their seed alone, so that their speeds are comparable."""
     cores: int
+    cpus: tuple[int, ...] = ()
     env_steps_per_s: float | None = None
     run_delay_share: float | None = None
 
@@ -114,6 +117,7 @@ def _job(row: Mapping[str, Any]) -> RunningJob:
         job_id=row["job_id"],
         work=row["work"],
         cores=max(1, len(row["cpus"])),
+        cpus=tuple(row["cpus"]),
         env_steps_per_s=progress.get("env_steps_per_s"),
         run_delay_share=progress.get("run_delay_share"),
     )
@@ -125,10 +129,11 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     for node in nodes:
         shares = [job.run_delay_share for job in node.jobs if job.run_delay_share is not None]
         if shares and (share := statistics.median(shares)) > HIGH_RUN_DELAY_SHARE:
-            lines.append(
-                f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as another program uses their cores. "
-                "Run `doctor` there to see which"
-            )
+            why = "another program uses their cores. Run `doctor` there to see which"
+            if sharing := _sharing(node.jobs):
+                names = listed(sharing, SHOWN)
+                why = f"jobs of this program share CPUs ({names}): Ray counts more cores than there are"
+            lines.append(f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as {why}")
     for index, ratio in _speed_ratios(nodes).items():
         if ratio < LOW_SPEED_RATIO:
             lines.append(
@@ -136,6 +141,12 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
                 " have on other nodes"
             )
     return lines
+
+
+def _sharing(jobs: Sequence[RunningJob]) -> list[str]:
+    """The jobs, of any driver, that have a CPU in common with another one."""
+    users = Counter(cpu for job in jobs for cpu in set(job.cpus))
+    return [job.key for job in jobs if any(users[cpu] > 1 for cpu in job.cpus)]
 
 
 def _speed_ratios(nodes: Sequence[ClusterNode]) -> dict[int, float]:
