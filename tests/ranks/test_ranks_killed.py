@@ -159,17 +159,15 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("name", "changes", "kills"),
-    [("ppo", {}, 5), ("ppo", {"learner": "sb3"}, 3), ("sac", {"mode": "parameter-server"}, 4)],
+    ("name", "changes"),
+    [("ppo", {}), ("ppo", {"learner": "sb3"}), ("sac", {"mode": "parameter-server"})],
     ids=["fast", "sb3", "sac parameter-server"],
 )
-def test_with_any_rank_killed_often_not_a_bit_is_lost(
-    name: str, changes: dict[str, Any], kills: int, tmp_path: Path
-) -> None:
+def test_with_any_rank_killed_often_not_a_bit_is_lost(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """What each learner and mode saves and restores; ``selftest`` kills ranks for as long as one likes."""
-    spec = dataclasses.replace(JOBS[name], total_timesteps=kills * JOBS[name].total_timesteps, **changes)
+    spec = dataclasses.replace(JOBS[name], total_timesteps=3 * JOBS[name].total_timesteps, **changes)
     undisturbed = train(tmp_path / "undisturbed", {name: spec})
-    check_kills(tmp_path / "killed", spec, undisturbed[name], kills=kills)
+    check_kills(tmp_path / "killed", spec, undisturbed[name], kills=3)
 
 
 # -- by the command: a rank that hangs, a user who asks to leave, a rank that drifts
