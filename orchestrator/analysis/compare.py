@@ -103,7 +103,11 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
 
 
 def _benchmark(run_dir: Path) -> _Side:
-    bench = samples.read(run_dir)
+    with samples.damage_explained(run_dir):
+        return _benchmark_side(samples.read(run_dir))
+
+
+def _benchmark_side(bench: samples.Benchmark) -> _Side:
     cases: dict[str, dict[str, Sequence[float]]] = {}
     bounds = []
     for baseline, levels in bench.baselines.items():

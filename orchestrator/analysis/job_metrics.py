@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
@@ -96,10 +96,14 @@ def gather(run_dir: Path) -> ExperimentMetrics:
     return ExperimentMetrics(
         jobs=[job for job in jobs if job.wall_s > 0],
         usable_cpus=len(usable) if isinstance(usable, list) else None,
-        online_cpus=session.get("online_cpus"),
+        online_cpus=_count(session.get("online_cpus")),
         quota=run_reader.finite(session.get("cpu_quota")),
-        lanes=session.get("jobs_at_once"),
+        lanes=_count(session.get("jobs_at_once")),
     )
+
+
+NEEDED = {"job_id", "cpus", "started_at", "ended_at"}
+"""What is read of a row of ``summary.json``."""
 
 
 class _AttemptSlot(NamedTuple):
@@ -117,11 +121,12 @@ def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
     """All attempts; without a ledger the last one of each job."""
     if not paths.ledger.exists():
         rows = run_reader.read_json(paths.summary_json)
-        begun: list[SummaryRow] = [row for row in rows if row.get("attempts")] if isinstance(rows, list) else []
+        found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        begun = [cast(SummaryRow, row) for row in found if _count(row.get("attempts")) and row.keys() >= NEEDED]
         return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
     with run_directory.reading_ledger(paths) as ledger:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
-        return [_attempt(row, row["number"], hashes[row["job_id"]]) for row in ledger.attempts()]
+        return [_attempt(row, row["number"], hashes.get(row["job_id"])) for row in ledger.attempts()]
 
 
 def _attempt(row: AttemptRow | SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
@@ -133,7 +138,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations
     warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
-    ranks = int(spec.get("ranks", 1))
+    ranks = _count(spec.get("ranks")) or 1
     slots = {tuple(attempt.cpus or ()) for attempt in attempts}
     slot = slots.pop() if len(slots) == 1 else ()
     cpus = frozenset(slot[: len(slot) // ranks])
@@ -146,7 +151,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
         ranks=ranks,
         fewest_cpus=_extreme(min, [*(row.n_cpus for row in counted), *allowed]),
         spans=[(one.started_at, one.ended_at or math.inf) for one in attempts if one.started_at is not None],
-        threads=spec.get("threads"),
+        threads=_count(spec.get("threads")),
         work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
         env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,
         wall_s=_total(counted, "wall_s") or 0.0,
@@ -155,6 +160,11 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
         throttled_s=_total(counted, "throttled_s"),
         n_threads=_extreme(max, [row.n_threads for row in counted]),
     )
+
+
+def _count(value: Any) -> int | None:
+    """A whole number above 0; None for anything else that a file may hold in its place."""
+    return value if type(value) is int and value > 0 else None
 
 
 def _total(rows: Sequence[Iteration], column: str) -> float | None:

@@ -8,12 +8,13 @@ read by :func:`orchestrator.core.exit_record.read_exit_record`, which the superv
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from orchestrator.core.decoding import LARGEST, parsed_json
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
 CURVE_POINTS = 120
@@ -45,8 +46,8 @@ class EvaluationFile(TypedDict, total=False):
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None when the file is missing or not JSON."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return parsed_json(read_regular(path))
+    except (OSError, ValueError):
         return None
 
 
@@ -93,8 +94,12 @@ def evaluation(path: Path) -> EvaluationFile | None:
 
 
 def finite(value: Any) -> float | None:
-    """``value`` when it is a finite number, else None."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    """``value`` when it is a number, and not too large, else None."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON has whole numbers of any length
+        return None
+    return number if abs(number) <= LARGEST else None
 
 
 def _episodes(content: Any) -> Episodes:
@@ -114,8 +119,8 @@ def _episodes(content: Any) -> Episodes:
 def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no finite number."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace").replace("\0", "")
-    except OSError:
+        text = read_regular(path).decode("utf-8", "replace").replace("\0", "")
+    except (OSError, ValueError):
         return
     lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
     try:
@@ -134,7 +139,7 @@ def _complete(line: Sequence[str], places: Sequence[int | None]) -> list[float] 
         values = [float(line[place]) for place in places]  # type: ignore[index]
     except (ValueError, TypeError):
         return None
-    return values if math.isfinite(sum(values)) else None
+    return values if sum(map(abs, values)) <= LARGEST else None
 
 
 def _cell(line: Sequence[str], place: int | None) -> float | None:

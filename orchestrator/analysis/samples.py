@@ -5,17 +5,19 @@ Nothing is measured here, and numpy is not needed. A last line torn by a sudden 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from orchestrator.analysis.run_reader import finite, read_json_object
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import PHASES as TIMED_PHASES
 
 PHASES = (*(name.removesuffix("_s") for name in TIMED_PHASES), "rest")
@@ -149,6 +151,17 @@ def is_benchmark(run_dir: Path) -> bool:
     return any((RunPaths(run_dir).bench / name).exists() for name in PLAN_FILES)
 
 
+@contextlib.contextmanager
+def damage_explained(run_dir: Path) -> Iterator[None]:
+    """Raise what goes wrong with values of another type than this program writes as damage to a benchmark's files."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        folder = RunPaths(run_dir).bench
+        advice = "they are damaged, or of another version of this program; measure again in another --run-dir"
+        raise UsageError(f"{folder}: its files cannot be analysed ({error!r:.200}); {advice}") from error
+
+
 def read(run_dir: Path) -> Benchmark:
     """Everything but the measurements of ranks; ``strong.json`` and ``tune.json`` as they are.
 
@@ -203,9 +216,13 @@ def by_baseline(records: Sequence[MeasurementRecord], order: Sequence[str]) -> t
 def records(path: Path) -> tuple[list[MeasurementRecord], int]:
     """The measurements of a ``cells.jsonl``, and the number of other lines; a last line without newline is neither."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path}: cannot be read ({error}); restore it, or measure again in another --run-dir"
+        ) from error
     measurements = [_measurement(line) for line in lines if line.strip()]
     readable = [record for record in measurements if record is not None]
     return readable, len(measurements) - len(readable)
@@ -214,7 +231,7 @@ def records(path: Path) -> tuple[list[MeasurementRecord], int]:
 def _measurement(line: bytes) -> MeasurementRecord | None:
     """None for a line that is not the record of a measurement."""
     try:
-        record = json.loads(line)
+        record = parsed_json(line)
     except ValueError:
         return None
     valid = (

@@ -75,7 +75,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     if sample.size < 2:
         return Estimate(median, None, None, 1)
     if sample.min() > 0:
-        low, high = (math.exp(bound) for bound in _interval(np.log(sample)))
+        low, high = (_exp(bound) for bound in _interval(np.log(sample)))
     else:
         low, high = _interval(sample)
         if sample.min() >= 0:
@@ -120,8 +120,13 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, paired: b
     n = int(min(above.size, below.size))
     if n < 2:
         return Estimate(median, None, None, n)
-    low, high = (math.exp(bound) for bound in _difference(np.log(above), np.log(below)))
+    low, high = (_exp(bound) for bound in _difference(np.log(above), np.log(below)))
     return Estimate(median, min(low, median), max(high, median), n)
+
+
+def _exp(bound: float) -> float:
+    """Limited: of very few and very different values, the interval may end beyond the largest number."""
+    return math.exp(min(bound, 700.0))
 
 
 def _checked(values: Sequence[float]) -> Floats:

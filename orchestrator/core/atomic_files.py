@@ -86,8 +86,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Opener for :func:`open` that raises OSError (``ELOOP``) where ``path`` is a symbolic link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """Opener for :func:`open`: raises OSError for a symbolic link (``ELOOP``), and for a pipe that nobody reads."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def sync_trees(folders: Sequence[Path]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +18,8 @@ FilePath: TypeAlias = Annotated[str, str]
 """The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text becomes storable."""
 Message: TypeAlias = Annotated[str, shortened]
 """Text for people, whose length nobody has limited yet."""
+Positive: TypeAlias = Annotated[int, range(1, 2**63)]
+"""A whole number of at least 1."""
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -26,20 +27,36 @@ _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     float: ("a number", (float, int)),
     str: ("text", (str,)),
 }
-_INT64 = range(-(2**63), 2**63)
+LARGEST = 1e150
+"""Larger numbers count as infinite: their products and squares would be."""
+INT64 = range(-(2**63), 2**63)
 
 
 def decode(kind: type[T], text: str | bytes) -> T:
     """The dataclass ``kind`` from a JSON object.
 
-    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where None is admitted.
+    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where None is admitted,
+    and are refused elsewhere.
 
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
     try:
-        return _object(kind, json.loads(text))
+        return _object(kind, parsed_json(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """:raises ValueError: for anything but JSON, and for JSON that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
+    """As :func:`decode`, from the fields by name, lists as they are in JSON."""
+    return _object(kind, values)
 
 
 def field_values(instance: Any) -> dict[str, Any]:
@@ -73,7 +90,7 @@ def _reader(kind: Any) -> Reader:
     if kind is str:
         return functools.partial(_text, storable)
     if origin is Annotated:
-        return functools.partial(_text, arguments[1])
+        return functools.partial(_text if arguments[0] is str else _within, arguments[1])
     if NoneType in arguments:
         return functools.partial(_optional, _reader(arguments[0]))
     if origin is Literal:
@@ -94,9 +111,16 @@ def _read(reader: Reader, value: Any, name: str) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     expected, accepted = _KINDS[kind]
-    if type(value) not in accepted or (type(value) is int and value not in _INT64):
+    is_wrong = (type(value) is int and value not in INT64) or (type(value) is float and not abs(value) <= LARGEST)
+    if type(value) not in accepted or is_wrong:
         raise ValueError(f"expected {expected}, not {_shown(value)}")
     return value
+
+
+def _within(limits: range, value: Any) -> int:
+    if (number := _scalar(int, value)) not in limits:
+        raise ValueError(f"expected a whole number of at least {limits.start}, not {number}")
+    return int(number)
 
 
 def _text(kept: Callable[[str], str], value: Any) -> str:
@@ -110,7 +134,7 @@ def _one_of(values: Sequence[Any], value: Any) -> Any:
 
 
 def _optional(reader: Reader, value: Any) -> Any:
-    return None if value is None or (isinstance(value, float) and not math.isfinite(value)) else reader(value)
+    return None if value is None or (isinstance(value, float) and not abs(value) <= LARGEST) else reader(value)
 
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:

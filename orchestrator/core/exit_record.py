@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.decoding import decode
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import shortened
 
 LARGEST_BYTES = 1 << 20
@@ -73,10 +74,7 @@ def read_exit_record(path: Path, on_error: Callable[[Exception], object] | None 
     :param on_error: called if the file is there but cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            if len(content := file.read(LARGEST_BYTES + 1)) > LARGEST_BYTES:
-                raise ValueError(f"larger than {LARGEST_BYTES >> 20} MiB")
-        return ExitRecord.from_json(content)
+        return ExitRecord.from_json(read_regular(path, LARGEST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

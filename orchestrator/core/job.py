@@ -20,20 +20,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.decoding import Positive
 from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    cores: int
-    threads: int
-    memory_mib: int
+    cores: Positive
+    threads: Positive
+    memory_mib: Positive
     gpus: int
     timeout_s: float
     """Wall-clock limit of one attempt."""
     stall_timeout_s: float
-    ranks: int = 1
+    ranks: Positive = 1
     """Processes of one attempt. ``cores``, ``threads``, ``memory_mib`` and ``gpus`` are those of one rank."""
     log_mib: int = 64
     """Limit on the log of each rank."""

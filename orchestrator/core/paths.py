@@ -17,6 +17,9 @@ DAMAGED = ".damaged"
 CHECKPOINT = re.compile(r"checkpoint-(\d{12})\.pt")
 """Names of checkpoints; the group is their env_steps."""
 
+EXIT = re.compile(r"(?:rank-([1-9][0-9]{0,9})\.)?exit\.json")
+"""Names of exit records; the group is the rank, and is missing for rank 0."""
+
 
 def current_directory() -> Path | None:
     """The directory that relative paths refer to; None when it has been removed."""
@@ -60,6 +63,11 @@ class AttemptPaths:
     def exit_of(self, rank: int) -> Path:
         """The exit record of rank ``rank``; ``exit`` is that of rank 0."""
         return self.root / f"rank-{rank}.exit.json" if rank else self.exit
+
+    def exits(self) -> dict[int, Path]:
+        """The exit records that are there, by rank, rising."""
+        found = ((EXIT.fullmatch(path.name), path) for path in self.root.glob("*exit.json"))
+        return dict(sorted((int(match[1] or 0), path) for match, path in found if match))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import FilePath, decode, field_values
+from orchestrator.core.decoding import FilePath, Positive, decode, field_values
 from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -65,8 +65,8 @@ class WorkerSpec:
     seed: int
     algo: Algorithm
     learner: LearnerChoice
-    total_timesteps: int
-    n_envs: int
+    total_timesteps: Positive
+    n_envs: Positive
     normalize: bool
     checkpoint_every: int | None
     """env_steps between checkpoints, each made at the end of an iteration; None: :attr:`checkpoint_every_s` counts."""
@@ -90,7 +90,7 @@ class WorkerSpec:
     """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name (``"relu"``)."""
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
-    ranks: int = 1
+    ranks: Positive = 1
     """Processes that train the policy together. ``n_envs``, ``batch_size`` and ``total_timesteps`` are totals over all
     ranks; ``threads`` is per rank."""
     backend: Backend = "auto"
@@ -139,7 +139,7 @@ class WorkerSpec:
         return storable(json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     @classmethod
-    def from_json(cls, text: str) -> WorkerSpec:
+    def from_json(cls, text: str | bytes) -> WorkerSpec:
         """:raises ValueError: naming the field that is unknown, missing or of another type."""
         return decode(cls, text)
 

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import BinaryIO, Literal, TypeAlias
 
 from orchestrator.core import log_limit
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.run_directory import LockHolder
@@ -113,7 +114,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
         # The state is read before the log: a job that is over writes nothing more.
         over = _row(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
         if path.exists():
-            with path.open("rb") as file:
+            with _opened(path) as file:
                 log = file.fileno()
                 dropped = log_limit.dropped_bytes(log)  # read first: the log may be cut while it is read
                 file.seek(_tail(log, lines) if position is None else log_limit.offset_in_log(position, dropped))
@@ -129,6 +130,13 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
         if attempt is None and latest != number:
             number, position = latest, 0
             yield f"--- attempt {latest} ---\n"
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _tail(descriptor: int, lines: int) -> int:

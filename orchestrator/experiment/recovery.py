@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.core.errors import LedgerError, RunDirError
@@ -30,12 +31,15 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import JobRow, Ledger, Request, summary
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 
+LARGEST_HASH_BYTES = 1 << 10
+"""Of ``robot.sha256``."""
 RecordedJob: TypeAlias = tuple[int, Job, str | None]
 """Position in the job file, the job as it was trained, hash of its robot."""
 
@@ -51,9 +55,9 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
         directory = paths.job(job.job_id)
         if directory.spec.exists() and directory.robot_hash.exists():
             try:
-                spec = WorkerSpec.from_json(directory.spec.read_text())
-                robot_hash = directory.robot_hash.read_text() or None
-            except (OSError, ValueError, TypeError) as error:
+                spec = WorkerSpec.from_json(read_regular(directory.spec))
+                robot_hash = read_regular(directory.robot_hash, LARGEST_HASH_BYTES).decode() or None
+            except (OSError, ValueError) as error:
                 advice = f"move {directory.root} away to train that job again, and run the same command again"
                 raise RunDirError(f"{directory.spec}: cannot be read ({error}); {advice}") from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
@@ -141,14 +145,14 @@ def decisive_record(
     :param warn: called with a text for every record that cannot be read.
     """
 
-    def read(rank: int) -> ExitRecord | None:
-        path, what = attempt.exit_of(rank), "the attempt counts as interrupted"
+    def read(path: Path) -> ExitRecord | None:
+        what = "the attempt counts as interrupted"
         return read_exit_record(path, lambda error: warn(f"{path}: cannot be read ({error}); {what}"))
 
-    records = [*map(read, range(ranks))]
+    records = {rank: read(path) for rank, path in attempt.exits().items() if rank < ranks}
     errors = (ExitCode.ERROR, ExitCode.DIVERGED)
-    rank = next((rank for rank, record in enumerate(records) if record and record.code in errors), 0)
-    return (rank if ranks > 1 else None), records[rank]
+    rank = next((rank for rank, record in records.items() if record and record.code in errors), 0)
+    return (rank if ranks > 1 else None), records.get(rank)
 
 
 def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:

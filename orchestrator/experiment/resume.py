@@ -6,12 +6,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from orchestrator.core.errors import Problem, RunDirError
 from orchestrator.core.job import Failed
+from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.jobfile import Experiment, Notify
+from orchestrator.jobfile import Experiment, Notify, Order
 from orchestrator.jobfile.toml_models import NotifyTable
 from orchestrator.ledger import JobRow
 
@@ -29,17 +31,20 @@ def load(run_dir: Path) -> RecordedExperiment:
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.jobs()
     try:
-        top = tomllib.loads(paths.experiment.read_text(encoding="utf-8-sig"))
+        top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
-    except (OSError, ValueError) as error:
+        name, max_parallel, order = top.get("name"), top.get("max_parallel", "auto"), top.get("order", "longest-first")
+        is_limit = type(max_parallel) is int and max_parallel >= 1
+        if not (isinstance(name, str) and (is_limit or max_parallel == "auto") and order in get_args(Order)):
+            raise ValueError("name, max_parallel or order is missing or wrong")
+    except (OSError, ValueError, RecursionError) as error:
         raise RunDirError(
             f"{paths.experiment}: cannot be read ({error}); run the job file, which replaces it"
         ) from error
-    max_parallel = top.get("max_parallel", "auto")
     experiment = Experiment(
-        name=top["name"],
+        name=name,
         max_parallel=None if max_parallel == "auto" else max_parallel,
-        order=top.get("order", "longest-first"),
+        order=order,
         skip_invalid=True,
         notify=Notify.from_table(notify),
         jobs=tuple(row.job for row in rows),

@@ -20,10 +20,15 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.core.atomic_files import no_follow, remove_partial_files
+from orchestrator.core.decoding import decode
 from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.paths import RunPaths, absolute
+from orchestrator.core.regular_files import open_regular
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
+
+LARGEST_LOCK_BYTES = 1 << 16
+"""As much is read of the file of a lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +184,11 @@ def _suggestions(root: Path) -> str:
 def holder(paths: RunPaths) -> LockHolder | None:
     """The supervisor that holds the run directory now; None when none does."""
     try:
-        with open(paths.lock, "rb", opener=no_follow) as file:
+        with open_regular(paths.lock, follow=False) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _read_holder(file.read())
+                return _read_holder(file.read(LARGEST_LOCK_BYTES))
     except OSError:
         return None
     return None
@@ -208,8 +213,8 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
 
 def _read_holder(content: bytes) -> LockHolder:
     try:
-        return LockHolder(**json.loads(content))
-    except (ValueError, TypeError):  # the lock was taken just now, and its file is not written yet
+        return decode(LockHolder, content)
+    except ValueError:  # the lock was taken just now, and its file is not written yet
         return LockHolder(pid=0, pid_start=None, host="this machine", since="just now")
 
 
@@ -221,8 +226,9 @@ def _locked(paths: RunPaths) -> Iterator[None]:
             file = stack.enter_context(lock)
             if not (_try_lock(file) and _is_still(file, paths.lock)):
                 file.seek(0)
+                this = _read_holder(file.read(LARGEST_LOCK_BYTES) or b"")
                 advice = f"`status {paths.root}` shows its jobs, `stop {paths.root}` ends it"
-                raise RunDirError(f"{paths.root}: held by another supervisor ({_read_holder(file.read())}). {advice}")
+                raise RunDirError(f"{paths.root}: held by another supervisor ({this}). {advice}")
             file.truncate(0)
             pid, host, since = os.getpid(), socket.gethostname(), str(datetime.datetime.now())
             this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)

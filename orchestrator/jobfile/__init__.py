@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
@@ -27,8 +27,9 @@ from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.validation import check
 from orchestrator.jobfile.validation_errors import Problems, quoted, suggestion
 
-__all__ = ["Experiment", "Notify", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
+__all__ = ["Experiment", "Notify", "Order", "from_mapping", "json_schema", "load", "parse_override", "safe_name"]
 
+Order: TypeAlias = Literal["longest-first", "as-listed"]
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -55,7 +56,7 @@ class Experiment:
     name: str
     max_parallel: int | None
     """Largest number of jobs at once; None: as many as the machine has cores for."""
-    order: Literal["longest-first", "as-listed"]
+    order: Order
     """Order of launch; ``jobs`` are in the order of the file."""
     skip_invalid: bool = False
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""

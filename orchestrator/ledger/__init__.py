@@ -8,7 +8,6 @@ requests for it; those of other hosts are files (:mod:`orchestrator.ledger.reque
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -291,8 +290,8 @@ class Ledger:
         declared = "SELECT point FROM declared WHERE point != '{}' ORDER BY position, job_id"
         with translated(self._path), decoding(self._path):
             points = self._execute(declared)
-            varied = list(dict.fromkeys(key for (point,) in points for key in json.loads(point)))
-        last = (-1, "")
+            varied = list(dict.fromkeys(key for (point,) in points for key in rows.parsed_object(point)))
+        last = (-(2**63), "")
         while True:
             with translated(self._path), decoding(self._path):
                 selected = self._execute(

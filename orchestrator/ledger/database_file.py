@@ -121,7 +121,7 @@ def decoding(path: Path) -> Iterator[None]:
     """Raise errors from reading a row as damage to the ledger."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise LedgerError(f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}") from error
 
 

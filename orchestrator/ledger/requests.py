@@ -17,7 +17,10 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.messages import JsonLine
+from orchestrator.core.regular_files import read_regular
 
+LARGEST_BYTES = 1 << 26
+"""Of a file of requests; a larger one was not written by this program."""
 Verb: TypeAlias = Literal["stop", "cancel", "retry", "pause", "resume", "set", "reload"]
 
 
@@ -48,10 +51,10 @@ class RequestFiles:
         for name in self._names():
             if name not in self._taken:
                 with contextlib.suppress(OSError):  # of the network, perhaps; the file is read again next time
-                    content = (self._folder / name).read_bytes()
-                    self._taken.add(name)
                     with contextlib.suppress(ValueError):
+                        content = read_regular(self._folder / name, LARGEST_BYTES)
                         requests += [Request.from_line(line) for line in content.splitlines()]
+                    self._taken.add(name)
         return requests
 
     def remove_taken(self) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from types import NoneType, UnionType
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
-from orchestrator.core.decoding import decode, field_values
+from orchestrator.core.decoding import INT64, LARGEST, decode, field_values, from_values, parsed_json
 from orchestrator.core.job import (
+    LEGAL,
     Attempt,
     Cancelled,
     Cause,
@@ -103,6 +106,56 @@ class AttemptRow(TypedDict):
     message: str | None
 
 
+DECLARED: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("job_id", "where_", "spec", "resources", "point", "fingerprint", "state"), (str,)),
+    **dict.fromkeys(("xml_source", "robot_hash", "cause", "message"), (str, NoneType)),
+    **dict.fromkeys(("max_retries", "failures", "attempts", "env_steps"), (int,)),
+}
+"""Types of what :func:`job_row` reads. SQLite itself stores anything in any column."""
+
+
+LEAST: Mapping[str, int] = {"total_timesteps": 1, "ranks": 1, "attempts": 0, "number": 0}
+
+
+def checked(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """``row`` with every value of the TypedDict ``kind`` of its type; numbers that count as infinite become None.
+
+    :raises ValueError: naming the first value that is wrong.
+    """
+    for name, accepted in _types(kind).items():
+        value = row[name]
+        found = type(value)
+        if found is float and not abs(value) <= LARGEST and NoneType in accepted:
+            row[name] = None
+        elif (
+            found not in accepted
+            or not (value in INT64 if found is int else abs(value) <= LARGEST if found is float else True)
+            or (found is list and not all(type(one) is int and one in INT64 for one in value))
+        ):
+            raise ValueError(f"{name} is {value!r:.60}")
+    for name, least in LEAST.items():
+        if row.get(name, least) < least:
+            raise ValueError(f"{name} is {row[name]}")
+    if row.get("state", "PENDING") not in LEGAL:
+        raise ValueError(f"unknown state {row['state']!r:.60}")
+    return row
+
+
+@functools.cache
+def _types(kind: Any) -> Mapping[str, frozenset[type]]:
+    types: dict[str, frozenset[type]] = {}
+    for name, hint in get_type_hints(kind).items():
+        members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        types[name] = frozenset([*(get_origin(one) or one for one in members), *([int] if float in members else [])])
+    return types
+
+
+def _check_declared(row: sqlite3.Row) -> None:
+    for name, accepted in DECLARED.items():
+        if type(row[name]) not in accepted:
+            raise ValueError(f"{name} is {row[name]!r:.60}")
+
+
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
@@ -121,6 +174,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
 
 def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
     """:param last_attempt: that of a RUNNING job."""
+    _check_declared(row)
     return JobRow(
         job=Job(
             job_id=row["job_id"],
@@ -129,7 +183,7 @@ def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
             resources=decode(Resources, row["resources"]),
             max_retries=row["max_retries"],
             xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
-            point=json.loads(row["point"]),
+            point=parsed_object(row["point"]),
         ),
         fingerprint=row["fingerprint"],
         robot_hash=row["robot_hash"],
@@ -165,29 +219,29 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 def attempt_of(row: sqlite3.Row) -> Attempt:
     values = {field.name: row[field.name] for field in fields(Attempt)}
-    return Attempt(**{**values, "cpus": tuple(json.loads(row["cpus"])), "gpus": tuple(json.loads(row["gpus"]))})
+    return from_values(Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])})
 
 
 def attempt_row(row: sqlite3.Row) -> AttemptRow:
-    values = {"cpus": json.loads(row["cpus"]), "cpu_s": _record(row).get("cpu_s")}
-    return cast(AttemptRow, _in_order(AttemptRow, row, values))
+    values = {"cpus": parsed_json(row["cpus"]), "cpu_s": _record(row).get("cpu_s")}
+    return cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
 
 
 def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is one of its name."""
-    point, spec, record = json.loads(row["point"]), json.loads(row["spec"]), _record(row)
+    point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
-        "message": row["message"] and shortened(row["message"]),
+        "message": None if row["message"] is None else shortened(row["message"]),
         "traceback": shortened(record.get("traceback") or "") or None if row["state"] == "FAILED" else None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
         "ranks": spec.get("ranks", 1),
-        "cpus": json.loads(row["cpus"]) if row["cpus"] else None,
+        "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
-    columns = _in_order(SummaryRow, row, values)
+    columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 
 
@@ -196,7 +250,14 @@ RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weig
 
 
 def _record(row: sqlite3.Row) -> dict[str, Any]:
-    return json.loads(row["record"]) if row["record"] else {}
+    return parsed_object(row["record"]) if row["record"] else {}
+
+
+def parsed_object(text: str) -> dict[str, Any]:
+    """:raises ValueError: for anything but a JSON object."""
+    if not isinstance(content := parsed_json(text), dict):
+        raise ValueError("expected an object")  # noqa: TRY004 - the ledger is wrong, no call
+    return content
 
 
 def _in_order(kind: Any, row: sqlite3.Row, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,15 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from orchestrator.core.atomic_files import writing_whole
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import LARGEST_BYTES, open_regular
 from orchestrator.core.text import listed, plain
-from orchestrator.ledger.rows import SummaryRow
+from orchestrator.ledger.rows import SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 
@@ -48,17 +51,18 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     :raises LedgerError: it is not what this version of the program writes.
     """
     try:
-        with paths.summary_json.open("rb") as file:
-            rows, written = json.loads(file.read()), os.fstat(file.fileno()).st_mtime
+        with open_regular(paths.summary_json) as file:
+            rows, written = parsed_json(file.read(LARGEST_BYTES)), os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return [], None
     except (OSError, ValueError) as error:
         raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
-    required = SummaryRow.__required_keys__
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and required <= row.keys() for row in rows):
+    try:
+        return [cast(SummaryRow, checked(SummaryRow, row)) for row in rows], written
+    except (KeyError, TypeError, ValueError) as error:
         advice = "use the program with which its supervisor runs"
-        raise LedgerError(f"{paths.summary_json}: was written by another version of this program; {advice}")
-    return rows, written
+        text = f"{paths.summary_json}: was written by another version of this program ({error})"
+        raise LedgerError(f"{text}; {advice}") from error
 
 
 def to_json(rows: Iterable[SummaryRow]) -> str:

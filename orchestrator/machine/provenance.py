@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.environment import THREAD_VARIABLES
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import joined
 from orchestrator.machine.topology import Machine, cpu_model, online_cpus
 
@@ -182,8 +184,8 @@ def _sessions(paths: RunPaths) -> list[Any]:
     if not paths.provenance.exists():
         return []
     try:
-        return list(json.loads(paths.provenance.read_text()))
-    except (ValueError, TypeError):
+        return list(parsed_json(read_regular(paths.provenance)))
+    except (OSError, ValueError, TypeError):
         return [{"note": "an earlier provenance.json could not be read"}]
 
 
@@ -210,5 +212,6 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _cpu_models(session: Mapping[str, Any]) -> set[str]:
     """The CPUs that trained: those of a cluster's nodes, or that of this machine; empty if not recorded."""
-    trained_on = session.get("nodes") or [session]
-    return {str(one["cpu_model"]) for one in trained_on if one.get("cpu_model")}
+    nodes = session.get("nodes")
+    trained_on = nodes if isinstance(nodes, list) and nodes else [session]
+    return {str(one["cpu_model"]) for one in trained_on if isinstance(one, Mapping) and one.get("cpu_model")}

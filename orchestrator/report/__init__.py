@@ -36,13 +36,14 @@ def compose(run_dir: Path) -> Document:
 
     :raises UsageError: when there is nothing to report.
     """
-    from orchestrator.analysis.samples import is_benchmark
+    from orchestrator.analysis.samples import damage_explained, is_benchmark
 
     if is_benchmark(run_dir):
         from orchestrator.bench.scaling_analysis import analyse
         from orchestrator.report import benchmark_page, certificate_page
 
-        return benchmark_page.document(analyse(run_dir), certificate_page.read(run_dir))
+        with damage_explained(run_dir):
+            return benchmark_page.document(analyse(run_dir), certificate_page.read(run_dir))
     from orchestrator.report import experiment_data, experiment_page
 
     return experiment_page.document(experiment_data.gather(run_dir), run_dir)

@@ -85,14 +85,17 @@ def _ledger(paths: RunPaths, running: bool) -> tuple[list[SummaryRow], dict[str,
     if running and not paths.ledger.exists():
         return [], {}, []
     with run_directory.reading_ledger(paths) as ledger:
-        return ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}, ledger.attempts()
+        rows, declared = ledger.summary(), {row.job.job_id: row for row in ledger.jobs()}
+        known = declared.keys() & {row["job_id"] for row in rows}  # a run that begins meanwhile may restart jobs
+        rows = [row for row in rows if row["job_id"] in known]
+        return rows, declared, [row for row in ledger.attempts() if row["job_id"] in known]
 
 
 def _attempt(row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float) -> ReportedAttempt:
     job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
     if cpu_s is not None:
-        others = range(1, declared.job.resources.ranks)
-        records = (read_exit_record(job.attempt(row["number"]).exit_of(rank)) for rank in others)
+        ranks, exits = declared.job.resources.ranks, job.attempt(row["number"]).exits()
+        records = (read_exit_record(path) for rank, path in exits.items() if 0 < rank < ranks)
         cpu_s += sum(record.cpu_s or 0.0 for record in records if record is not None)
     if until is None:
         until = now if running else _last_written(job.timings_csv, row["started_at"])
@@ -272,6 +275,6 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
 def _speedup(jobs: Mapping[int, ReportedJob], base: Mapping[int, ReportedJob]) -> Estimate | None:
     """Over the seeds that both have."""
     pairs = [(jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"]) for seed in jobs.keys() & base.keys()]
-    known = [(speed, base_speed) for speed, base_speed in pairs if speed and base_speed]
+    known = [(speed, base_speed) for speed, base_speed in pairs if speed and base_speed and min(speed, base_speed) > 0]
     speeds, base_speeds = [speed for speed, _ in known], [base_speed for _, base_speed in known]
     return ratio(speeds, base_speeds, paired=True) if known else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.analysis.run_reader import finite
 from orchestrator.report.document import Columns, Section, Text, table
 from orchestrator.report.number_format import number, plain
 
@@ -49,7 +50,8 @@ def _value(key: str, value: Any) -> str:
     if key == "cpus" and isinstance(value, list):
         return str(len(value))
     if key == "nodes" and isinstance(value, list):
-        return plain(", ".join(f"{node['name']} ({node['cores']} cores)" for node in value), LONGEST)
+        nodes = [node for node in value if isinstance(node, Mapping)]
+        return plain(", ".join(f"{node.get('name')} ({node.get('cores')} cores)" for node in nodes), LONGEST)
     if key == "git" and isinstance(value, Mapping) and value.get("commit"):
         return plain(value["commit"]) + (" with uncommitted changes" if value.get("dirty") else "")
     if key == "command" and isinstance(value, list):
@@ -62,4 +64,4 @@ def _value(key: str, value: Any) -> str:
         value = [f"{name} {part}" for name, part in value.items() if part is not None] or ["none set"]
     if isinstance(value, list):
         return plain(", ".join(map(str, value)), LONGEST)
-    return number(float(value)) if isinstance(value, int | float) else plain(value, LONGEST)
+    return number(finite(value)) if isinstance(value, int | float) else plain(value, LONGEST)

@@ -18,6 +18,7 @@ from orchestrator.executors.base import Handle, Placed
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import retry_policy
 
+LARGEST = 1e12
 MILLI = 1000
 """Rates are summed as whole thousandths: unlike floats, these add up to zero when every attempt is removed again."""
 
@@ -170,8 +171,8 @@ class ActiveAttempts:
         self.promised_mib += sign * retry_policy.promised_mib(attempt.job.resources, attempt.rss_mib)
         self.steps_to_go += sign * max(0, attempt.job.spec.total_timesteps - steps)
         if progress is not None:
-            self._rate += sign * round(MILLI * (progress.env_steps_per_s or 0.0))
-            self._busy += sign * round(MILLI * (progress.cpu_share or 0.0))
+            self._rate += sign * _thousandths(progress.env_steps_per_s)
+            self._busy += sign * _thousandths(progress.cpu_share)
 
     # -- checks against limits
 
@@ -190,3 +191,8 @@ class ActiveAttempts:
                 attempt.check_at = math.inf
                 attempts.append(attempt)
         return attempts
+
+
+def _thousandths(value: float | None) -> int:
+    """Limited, since a worker may report any number: a thousand of the largest ones would be infinite."""
+    return round(MILLI * max(-LARGEST, min(value or 0.0, LARGEST)))

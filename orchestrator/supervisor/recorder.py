@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
@@ -178,7 +179,7 @@ class Recorder:
     def log_error(self, error: BaseException) -> str:
         """Append the traceback of an unexpected error to a file; returns a clause that says where it is."""
         try:
-            with self.paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with open(self.paths.error_log, "a", encoding="utf-8", errors="backslashreplace", opener=no_follow) as file:
                 when = time.strftime("%Y-%m-%d %H:%M:%S")
                 file.write(f"{when}\n{''.join(traceback.format_exception(error))}\n")
         except OSError as why:

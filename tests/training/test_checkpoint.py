@@ -68,7 +68,9 @@ CAUSES: dict[str, Callable[[pytest.MonkeyPatch, types.ModuleType], None]] = {
     "memory of torch": lambda patch, _: patch.setattr(
         torch, "load", raiser(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     ),
-    "the disk": lambda patch, _: patch.setattr(Path, "read_bytes", raiser(OSError(errno.EIO, "Input/output error"))),
+    "the disk": lambda patch, _: patch.setattr(
+        checkpoint, "open_regular", raiser(OSError(errno.EIO, "Input/output error"))
+    ),
 }
 
 

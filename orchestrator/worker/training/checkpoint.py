@@ -23,6 +23,7 @@ import torch
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, REPLAY
+from orchestrator.core.regular_files import open_regular
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.failures import CheckpointError, describe
 from orchestrator.worker.runtime.progress import say
@@ -173,7 +174,8 @@ class CheckpointStore:
         :raises DamagedError: the bytes of its files are not those that were written.
         """
         with explaining_failure(path):
-            state = load(path.read_bytes())
+            with open_regular(path) as file:
+                state = load(file.read())
             fingerprint = state["fingerprint"]
         if ranks is not None and fingerprint != self._fingerprint:
             before = len(state["ranks"]) if "ranks" in state else 1

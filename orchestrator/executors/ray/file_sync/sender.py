@@ -7,7 +7,6 @@ import dataclasses
 import enum
 import errno
 import os
-import stat
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.log_limit import dropped_bytes
+from orchestrator.core.regular_files import open_regular
 from orchestrator.executors.ray.file_sync import chunks, patterns
 from orchestrator.executors.ray.file_sync.chunks import Chunk, FileSyncError, Payload
 from orchestrator.executors.ray.file_sync.patterns import FileKind, FilePatterns, InputFiles, ResultFiles
@@ -249,15 +249,11 @@ def _rejected_checkpoints(gone: Collection[str], files: Collection[str]) -> list
 def _open_regular(path: Path) -> BinaryIO:
     """:raises FileNotFoundError: it is missing, or not a regular file (any more)."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path, follow=False, buffering=0)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise FileNotFoundError(errno.ENOENT, "is a symbolic link", str(path)) from error
+        if error.errno in (errno.ELOOP, errno.EINVAL):
+            raise FileNotFoundError(errno.ENOENT, "is a symbolic link or no regular file", str(path)) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "is not a regular file", str(path))
-    return os.fdopen(descriptor, "rb", buffering=0)
 
 
 def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:

@@ -1,0 +1,87 @@
+"""Whatever a checkpoint file holds: the one before it is resumed from, or an error says what to do."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from fuzz_helpers import changed, each_special, emptied, few_or_many, fuzz
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.worker.runtime.failures import CheckpointError
+from orchestrator.worker.training.checkpoint import CheckpointStore
+
+
+def content_of(state: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+VALID = content_of({"fingerprint": "f", "env_steps": 200, "weights": torch.arange(20.0)})
+
+
+def archive(members: list[tuple[str, bytes]]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for name, content in dict(members).items():
+            written.writestr(name, content)
+    return file.getvalue()
+
+
+NAMES = st.sampled_from(["archive/data.pkl", "archive/version", "archive/data/0", "archive/byteorder", "x", "../y"])
+PICKLES = st.sampled_from([b"\x80\x02}.", b"\x80\x02]q\x00.", b"N.", b"cos\nnothing\n.", b"."]) | st.binary(max_size=9)
+CONTENTS = st.one_of(
+    st.binary(max_size=60),
+    changed(VALID),
+    changed(VALID),
+    st.lists(st.tuples(NAMES, PICKLES | st.just(b"3\n")), max_size=4).map(archive),
+    st.sampled_from([content_of(state) for state in ([], {}, {"fingerprint": 3}, None, {"env_steps": "x"})]),
+)
+
+
+def resume_beside(directory: Path, make: Callable[[Path], object]) -> None:
+    """``make`` puts something in the place of the newest of two checkpoints."""
+    store = CheckpointStore(directory, "f")
+    store.save(100, {"weights": torch.arange(3.0)})
+    make(store.path(200))
+    try:
+        state = store.newest()
+    except CheckpointError as error:
+        assert str(store.path(200)) in str(error)  # noqa: PT017 - either is right
+    except ValueError as error:
+        assert "was written under" in str(error)  # noqa: PT017
+    else:
+        assert state is not None
+        assert state["env_steps"] == 100 or not store.problems
+
+
+@few_or_many(40, 400)
+def test_any_content_of_a_checkpoint_is_set_aside_or_explained(tmp_path: Path, examples: int) -> None:
+    @fuzz(examples)
+    @given(content=CONTENTS)
+    def check(content: bytes) -> None:
+        resume_beside(emptied(tmp_path / "checkpoints"), lambda path: path.write_bytes(content))
+
+    check()
+
+
+@each_special
+def test_something_else_in_the_place_of_a_checkpoint_is_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    resume_beside(tmp_path, make)
+
+
+def test_the_checkpoint_before_a_truncated_one_is_resumed_from(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, "f")
+    store.save(100, {"weights": torch.arange(3.0)})
+    store.path(200).write_bytes(VALID[:-1])
+    state = store.newest()
+    assert state is not None
+    assert state["env_steps"] == 100
+    assert len(store.problems) == 1
