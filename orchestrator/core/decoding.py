@@ -35,8 +35,8 @@ INT64 = range(-(2**63), 2**63)
 def decode(kind: type[T], text: str | bytes) -> T:
     """The dataclass ``kind`` from a JSON object.
 
-    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where None is admitted,
-    and are refused elsewhere.
+    Fields with a default may be missing. Lists become tuples; NaN and infinities become None where a number or None
+    is admitted, and are refused elsewhere.
 
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
@@ -92,7 +92,7 @@ def _reader(kind: Any) -> Reader:
     if origin is Annotated:
         return functools.partial(_text if arguments[0] is str else _within, arguments[1])
     if NoneType in arguments:
-        return functools.partial(_optional, _reader(arguments[0]))
+        return functools.partial(_optional, _reader(arguments[0]), arguments[0] in (int, float))
     if origin is Literal:
         return functools.partial(_one_of, arguments)
     if origin is not None and issubclass(origin, Mapping):
@@ -133,8 +133,9 @@ def _one_of(values: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def _optional(reader: Reader, value: Any) -> Any:
-    return None if value is None or (isinstance(value, float) and not abs(value) <= LARGEST) else reader(value)
+def _optional(reader: Reader, is_number: bool, value: Any) -> Any:
+    is_infinite = is_number and isinstance(value, float) and not abs(value) <= LARGEST
+    return None if value is None or is_infinite else reader(value)
 
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
