@@ -22,6 +22,11 @@ def set_up_process() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
 
 
+def block_checkpoint_signal() -> None:
+    """Until there is a handler: without one the signal would end the process. It waits, as do those sent before."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [CHECKPOINT_SIGNAL])
+
+
 def hold_standard_descriptors() -> None:
     """Open ``/dev/null`` on every free descriptor from 0 to 2, for good.
 

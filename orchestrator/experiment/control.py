@@ -167,8 +167,6 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if jobs:
         return _ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
-    if paths.bench.exists() and not paths.ledger.exists():
-        raise UsageError(f"{run_dir}: a benchmark reads no requests; press Ctrl-C where it runs to stop it")
     holder = ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; nothing to stop"
@@ -202,7 +200,12 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
 
 
 def ready_holder(paths: RunPaths) -> LockHolder | None:
-    """The supervisor that holds the run directory, once it is known and reads requests; None when none does."""
+    """The supervisor that holds the run directory, once it is known and reads requests; None when none does.
+
+    :raises UsageError: it is a benchmark, which reads none.
+    """
+    if paths.bench.exists() and not paths.ledger.exists():
+        raise UsageError(f"{paths.root}: a benchmark reads no requests; press Ctrl-C where it runs to stop it")
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
         listens = holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()  # the last while it examines
@@ -297,9 +300,9 @@ def _move(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -> list[str]:
             job_id = row.job.job_id
             if job_id not in chosen or row.state.name not in COMMANDS[verb].from_states:
                 continue
-            if verb == "pause" and isinstance(row.state, Running):  # as its supervisor has left it when it died
-                ledger.note_pausing(job_id)
-                if isinstance(recovery.settle(row, paths, ledger, SilentReporter()).state, Paused):
+            if isinstance(row.state, Running):  # as its supervisor has left it when it died
+                ledger.note(verb, job_id)
+                if isinstance(recovery.settle(row, paths, ledger, SilentReporter()).state, Paused | Cancelled):
                     moved.append(job_id)
             else:
                 ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
@@ -345,6 +348,9 @@ def _row(snapshot: Snapshot, job_id: str) -> SummaryRow:
 def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
     """The job ids that ``names`` are, or that begin with them. :raises UsageError: no job or several fit a name."""
     job_ids = [row["job_id"] for row in snapshot.rows]
+    if names and not job_ids and snapshot.holder is not None:
+        what = "still examines the robots; call this command again later"
+        raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
     resolved = []
     for name in names:
         matches = [name] if name in job_ids else [job_id for job_id in job_ids if job_id.startswith(name)]

@@ -123,7 +123,7 @@ class NotifyingReporter:
             self.inner.event("warning", f"{text}; a run waits {TIME_LIMIT_S:.0f} s for them, or until Ctrl-C")
         self._waiting.clear()
         for process in self._running:
-            end_group(process.popen)
+            _kill(process.popen)
         self._running.clear()
 
     def _start(self, notification: Notification) -> None:
@@ -159,9 +159,10 @@ class NotifyingReporter:
         return {f"ORCHESTRATOR_{name}": _variable(value) for name, value in {**told, **notification.facts}.items()}
 
     def _end(self, process: NotifyProcess, *, is_late: bool) -> None:
-        code = end_group(process.popen)
+        code = _kill(process.popen)
         if is_late:
-            self._warn(process.notification, f"took more than {TIME_LIMIT_S:.0f} s and was killed")
+            how = "cannot be killed, as it runs as another user" if code is None else "was killed"
+            self._warn(process.notification, f"took more than {TIME_LIMIT_S:.0f} s and {how}")
         elif code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._warn(process.notification, f"ended with {how}; its output is in {RunPaths(self.run_dir).notify_log}")
@@ -171,6 +172,14 @@ class NotifyingReporter:
         if text not in self._warned:
             self._warned.add(text)
             self.inner.event("warning", text, notify=notification.key)
+
+
+def _kill(popen: subprocess.Popen[bytes]) -> int | None:
+    """Kill what is left of a program. Returns its exit code; None if it runs on as another user, as `sudo` does."""
+    try:
+        return end_group(popen)
+    except PermissionError:
+        return popen.poll()
 
 
 def _variable(value: object) -> str:

@@ -104,10 +104,10 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
     requests = ledger.take_requests()
-    pausing = ledger.pausing()
-    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests or pausing else {}
+    noted = ledger.noted()
+    states = {row.job.job_id: row.state for row in ledger.jobs()} if requests or noted else {}
     # Their attempts ended otherwise, as the disk was full.
-    late = [Request(verb="pause", job_id=job_id) for job_id in pausing if isinstance(states.get(job_id), Pending)]
+    late = [Request(verb=verb, job_id=id_) for id_, verb in noted.items() if isinstance(states.get(id_), Pending)]
     for request in [*late, *requests]:
         job_id = request.job_id or ""
         state = states.get(job_id)
@@ -115,17 +115,17 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
         match request.verb, state:
             case "retry", Failed() | Cancelled():
                 new = Pending()
-            case "cancel", Pending() | Running() | Paused():
+            case "cancel", Pending() | Paused():
                 new = Cancelled()
             case "pause", Pending(failures=failures):
                 new = Paused(failures=failures)
             case "resume", Paused(failures=failures):
                 new = Pending(failures=failures)
-            case "pause", Running():
-                ledger.note_pausing(job_id)  # for :func:`settle`
+            case "pause" | "cancel", Running():
+                ledger.note(request.verb, job_id)  # for :func:`settle`
                 continue
-            case "resume", Running():
-                ledger.withdraw_pausing(job_id)
+            case "resume", Running() if ledger.noted().get(job_id) == "pause":
+                ledger.withdraw_notes(job_id)
                 continue
             case _:
                 continue
@@ -174,8 +174,8 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     _end_attempt(ledger, attempt, outcome, record, last_write)
     failures, max_retries = row.state.failures, row.job.max_retries
     new = retry_policy.next_state(outcome, failures=failures, max_retries=max_retries, now=time.monotonic())
-    if isinstance(new, Pending) and row.job.job_id in ledger.pausing():
-        new = Paused(failures=new.failures)
+    if isinstance(new, Pending) and (verb := ledger.noted().get(row.job.job_id)):
+        new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
     ledger.set_state(row.job.job_id, move(row.job.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 

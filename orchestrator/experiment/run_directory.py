@@ -201,7 +201,7 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
     :raises RunDirError: while its supervisor runs on another host, see :mod:`orchestrator.ledger.requests`.
     """
     if (at_work := holder(paths)) is not None and at_work.is_elsewhere:
-        commands = "`status`, `logs`, `stop`, `retry`, `pause` and `resume`"
+        commands = "`status`, `attach`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
         advice = f"{commands} work from here; for anything else use that host or wait"
         raise RunDirError(f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}")
     ledger = Ledger.open(paths.ledger, read_only=True)

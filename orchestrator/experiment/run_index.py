@@ -89,11 +89,15 @@ def _entries() -> Iterator[RunEntry]:
             continue
         if entry.host != socket.gethostname():
             continue
-        if run_directory.is_run_directory(RunPaths(Path(entry.run_dir))):
-            yield entry
-        else:
+        try:
+            is_gone = not run_directory.is_run_directory(RunPaths(Path(entry.run_dir)))
+        except OSError:  # of its file system, for example; it is listed as unreadable
+            is_gone = False
+        if is_gone:
             with contextlib.suppress(OSError):
                 file.unlink()
+        else:
+            yield entry
 
 
 def _listed(entry: RunEntry) -> ListedRun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import Ledger, Request, SummaryRow
+from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.machine import imported_code, provenance
 from orchestrator.machine.cpu_locks import shared_directory
@@ -74,7 +73,8 @@ def run(
         aside = stack.enter_context(run_directory.put_aside(options.run_dir)) if options.fresh else None
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
-        _enter_in_index(experiment, options)
+        if options.is_listed:
+            run_index.note(options.run_dir, experiment.name)
         repository = provenance.Repository(experiment.base)
         stack.callback(repository.close)
         this = run_directory.holder(paths)
@@ -83,7 +83,8 @@ def run(
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
         if ledger is not None and apply_late_requests(ledger, holder):
             stops.request("requested by `stop`")
-        stops.is_asked = functools.partial(_is_stop_requested, RequestFiles(paths.requests), ledger, holder)
+        request_files = RequestFiles(paths.requests)
+        stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
         run_plan = _staged_plan(experiment, options, paths, stack, stops, _ExaminationReport(reporter), warm)
         backend = run_plan.backend
         if ledger is None:
@@ -116,10 +117,7 @@ def run(
             user_code=imported_code.digests(run_plan.jobs),
             declared=None if job_file is None else experiment.declared_by,
         )
-        if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
-            text = f"changed since the run before: {'; '.join(changed)}"
-            consequence = "What is trained from here on may have other bits than without these changes"
-            reporter.event("warning", f"{text}. {consequence}.", changed=changed)
+        _report_changes(changed, rows, reporter)
         stops.request_checkpoints = supervisor.request_checkpoints
         stops.deliver_to(supervisor.request_stop)
         outcome.counts = lambda: supervisor.counts
@@ -128,7 +126,7 @@ def run(
 
             def is_stopped() -> bool:
                 notifier.turn()
-                return _is_stopped(stops, ledger)
+                return stops.is_requested or stops.is_asked()
 
             videos.make_missing(paths, supervisor.jobs, states, backend.local_slots, reporter, is_stopped)
         summaries = ledger.summary()
@@ -144,9 +142,11 @@ def run(
     )
 
 
-def _enter_in_index(experiment: Experiment, options: RunOptions) -> None:
-    if options.is_listed:
-        run_index.note(options.run_dir, experiment.name)
+def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:
+    if changed and any(row.attempts for row in rows) and any(row.state.name not in TERMINAL for row in rows):
+        text = f"changed since the run before: {'; '.join(changed)}"
+        consequence = "What is trained from here on may have other bits than without these changes"
+        reporter.event("warning", f"{text}. {consequence}.", changed=changed)
 
 
 def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, reporter: Reporter) -> None:
@@ -163,20 +163,8 @@ def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, report
         reporter.event("warning", warning)
 
 
-def _is_stopped(stops: StopRequests, ledger: Ledger) -> bool:
-    """Whether a signal or another process requests a stop. Other requests are left to the next supervisor."""
-    if stops.is_requested:
-        return True
-    requests: list[Request] = []
-    with contextlib.suppress(LedgerBusyError):  # it is asked again
-        requests = ledger.take_requests()
-        if requests:
-            ledger.add_requests(request for request in requests if request.verb != "stop")
-    return any(request.verb == "stop" for request in requests)
-
-
 def _is_stop_requested(files: RequestFiles, ledger: Ledger | None, holder: str) -> bool:
-    """Whether another process requests that ``holder`` stops, which has no supervisor yet that would read requests."""
+    """Whether another process requests that ``holder`` stops; asked before and after its supervisor reads requests."""
     with contextlib.suppress(LedgerBusyError):  # it is asked again
         if ledger is not None and ledger.is_stopping(holder):
             return True

@@ -226,7 +226,7 @@ Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
 StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
 LogSize = Annotated[Size, AfterValidator(_log_size)]
 FreeDisk = Annotated[
-    Literal[0, "0"] | _SizeText,
+    Annotated[int, Field(ge=0, le=0)] | Literal["0"] | _SizeText,  # Literal[0] would admit false
     AfterValidator(int),
     Expected('a size with its unit, such as "1 GiB", or 0 for no limit'),
 ]

@@ -27,8 +27,9 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
-PAUSING = "pausing"
-"""In the place of a verb: not requests, but the supervisor's notes that it is stopping, or is pausing a running job."""
+NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
+NOT_REQUESTS = (STOPPING, *NOTES.values())
+"""In the place of a verb: notes of the supervisor that it is stopping, or what it is doing to a running job."""
 
 
 class Ledger:
@@ -138,7 +139,7 @@ class Ledger:
     def delete_job(self, job_id: str) -> None:
         for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
-        self.withdraw_pausing(job_id)
+        self.withdraw_notes(job_id)
 
     def jobs(self) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt."""
@@ -175,7 +176,7 @@ class Ledger:
             (state.name, failures, cause, message, job_id),
         )
         if not isinstance(state, Pending | Running):
-            self.withdraw_pausing(job_id)
+            self.withdraw_notes(job_id)
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
         self._keep(
@@ -246,16 +247,20 @@ class Ledger:
         self._keep("DELETE FROM requests WHERE verb = ?", (STOPPING,))
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
 
-    def note_pausing(self, job_id: str) -> None:
-        """Let the next supervisor know that ``job_id`` is to be PAUSED, should this one end before its worker does."""
-        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (PAUSING, job_id))
+    def note(self, verb: Verb, job_id: str) -> None:
+        """Let the next supervisor know what is to become of a running job, should this one end before its worker does.
 
-    def withdraw_pausing(self, job_id: str) -> None:
-        self._keep("DELETE FROM requests WHERE verb = ? AND job_id = ?", (PAUSING, job_id))
+        :param verb: `pause` or `cancel`.
+        """
+        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (NOTES[verb], job_id))
 
-    def pausing(self) -> set[str]:
-        """Jobs that are to be PAUSED when their attempts end."""
-        return {row["job_id"] for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (PAUSING,))}
+    def withdraw_notes(self, job_id: str) -> None:
+        self._keep("DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id))
+
+    def noted(self) -> dict[str, Verb]:
+        """What is to become of running jobs when their attempts end; of one that is noted for both, `cancel`."""
+        sql = "SELECT DISTINCT job_id FROM requests WHERE verb = ?"
+        return {row["job_id"]: verb for verb, note in NOTES.items() for row in self._execute(sql, (note,))}
 
     def is_stopping(self, holder: str) -> bool:
         """Whether the supervisor ``holder`` is stopping, or has been asked to."""
@@ -271,12 +276,12 @@ class Ledger:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version:
             return []
-        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?) ORDER BY id"
-        requests = self._execute(sql, (self._taken, STOPPING, PAUSING)).fetchall()
+        sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?) ORDER BY id"
+        requests = self._execute(sql, (self._taken, *NOT_REQUESTS)).fetchall()
         self._data_version = version
         if requests:
             self._taken = requests[-1]["id"]
-            self._keep("DELETE FROM requests WHERE id <= ? AND verb NOT IN (?, ?)", (self._taken, STOPPING, PAUSING))
+            self._keep("DELETE FROM requests WHERE id <= ? AND verb NOT IN (?, ?, ?)", (self._taken, *NOT_REQUESTS))
         return [Request(verb=row["verb"], job_id=row["job_id"]) for row in requests]
 
     # -- for reports

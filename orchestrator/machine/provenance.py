@@ -191,8 +191,11 @@ def _sessions(paths: RunPaths) -> list[Any]:
 
 def declaration(paths: RunPaths) -> Mapping[str, Any]:
     """Job file and options from which the jobs of ``paths`` were made last; empty where that is not recorded."""
-    made = (session for session in reversed(_sessions(paths)) if isinstance(session, dict) and "job_file" in session)
-    return next(made, {})
+    kinds = {"job_file": str, "overrides": dict}
+    for session in reversed(_sessions(paths)):
+        if isinstance(session, dict) and all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
+            return session
+    return {}
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

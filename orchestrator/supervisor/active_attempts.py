@@ -25,9 +25,10 @@ MILLI = 1000
 OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
     Cause.INTERRUPTED: (Cause.CANCELLED, Cause.PAUSED),
     Cause.PAUSED: (Cause.CANCELLED,),
+    Cause.STALLED: (Cause.CANCELLED, Cause.PAUSED),
 }
-"""The first reason to end an attempt counts, except that a job which is paused or cancelled is not resumed after a
-stop."""
+"""The first reason to end an attempt counts, except that a job which is paused or cancelled is neither resumed
+after a stop nor retried after a stall."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

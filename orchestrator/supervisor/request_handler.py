@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import Request, Verb
@@ -36,8 +37,7 @@ class RequestHandler:
 
     def handle(self) -> None:
         """Act on the requests since the last call, and on stops that signals have requested."""
-        requests = self.recorder.take_requests()
-        for request in requests:
+        for request in self.recorder.take_requests():
             self._handle(request)
         for job_id in [job_id for job_id in self._to_resume if not isinstance(self.jobs.states[job_id], Running)]:
             self._to_resume.remove(job_id)
@@ -51,6 +51,16 @@ class RequestHandler:
         self.termination.apply_checkpoints()
 
     def _handle(self, request: Request) -> None:
+        """Act on ``request``. An error in that ends no job: any program can write into a ledger."""
+        try:
+            self._act_on(request)
+        except OrchestratorError:  # not of this request
+            raise
+        except Exception as error:
+            text = f"a request could not be handled, and is ignored ({error!r}); {self.recorder.log_error(error)}"
+            self.recorder.reporter.event("warning", text)
+
+    def _act_on(self, request: Request) -> None:
         if request.verb == "stop":
             if request.job_id in (None, self.holder):  # or it is late, for a supervisor that has ended
                 self.termination.request_stop("requested by `stop`")
@@ -111,6 +121,7 @@ class RequestHandler:
             self.recorder.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
         elif isinstance(state, Running):
             self.termination.cancel(self._attempt(job_id))
+            self.recorder.ledger.note("cancel", job_id)
 
     def pause(self, job_id: str) -> None:
         """Keep a waiting job from being launched; let the worker of a running one save a checkpoint and exit."""
@@ -122,7 +133,7 @@ class RequestHandler:
             self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
         elif isinstance(state, Running):
             self.termination.pause(self._attempt(job_id))
-            self.recorder.ledger.note_pausing(job_id)
+            self.recorder.ledger.note("pause", job_id)
 
     def resume(self, job_id: str) -> None:
         """Queue a paused job again; one that is just being paused as soon as its worker has exited."""
@@ -132,7 +143,7 @@ class RequestHandler:
             self.recorder.reporter.event("resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id)
         elif isinstance(state, Running) and self._is_pausing(job_id):
             self._to_resume.add(job_id)
-            self.recorder.ledger.withdraw_pausing(job_id)
+            self.recorder.ledger.withdraw_notes(job_id)
 
     def _is_pausing(self, job_id: str) -> bool:
         reason = self._attempt(job_id).end_reason

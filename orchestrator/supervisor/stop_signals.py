@@ -25,7 +25,7 @@ class StopRequests:
 
     count: int = 0
     is_asked: Callable[[], bool] = lambda: False
-    """Whether another process requests a stop; asked by :meth:`check`, during start-up."""
+    """Whether another process requests a stop; asked while no supervisor runs that would take the request."""
     stop_at: float | None = None
     """When a stop counts as requested without a signal, in seconds since the epoch; None: never."""
     request_checkpoints: Callable[[], object] = lambda: None
@@ -88,8 +88,10 @@ class StopRequests:
         before = {number: signal.signal(number, self.handle_signal) for number in handled}
         if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:  # a handler of whoever calls this stays
             before[CHECKPOINT_SIGNAL] = signal.signal(CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints())
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before.keys() & {CHECKPOINT_SIGNAL})
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, mask & {CHECKPOINT_SIGNAL})
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -20,11 +20,12 @@ from orchestrator.core.environment import RANK_VARIABLE, SEARCH_PATH_VARIABLE, w
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.process_setup import block_checkpoint_signal
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import failures, lifeline, niceness, startup
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
-from orchestrator.worker.runtime.signal_requests import SignalRequests, block_checkpoint_signal
+from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 
 def main(arguments: list[str]) -> NoReturn:

@@ -150,20 +150,25 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
             reloading.reload(root, tmp_path / "jobs.toml")
 
 
-def test_a_job_is_paused_although_its_supervisor_is_killed_before_the_worker_has_exited(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "noted", "state", "code"), [("pause", "pause", "PAUSED", 130), ("stop", "cancel", "CANCELLED", 1)]
+)
+def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_the_worker_has_exited(
+    command: str, noted: str, state: str, code: int, tmp_path: Path
+) -> None:
     write_experiment(tmp_path, odd("one", "wait"))
     with run(tmp_path) as first:
         started(tmp_path, "one-s0")
         ledger = Ledger.open(tmp_path / "run/ledger.sqlite3", read_only=True)
         (row,) = wait_until(lambda: [row for row in ledger.summary() if row["pid"]], "it is recorded that it runs")
         os.kill(row["pid"], signal.SIGSTOP)  # it does not hear that it is to exit
-        invoke("pause", "run", "one", cwd=tmp_path)
-        wait_until(lambda: ledger.pausing() == {"one-s0"}, "the supervisor has noted it")
+        invoke(command, "run", "one", cwd=tmp_path)
+        wait_until(lambda: ledger.noted() == {"one-s0": noted}, "the supervisor has noted it")
         ledger.abandon()
         first.kill()
     assert states(tmp_path)["one-s0"] == "RUNNING"
     with run(tmp_path) as again:
         out = again.communicate(timeout=commands.PATIENCE_S)[0]
-    assert again.returncode == 130, out
-    assert states(tmp_path) == {"one-s0": "PAUSED"}
+    assert again.returncode == code, out
+    assert states(tmp_path) == {"one-s0": state}
     assert sorted(path.name for path in (tmp_path / "run/jobs/one-s0/attempts").iterdir()) == ["0"]

@@ -129,6 +129,30 @@ def test_signals_that_were_blocked_stop_the_command_and_its_workers(jobs: Path, 
     assert json.loads((tmp_path / "run/jobs/one-s0/attempts/0/exit.json").read_text())["code"] == 11
 
 
+BEFORE_AND_AFTER = """
+import os, signal
+from orchestrator import __main__, cli
+from orchestrator.supervisor.stop_signals import StopRequests
+
+def main():
+    stops = StopRequests(request_checkpoints=lambda: print("heard"))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with stops.installed():
+        os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+cli.main = main
+__main__.main()
+print("done")
+"""
+
+
+def test_a_request_for_checkpoints_outside_of_the_run_ends_no_command() -> None:
+    command = [sys.executable, "-c", BEFORE_AND_AFTER]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=commands.PATIENCE_S)
+    assert done.stdout.split() == ["heard", "heard", "done"]
+
+
 def test_every_child_that_is_tied_to_the_supervisor_unblocks_signals() -> None:
     code = (
         "import signal; from orchestrator.worker.runtime import lifeline; lifeline.attach();"

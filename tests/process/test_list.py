@@ -93,6 +93,24 @@ def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(tmp_p
     assert "is empty" in invoke("list", cwd=tmp_path).stdout
 
 
+def test_a_run_directory_that_cannot_be_looked_at_hides_no_other(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        make_run_dir(tmp_path / name, None)
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:
+        if path.is_relative_to(tmp_path / "two"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    states = {run.entry.name: run.state for run in run_index.listed()}
+    assert states == {"the one": "interrupted", "the two": "unreadable"}
+    assert len(list(index.iterdir())) == 2
+
+
 @pytest.mark.parametrize("state", ["/proc/nowhere", "relative"])
 def test_an_index_that_cannot_be_written_or_read_is_no_error(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,28 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(
         commands.wait_until(lambda: is_gone(tmp_path / name), f"{name} is gone")  # noqa: B023
 
 
+@pytest.mark.parametrize(
+    ("program", "limit_s", "warning"), [("exit 3", 60.0, "exit code 3"), ("exec sleep 600", 0.1, "cannot be killed")]
+)
+def test_a_program_that_runs_as_another_user_is_no_error(
+    program: str, limit_s: float, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError
+
+    scene = Scene(tmp_path, on_failure=["sh", "-c", program])
+    with scene.reporter as reporter, monkeypatch.context() as patch:
+        patch.setattr(notifications, "TIME_LIMIT_S", limit_s)
+        patch.setattr(os, "killpg", refuse)
+        scene.fail("a")
+        reporter.turn()
+        (process,) = reporter._running
+        commands.wait_until(lambda: reporter.turn() or not reporter._running, "it has ended, or is left alone")
+    process.popen.kill()
+    process.popen.wait()
+    assert warning in scene.warnings[0]
+
+
 def test_the_end_waits_no_longer_than_a_further_ctrl_c(tmp_path: Path) -> None:
     scene = Scene(tmp_path, on_end=["sh", "-c", "echo $$ > own; kill -USR1 $PPID; sleep 600"])
     scene.outcome.counts = Counter

@@ -63,6 +63,14 @@ def test_more_than_the_slots_hold_is_cut_and_said(tmp_path: Path) -> None:
     assert "slots for no more" in text
 
 
+def test_a_request_that_cannot_be_handled_ends_nothing(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("b")])
+    ask(tmp_path, ("set", f"max_parallel={'9' * 5000}"), ("pause", "a"))
+    assert experiment.run() == {"a": "PAUSED", "b": "SUCCEEDED"}
+    assert "could not be handled" in experiment.reporter.messages()
+    assert experiment.paths.error_log.exists()
+
+
 @pytest.mark.parametrize(
     ("planned", "asked", "lanes"), [(None, 2, 2), (2, 4, 4), (2, 9, 4), (9, 3, 3), (9, 12, 9), (None, 1, 1)]
 )

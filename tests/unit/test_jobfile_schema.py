@@ -68,6 +68,7 @@ def test_the_schema_describes_every_key_that_the_format_has() -> None:
         {"resources": {"timeout": "2m"}},
         {"resources": {"nice": 20}},
         {"resources": {"min_free_disk": 1}},
+        {"resources": {"min_free_disk": False}},
         {"checkpoint_every": "5m"},
         {"matrix": {"ppo.lerning_rate": [1]}},
         {"matrix": {"ppo.gamma": 0.9}},

@@ -19,13 +19,13 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Attempt, Cause, Failed, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment import control, recovery, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, Verb
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code
 
@@ -54,7 +54,7 @@ def test_paused_jobs_leave_their_slot_to_others_and_the_run_ends_without_them(tm
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 130
     assert rows(tmp_path)["j0000"]["state"] == "PAUSED"
     (attempt, _) = experiment.ledger.attempts()
-    assert (attempt["cause"], experiment.ledger.pausing()) == (Cause.PAUSED, set())
+    assert (attempt["cause"], experiment.ledger.noted()) == (Cause.PAUSED, {})
 
 
 def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_job_that_ends_as_it_is_paused_has_succeeded(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], lambda launch: finishing)
     experiment.reporter.each_turn = at([(3.0, [("pause", "a")])], tmp_path)
     assert experiment.run() == {"a": "SUCCEEDED"}
-    assert experiment.ledger.pausing() == set()
+    assert experiment.ledger.noted() == {}
 
 
 @pytest.mark.parametrize("first", ["pause", "stop"])
@@ -126,42 +126,56 @@ def test_paused_jobs_can_be_cancelled_and_then_not_resumed(tmp_path: Path) -> No
     assert experiment.run() == {"a": "SUCCEEDED", "b": "CANCELLED"}
 
 
-@pytest.mark.parametrize("is_noted", [True, False], ids=["pausing", "running"])
-def test_the_next_supervisor_settles_a_job_that_was_being_paused(is_noted: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("noted", "expected"),
+    [
+        ([], Pending(failures=1)),
+        (["pause"], Paused(failures=1)),
+        (["cancel"], Cancelled()),
+        (["cancel", "pause"], Cancelled()),
+    ],
+)
+def test_the_next_supervisor_settles_a_job_that_was_being_paused_or_cancelled(
+    noted: list[Verb], expected: State, tmp_path: Path
+) -> None:
     """The supervisor died between the request and the exit of the worker."""
     experiment = Experiment(tmp_path, [make_job("a")])
     attempt = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
     experiment.ledger.set_state("a", Running(attempt=attempt, failures=1))
     experiment.ledger.start_attempt(attempt, queue_s=0.0)
-    if is_noted:
-        experiment.ledger.note_pausing("a")
+    for verb in noted:
+        experiment.ledger.note(verb, "a")
     experiment.ledger.commit()
     assert experiment.ledger.take_requests() == [], "it is a note, and no request"
     (row,) = experiment.ledger.jobs()
     settled = recovery.settle(row, experiment.paths, experiment.ledger, SilentReporter())
-    assert settled.state == (Paused(failures=1) if is_noted else Pending(failures=1))
+    assert settled.state == expected
     experiment.ledger.commit()
-    assert experiment.ledger.pausing() == set()
+    assert experiment.ledger.noted() == {}
 
 
-def test_requests_to_pause_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(name) for name in "abc"])
+def test_requests_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(name) for name in "abcde"])
     experiment.ledger.set_state("b", Paused())
-    attempt = Attempt(job_id="c", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.set_state("c", Running(attempt=attempt))
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    for job in "cde":
+        attempt = Attempt(job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0)
+        experiment.ledger.set_state(job, Running(attempt=attempt))
+        experiment.ledger.start_attempt(attempt, queue_s=0.0)
     experiment.ledger.commit()
     ask(tmp_path, ("pause", "a"), ("resume", "b"), ("pause", "c"))
+    ask(tmp_path, ("cancel", "d"), ("pause", "d"), ("resume", "d"), ("pause", "e"), ("resume", "e"))
     recovery.apply_late_requests(experiment.ledger, "")
-    assert states(experiment.ledger) == {"a": "PAUSED", "b": "PENDING", "c": "RUNNING"}
-    assert experiment.ledger.pausing() == {"c"}
+    running = dict.fromkeys("cde", "RUNNING")
+    assert states(experiment.ledger) == {"a": "PAUSED", "b": "PENDING", **running}
+    assert experiment.ledger.noted() == {"c": "pause", "d": "cancel"}
 
 
 def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(name) for name in ("aa", "ab", "ba")])
-    attempt = Attempt(job_id="ba", number=0, cpus=(0,), gpus=(), started_at=0.0)
-    experiment.ledger.set_state("ba", Running(attempt=attempt))  # its supervisor died
-    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    experiment = Experiment(tmp_path, [make_job(name) for name in ("aa", "ab", "ba", "ca")])
+    for job in ("ba", "ca"):
+        attempt = Attempt(job_id=job, number=0, cpus=(0,), gpus=(), started_at=0.0)
+        experiment.ledger.set_state(job, Running(attempt=attempt))  # its supervisor died
+        experiment.ledger.start_attempt(attempt, queue_s=0.0)
     experiment.ledger.close()
     with pytest.raises(UsageError, match="several"):
         control.pause(tmp_path, ["a"])
@@ -174,7 +188,11 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
         "aa": "PENDING",
         "ab": "PAUSED",
         "ba": "PAUSED",
+        "ca": "RUNNING",
     }
+    assert "cancelled 1 job" in control.stop(tmp_path, ["ca"])
+    cancelled = rows(tmp_path)["ca"]
+    assert (cancelled["state"], cancelled["pid"]) == ("CANCELLED", None)
     assert "1 job (ba)" in control.resume(tmp_path, ["ba"])
     assert "1 job (ab)" in control.resume(tmp_path, [])
     assert "nothing to resume" in control.resume(tmp_path, [])

@@ -22,7 +22,7 @@ from orchestrator.core.errors import DiskFullError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Event, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, Verb
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.events import View
 
@@ -126,6 +126,32 @@ def test_running_and_waiting_jobs_can_be_cancelled(tmp_path: Path) -> None:
     experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 3, cancels)
     assert experiment.run() == {"j0000": "CANCELLED", "j0001": "SUCCEEDED", "j0002": "CANCELLED"}
     assert experiment.order == ["j0000", "j0001"]
+
+
+def test_a_job_is_noted_as_cancelled_until_its_worker_has_exited(tmp_path: Path) -> None:
+    slow = Behaviour(after_s=NEVER, exits_within_s=5.0)
+    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: slow)
+    noted: list[dict[str, Verb]] = []
+    cancel = once(lambda view: view.elapsed_s > 3, lambda: ask(tmp_path, ("cancel", "a")))
+
+    def each_turn(view: View) -> None:
+        cancel(view)
+        noted.append(experiment.ledger.noted())
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == {"a": "CANCELLED"}
+    assert {"a": "cancel"} in noted
+    assert experiment.ledger.noted() == {}
+
+
+@pytest.mark.parametrize(("verb", "state"), [("cancel", "CANCELLED"), ("pause", "PAUSED")])
+def test_a_job_that_stalls_is_not_retried_when_it_is_cancelled_or_paused(verb: str, state: str, tmp_path: Path) -> None:
+    job = make_job("a", max_retries=3, stall_timeout_s=3.0)
+    experiment = Experiment(tmp_path, [job], lambda launch: FOREVER)
+    is_stalled = lambda view: any(attempt.end_reason for attempt in view.active)  # noqa: E731
+    experiment.reporter.each_turn = once(is_stalled, lambda: ask(tmp_path, (verb, "a")))
+    assert experiment.run() == {"a": state}
+    assert experiment.order == ["a"]
 
 
 def test_a_job_cancelled_while_everything_stops_is_not_resumed(tmp_path: Path) -> None:

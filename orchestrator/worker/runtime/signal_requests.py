@@ -7,11 +7,6 @@ import signal
 from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
 
 
-def block_checkpoint_signal() -> None:
-    """Until there is a handler: without one the signal would end the process. It waits, as do those sent before."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [CHECKPOINT_SIGNAL])
-
-
 class SignalRequests:
     """SIGTERM requests a stop, and so does Ctrl-C when the worker was started by hand; SIGUSR1 a checkpoint."""
 
