@@ -49,8 +49,8 @@ TIERS = ("ray", "bench", "soak", "ranks", "e2e", "process", "training", "unit")
 """Folders in the order in which their tests start: long files first, so that no worker ends long after the others."""
 TOGETHER = ("ray", "bench")
 """Folders whose tests share one worker of pytest-xdist: they share a cluster, or measure on CPUs of their own."""
-APART = frozenset({"ray/test_cluster_network.py"})
-"""Files of these folders that may run beside the others: a cluster of their own, in network namespaces of their own."""
+APART = {f"ray/test_cluster_{name}.py": "clusters" for name in ("commands", "document", "network")}
+"""Files with clusters of their own. They may run beside the shared one: on another worker, one after another."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,8 +111,8 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = Path(nodeid.partition("::")[0])
-        is_apart = "/".join(path.parts[1:]) in APART
-        return path.parts[1] if path.parts[1] in TOGETHER and not is_apart else str(path)
+        folder = path.parts[1]
+        return APART.get("/".join(path.parts[1:]), folder if folder in TOGETHER else str(path))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:

@@ -48,13 +48,10 @@ def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
 # -- the user, or the driver
 
 
-@pytest.mark.parametrize("way", ["stream", pytest.param("file", marks=pytest.mark.slow)])
-def test_a_stop_lets_every_node_checkpoint_and_the_same_command_resumes(
-    tmp_path: Path, ray_cluster: Cluster, way: str
-) -> None:
+def test_a_stop_lets_every_node_checkpoint_and_the_same_command_resumes(tmp_path: Path, ray_cluster: Cluster) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
     run_dir = tmp_path / "run"
-    storage = way if way == "stream" else f"file://{tmp_path}/between"
+    storage = f"file://{tmp_path}/between"
     steps_before = {f"long-s{seed}": 512 for seed in range(3)}
     for attempt in range(2):
         with Run(jobs, *options(ray_cluster, "run", storage), cwd=tmp_path) as run:
@@ -69,13 +66,12 @@ def test_a_stop_lets_every_node_checkpoint_and_the_same_command_resumes(
         steps_before = {name: row["env_steps"] for name, row in summary(run_dir).items()}
 
 
-@pytest.mark.parametrize("way", ["stream", pytest.param("shared", marks=pytest.mark.slow)])
 def test_no_training_outlives_a_killed_driver_and_the_same_command_resumes(
-    tmp_path: Path, ray_cluster: Cluster, way: str
+    tmp_path: Path, ray_cluster: Cluster
 ) -> None:
     jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2]})
-    run_dir = tmp_path / way
-    with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as run:
+    run_dir = tmp_path / "stream"
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as run:
         pids = [run.until("launched")["pid"] for _ in range(3)]
         wait_until(lambda: checkpoints(run_dir, "long-s0"), "a checkpoint to be received")
         tokens = [token_of(pid) for pid in pids]
@@ -83,7 +79,7 @@ def test_no_training_outlives_a_killed_driver_and_the_same_command_resumes(
         run.signal(signal.SIGKILL)
         wait_until(lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S)
     saved, before = max(checkpoints(run_dir, "long-s0")), summary(run_dir)["long-s0"]["env_steps"]
-    with Run(jobs, *options(ray_cluster, way), cwd=tmp_path) as again:
+    with Run(jobs, *options(ray_cluster, "stream"), cwd=tmp_path) as again:
         again.until("launched", "long-s0")
         wait_until(lambda: summary(run_dir)["long-s0"]["env_steps"] > max(before, 512), "progress")
         again.signal(signal.SIGINT)
