@@ -105,7 +105,9 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
             yield "cancelled", "cancelled"
         case "PAUSED":
             yield "paused", "paused; `resume` queues it again"
-        case _ if old["state"] in ("FAILED", "CANCELLED", "PAUSED"):
+        case _ if old["state"] == "PAUSED":
+            yield "resumed", "is queued again"
+        case _ if old["state"] in ("FAILED", "CANCELLED"):
             yield "retrying", "is queued again"
         case _:
             yield "retrying", "has ended, and waits for its next attempt"

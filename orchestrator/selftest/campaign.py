@@ -36,7 +36,7 @@ START_UP_S = 3.0
 AT_START_UP, LATEST = 0.25, 0.9
 """Share of faults that come during start-up; the others come within this share of the iterations of all jobs."""
 TRACEBACK = "Traceback (most recent call last)"
-UNDISTURBED = Fault(name="no fault", strike=lambda *_: True)
+UNDISTURBED = Fault(name="no fault", apply=lambda *_: True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class _Campaign:
             run = self._start(folder, fault)
             was_applied = False
             try:
-                was_applied = any(is_due and fault.strike(run, rng) for is_due in self._instants(run, fault, moment))
+                was_applied = any(is_due and fault.apply(run, rng) for is_due in self._instants(run, fault, moment))
                 self._finish(run, folder, fault, texts, was_applied=was_applied)
                 texts += self._compared(paths, fault)
             except OverdueError as error:

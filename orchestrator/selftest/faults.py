@@ -39,7 +39,7 @@ class Fault:
     """A kind of fault."""
 
     name: str
-    strike: Callable[[CommandRun, Random], bool]
+    apply: Callable[[CommandRun, Random], bool]
     """Applies it, and returns when it is over. False: there is nothing yet that it could be applied to."""
     may_end: bool = False
     """Whether the command may end before its jobs do."""
@@ -151,7 +151,7 @@ def _signals() -> Iterator[Fault]:
         for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
             yield Fault(
                 name=f"{number.name}{' and SIGCONT' if number == signal.SIGSTOP else ''}: {role}",
-                strike=partial(_send, role, number),
+                apply=partial(_send, role, number),
                 may_end=role == "supervisor" and number != signal.SIGSTOP,
                 jobs={"worker": OF_ONE_PROCESS, "rank": (OF_RANKS,)}.get(role, ()),
             )
@@ -159,14 +159,14 @@ def _signals() -> Iterator[Fault]:
 
 FAULTS: Sequence[Fault] = (
     *_signals(),
-    Fault(name="full disk", strike=_fill_disk, may_end=True, on_small_disk=True),
-    Fault(name="limit on the size of files", strike=_limit_files, may_end=True, may_fail=True),
-    Fault(name="ledger locked", strike=_lock_ledger),
-    Fault(name="terminal not read", strike=_begin_to_read, output="terminal"),
-    Fault(name="full pipe not read", strike=_begin_to_read, output="pipe"),
-    Fault(name="checkpoint truncated", strike=partial(_damage, _newest_checkpoints, _truncate), may_end=True),
-    Fault(name="robot edited", strike=partial(_damage, _robots, _edit), may_end=True),
-    Fault(name="error that is no UTF-8", strike=lambda *_: True, has_failing_job=True),
+    Fault(name="full disk", apply=_fill_disk, may_end=True, on_small_disk=True),
+    Fault(name="limit on the size of files", apply=_limit_files, may_end=True, may_fail=True),
+    Fault(name="ledger locked", apply=_lock_ledger),
+    Fault(name="terminal not read", apply=_begin_to_read, output="terminal"),
+    Fault(name="full pipe not read", apply=_begin_to_read, output="pipe"),
+    Fault(name="checkpoint truncated", apply=partial(_damage, _newest_checkpoints, _truncate), may_end=True),
+    Fault(name="robot edited", apply=partial(_damage, _robots, _edit), may_end=True),
+    Fault(name="error that is no UTF-8", apply=lambda *_: True, has_failing_job=True),
 )
 
 

@@ -37,20 +37,20 @@ def shortfalls(
             rows, attempts = ledger.summary(), ledger.attempts()
     except OrchestratorError as error:
         return [f"The ledger cannot be read: {error}."], {}
-    found = {row["job_id"]: result_of(row) for row in rows}
+    results = {row["job_id"]: result_of(row) for row in rows}
     messages = {row["job_id"]: row["message"] for row in rows}
     if expected is None:
-        expected = {job_id: {**result, "state": "SUCCEEDED"} for job_id, result in found.items()}
+        expected = {job_id: {**result, "state": "SUCCEEDED"} for job_id, result in results.items()}
     texts = [
-        f"{job_id} is {_shown(found.get(job_id))} ({messages.get(job_id)}), expected: {_shown(expected.get(job_id))}."
-        for job_id in {**expected, **found}
-        if found.get(job_id) != expected.get(job_id)
+        f"{job_id} is {_shown(results.get(job_id))} ({messages.get(job_id)}), expected: {_shown(expected.get(job_id))}."
+        for job_id in {**expected, **results}
+        if results.get(job_id) != expected.get(job_id)
     ]
     open_ended = [attempt for attempt in attempts if attempt["ended_at"] is None or attempt["wall_s"] is None]
     texts += [f"Attempt {attempt['number']} of {attempt['job_id']} has no end in the ledger." for attempt in open_ended]
     if paths.error_log.exists() and not may_have_errors:
         texts.append(f"The supervisor reported an error of its own: {paths.error_log}.")
-    return [*texts, *_wrong_files(paths, rows)], found
+    return [*texts, *_wrong_files(paths, rows)], results
 
 
 def _wrong_files(paths: RunPaths, rows: Sequence[SummaryRow]) -> Iterator[str]:

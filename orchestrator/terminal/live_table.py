@@ -155,10 +155,6 @@ def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonRepo
             live.close()
 
 
-def live_view(view: View, width: int, height: int) -> Group:
-    return rendered(screen(view), width, height)
-
-
 def rendered(shown: Screen, width: int, height: int) -> Group:
     """Totals and the running jobs that fit on the screen; where there is room, the last ended and the next jobs."""
     from rich.console import Group

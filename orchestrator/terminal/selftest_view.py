@@ -45,7 +45,7 @@ def _messages(result: SelftestResult) -> Iterator[Text]:
 
 
 def _closing(result: SelftestResult) -> Iterator[str]:
-    command = f"orchestrator selftest --seed {result.seed}"
+    command = f"python -m orchestrator selftest --seed {result.seed}"
     how = "stopped after" if result.interrupted else "in"
     yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {command}"
     if result.kept is not None:

@@ -81,7 +81,7 @@ def test_live_table_shows_what_is_over_and_what_is_next_where_there_is_room(heig
     )
     console = Console(width=80, force_terminal=False)
     with console.capture() as capture:
-        console.print(live_table.live_view(view, 80, height))
+        console.print(live_table.rendered(live_table.screen(view), 80, height))
     shown = [line.split()[:2] for line in capture.get().splitlines() if re.match("live|over|next", line)]
     states = {"over0": "failed", "over1": "succeeded", "next0": "pending"} | dict.fromkeys(
         ("live0", "live1"), "starting"

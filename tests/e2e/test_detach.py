@@ -194,7 +194,7 @@ def snapshot(**jobs: dict[str, object]) -> Snapshot:
         (FAILED, {"state": "PENDING", "attempts": 1}, ["retrying"]),
         ({"state": "PENDING"}, {"state": "CANCELLED"}, ["cancelled"]),
         ({"state": "PENDING"}, {"state": "PAUSED"}, ["paused"]),
-        ({"state": "PAUSED"}, {"state": "PENDING"}, ["retrying"]),
+        ({"state": "PAUSED"}, {"state": "PENDING"}, ["resumed"]),
     ],
 )
 def test_two_readings_of_the_ledger_show_what_happened(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import command_helpers as commands
@@ -19,9 +21,10 @@ from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger, Request
 
 
-def run(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """A run whose workers train nothing and end when they are told to."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def run(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A run whose workers train nothing and end when they are told to; a test that fails kills it."""
+    with subprocess.Popen(
         stubbed("run", "jobs.toml", "--run-dir", "run", *options),
         cwd=folder,
         env=environment(),
@@ -29,7 +32,12 @@ def run(folder: Path, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def started(folder: Path, job_id: str) -> Path:

@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import invoke, odd, stubbed, write_experiment
+from command_helpers import Run, invoke, odd, stubbed, write_experiment
 
 from orchestrator.experiment import preflight
 from orchestrator.supervisor import free_disk
 
 
-def lines(popen: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    assert popen.stdout is not None
-    return map(json.loads, popen.stdout)
-
-
-def started(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        stubbed("run", *arguments, "--json"),
-        cwd=cwd,
-        env=commands.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_on_a_small_disk_run_says_what_it_waits_for_until_it_is_stopped(small_disk: Path, tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing", resources={"min_free_disk": "1 GiB"}))
-    with started(jobs, "--run-dir", small_disk / "run", cwd=tmp_path) as run:
-        waiting = next(event for event in lines(run) if event["event"] in ("waiting", "launched"))
-        assert (waiting["event"], waiting["asked_mib"]) == ("waiting", 1024)
+    (small_disk / "go-one-s0").touch()  # so that it would end if it was launched
+    with Run(jobs, "--run-dir", small_disk / "run", cwd=tmp_path, typed=stubbed) as run:
+        waiting = run.until("waiting")
+        assert waiting["asked_mib"] == 1024
         assert "resources.min_free_disk" in waiting["message"]
-        run.send_signal(signal.SIGINT)
-        assert run.wait(commands.PATIENCE_S) == 130
+        run.signal(signal.SIGINT)
+        assert run.end() == 130
+    assert "launched" not in {event["event"] for event in run.events}
     assert commands.summary(small_disk / "run")["one-s0"]["state"] == "PENDING"
 
 
@@ -72,14 +55,13 @@ def test_the_space_is_that_of_the_nearest_folder_that_exists(small_disk: Path) -
 
 def test_sigusr1_asks_the_running_jobs_for_checkpoints_and_ends_nothing(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
-    with started(jobs, "--run-dir", "run", cwd=tmp_path) as run:
-        events = lines(run)
-        next(event for event in events if event["event"] == "launched")
-        run.send_signal(signal.SIGUSR1)
-        assert next(event for event in events if event["event"] == "checkpoint")["running"] == 1
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path, typed=stubbed) as run:
+        run.until("launched")
+        run.signal(signal.SIGUSR1)
+        assert run.until("checkpoint")["running"] == 1
         (tmp_path / "go-one-s0").touch()
-        assert [event["event"] for event in events][-2:] == ["succeeded", "ended"]
-        assert run.wait(commands.PATIENCE_S) == 0
+        assert run.end() == 0
+    assert [event["event"] for event in run.events][-2:] == ["succeeded", "ended"]
 
 
 @pytest.mark.parametrize(("until", "message"), [("5s", "--grace"), ("noon", "time of day")])

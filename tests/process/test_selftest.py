@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.procfs import is_running
+from orchestrator.core.temporary_folder import PREFIX
 from orchestrator.ledger import Ledger, summary
 from orchestrator.selftest import campaign, command_run
 from orchestrator.selftest.campaign import SelftestOptions, SelftestResult
 from orchestrator.selftest.faults import FAULTS, Fault
 
-NOTHING = Fault(name="nothing", strike=lambda *_: True)
+NOTHING = Fault(name="nothing", apply=lambda *_: True)
 SLEEP = "import time; time.sleep(600)"
 STAND_IN = """
 import os, pathlib, shutil, subprocess, sys
@@ -34,6 +36,15 @@ shutil.copytree(finished if is_first else disturbed, "run")
 if not is_first:
     exec(deed)
 """
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary directory: what other processes leave in that of all would be taken for a shortfall."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED", attempt_ends: bool = True) -> Path:
@@ -104,7 +115,7 @@ def test_what_falls_short_is_found_and_its_folder_kept(
     assert (result.kept / "round-1/run").is_dir()
 
 
-def test_every_wrong_file_is_named(tmp_path: Path) -> None:
+def test_every_wrong_file_is_named(tmp_path: Path, temporary: Path) -> None:
     deeds = (
         "os.remove('run/jobs/a-s0/model.zip')",
         "open('run/summary.json', 'w').write('[]')",
@@ -112,6 +123,7 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
         "open('run/jobs/a-s0/.spec.json.7.tmp', 'w')",
         "open('run/supervisor-error.log', 'w')",
         "print('Traceback (most recent call last)')",
+        f"os.mkdir({str(temporary / f'{PREFIX}x')!r})",
     )
     result, _ = play(tmp_path, "; ".join(deeds))
     (row,) = result.rows
@@ -122,6 +134,7 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
         "A temporary file or folder was left",
         "A temporary file or folder was left",
         "A command printed a traceback.",
+        "A temporary folder was left",
     ]
 
 
@@ -135,12 +148,18 @@ def test_a_process_that_is_left_is_found_and_ended(tmp_path: Path, monkeypatch: 
 
 
 def test_a_command_that_does_not_end_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_run, "LIMIT_S", 1.0)
-    result, _ = play(tmp_path, f"open('pid', 'w').write(str(os.getpid())); exec({SLEEP!r})")
+    pids: list[int] = []
+
+    def end_the_time(run: command_run.CommandRun, _: object) -> bool:
+        pids.append(run.popen.pid)
+        monkeypatch.setattr(command_run, "LIMIT_S", 0.0)
+        return True
+
+    result, _ = play(tmp_path, SLEEP, Fault(name="nothing", apply=end_the_time))
     assert result.exit_code == 1
-    assert "did not end within 1 s" in shortfalls(result)
-    assert result.kept is not None
-    assert not is_running(int((result.kept / "round-1/pid").read_text()))
+    assert "did not end within 0 s" in shortfalls(result)
+    assert pids
+    assert not any(map(is_running, pids))
 
 
 def test_ctrl_c_ends_it_with_the_results_so_far_and_leaves_nothing(tmp_path: Path) -> None:
@@ -152,7 +171,7 @@ def test_ctrl_c_ends_it_with_the_results_so_far_and_leaves_nothing(tmp_path: Pat
         run.pause()
         return True
 
-    result, _ = play(tmp_path, SLEEP, Fault(name="nothing", strike=interrupt))
+    result, _ = play(tmp_path, SLEEP, Fault(name="nothing", apply=interrupt))
     assert (result.exit_code, result.interrupted, result.rounds) == (130, True, 0)
     assert pids
     assert not any(map(is_running, pids))
@@ -196,7 +215,7 @@ def test_an_unexpected_error_leaves_neither_processes_nor_a_folder(tmp_path: Pat
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        play(tmp_path, SLEEP, Fault(name="nothing", strike=fail))
+        play(tmp_path, SLEEP, Fault(name="nothing", apply=fail))
     assert pids
     assert not any(map(is_running, pids))
     assert not list((tmp_path / "here").iterdir())

@@ -313,6 +313,8 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
 def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
-    experiment.reporter.each_turn = lambda view: shown.append(rendered(live_table.live_view(view, 200, 40)))
+    experiment.reporter.each_turn = lambda view: shown.append(
+        rendered(live_table.rendered(live_table.screen(view), 200, 40))
+    )
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

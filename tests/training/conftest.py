@@ -4,6 +4,5 @@ from __future__ import annotations
 
 import torch
 
-torch.set_num_threads(
-    1
-)  # more would mostly wait for each other: networks are tiny, and as many tests as CPUs run at once
+# More would mostly wait for each other: networks are tiny, and as many tests as CPUs run at once.
+torch.set_num_threads(1)
