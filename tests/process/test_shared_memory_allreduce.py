@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks_helpers as helpers
+from command_helpers import wait_until
 
 from orchestrator.worker.distributed import shared_memory_allreduce
 from orchestrator.worker.distributed.process_group import ProcessGroup
@@ -135,11 +136,12 @@ def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(stranger: subproces
 
 def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Popen[bytes]) -> None:
     first, second = boards(2, pidfds=[os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)])
-    stranger.kill()
-    stranger.wait()
     with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(second.all_gather_object, "last words")
-        assert first.all_gather_object("listening") == said.result(PATIENCE_S) == ["listening", "last words"]
+        said = pool.submit(second.all_gather_array, np.array([2.0]))
+        wait_until(lambda: first._counters[first._written[1]] > 0, "its part to be written")
+        stranger.kill()
+        stranger.wait()
+        assert first.all_gather_array(np.array([1.0])).tolist() == said.result(PATIENCE_S).tolist() == [[1.0], [2.0]]
 
 
 def test_who_waits_in_vain_gives_up() -> None:
