@@ -202,8 +202,9 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two sessions, as far as both recorded it."""
     lines: list[str] = []
     if isinstance(versions := before.get("versions"), Mapping):
-        ours = {name: now["versions"].get(name) for name in versions}
-        lines += differences(ours, versions, word="now").deciding
+        theirs = {name: None if version is None else str(version) for name, version in versions.items()}
+        ours = {name: now["versions"].get(name) for name in theirs}
+        lines += differences(ours, theirs, word="now").deciding
     cpus_before, cpus_now = _cpu_models(before), _cpu_models(now)
     if cpus_before and not cpus_now <= cpus_before:
         lines.append(f"CPU {joined(sorted(cpus_before))}, now {joined(sorted(cpus_now))}")

@@ -278,6 +278,7 @@ def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path, example
     @example(("jobs/j0-s0/spec.json", make_spec("j0-s0", ranks=2**62).to_json().encode()))
     @example(("jobs/j0-s0/spec.json", b'{"ranks": 0}'))
     @example(("provenance.json", b'[{"nodes": [{}], "online_cpus": "many", "physical_cores": 1' + b"0" * 400 + b"}]"))
+    @example(("provenance.json", b'[{"versions": {"python": 1, "torch": [2]}}]'))
     @example(("jobs/j0-s0/eval.json", b'{"deterministic": {"mean": 1' + b"0" * 400 + b"}}"))
     def check(file: tuple[str, bytes]) -> None:
         name, content = file
