@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 LARGEST_BYTES = 1 << 30
 """A larger file is read by nobody who needs the whole of it at once."""
+CHUNK = 1 << 20
 
 
 def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> BinaryIO:
@@ -32,7 +33,16 @@ def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     :raises ValueError: it has more than ``most_bytes``.
     """
     with open_regular(path) as file:
-        content = b"" if os.fstat(file.fileno()).st_size > most_bytes else file.read(most_bytes + 1)
-        if (not content and os.fstat(file.fileno()).st_size) or len(content) > most_bytes:
-            raise ValueError(f"larger than {most_bytes >> 20} MiB")
-    return content
+        if os.fstat(file.fileno()).st_size <= most_bytes:
+            content = read_up_to(file, most_bytes + 1)  # it may grow meanwhile
+            if len(content) <= most_bytes:
+                return content
+    raise ValueError(f"larger than {most_bytes >> 20} MiB")
+
+
+def read_up_to(file: BinaryIO, most_bytes: int) -> bytes:
+    """The next ``most_bytes`` of a file or fewer. Unlike ``file.read`` it allocates what there is, not the limit."""
+    content = bytearray()
+    while len(content) < most_bytes and (chunk := file.read(min(CHUNK, most_bytes - len(content)))):
+        content += chunk
+    return bytes(content)

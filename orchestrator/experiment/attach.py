@@ -14,6 +14,7 @@ from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.ledger import SummaryRow
+from orchestrator.supervisor.events import returns
 
 LOOK_EVERY_S = 0.25
 """How late the end of the supervisor may be noticed."""
@@ -100,7 +101,8 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
         case "FAILED":
             yield "failed", f"failed: {row['message'] or row['cause']}"
         case "SUCCEEDED":
-            yield "succeeded", f"succeeded{_returns(row)}"
+            outcome = returns(row["ep_rew_mean_first"], row["ep_rew_mean"], row["eval_mean"])
+            yield "succeeded", f"succeeded{outcome}"
         case "CANCELLED":
             yield "cancelled", "cancelled"
         case "PAUSED":
@@ -111,10 +113,3 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
             yield "retrying", "is queued again"
         case _:
             yield "retrying", "has ended, and waits for its next attempt"
-
-
-def _returns(row: SummaryRow) -> str:
-    first, last, evaluated = row["ep_rew_mean_first"], row["ep_rew_mean"], row["eval_mean"]
-    if first is None or last is None:
-        return ""
-    return f": return {first:.1f} → {last:.1f}" + (f", evaluated {evaluated:.1f}" if evaluated is not None else "")

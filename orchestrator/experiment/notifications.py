@@ -1,4 +1,4 @@
-"""Programs of the user that are told of failed jobs and of the end: the table ``[notify]`` of the job file.
+"""Programs of the user that are run when a job has failed and at the end: the table ``[notify]`` of the job file.
 
 They run beside the supervisor, and nothing waits for them before its end. Each is a process group of its own, which is
 killed when it has taken :data:`TIME_LIMIT_S`; only so many run at once, and the others wait for their turn.
@@ -41,7 +41,7 @@ class Notification:
     """``on_end`` or ``on_failure``."""
     command: Sequence[str]
     facts: Mapping[str, object]
-    """What it is told, by the name of a variable without its prefix."""
+    """Values of its environment variables, by name without the prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class NotifyingReporter:
         if kind == "failed" and command:
             job_id, reason = facts["job_id"], facts.get("reason", message)
             job_dir = RunPaths(self.run_dir.absolute()).job(job_id).root
-            told = {"JOB": job_id, "JOB_DIR": job_dir, "CAUSE": facts.get("cause", Cause.LAUNCH), "MESSAGE": reason}
-            self._waiting.append(Notification(key="on_failure", command=command, facts=told))
+            cause = facts.get("cause", Cause.LAUNCH)
+            variables = {"JOB": job_id, "JOB_DIR": job_dir, "CAUSE": cause, "MESSAGE": reason}
+            self._waiting.append(Notification(key="on_failure", command=command, facts=variables))
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
@@ -104,10 +105,10 @@ class NotifyingReporter:
         if self.outcome.counts is not None and self.experiment.notify.on_end:
             counts = self.outcome.counts()
             states = ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED")
-            told = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message}
-            told |= {name: counts.get(name, 0) for name in states}
+            facts = {"EXIT_CODE": self.outcome.exit_code, "MESSAGE": self.outcome.message}
+            facts |= {name: counts.get(name, 0) for name in states}
             # At once, since it may be the last chance: it does not wait for its turn.
-            self._start(Notification(key="on_end", command=self.experiment.notify.on_end, facts=told))
+            self._start(Notification(key="on_end", command=self.experiment.notify.on_end, facts=facts))
         try:
             self.turn()
             while self._running and time.monotonic() < give_up_at and self.stops.count == stops:
@@ -155,8 +156,8 @@ class NotifyingReporter:
 
     def _variables(self, notification: Notification) -> dict[str, str]:
         event = notification.key.removeprefix("on_")
-        told = {"EVENT": event, "RUN_DIR": self.run_dir.absolute(), "EXPERIMENT": self.experiment.name}
-        return {f"ORCHESTRATOR_{name}": _variable(value) for name, value in {**told, **notification.facts}.items()}
+        common = {"EVENT": event, "RUN_DIR": self.run_dir.absolute(), "EXPERIMENT": self.experiment.name}
+        return {f"ORCHESTRATOR_{name}": _variable(value) for name, value in {**common, **notification.facts}.items()}
 
     def _end(self, process: NotifyProcess, *, is_late: bool) -> None:
         code = _kill(process.popen)

@@ -12,6 +12,7 @@ from orchestrator.core.decoding import Message
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,6 @@ def exit_code_of(error: BaseException) -> int:
 def read(paths: RunPaths) -> RunEnd | None:
     """How the last run ended; None while one runs, and where that is not known: it was killed, for example."""
     try:
-        return RunEnd.from_line(paths.run_end.read_bytes())
+        return RunEnd.from_line(read_regular(paths.run_end))
     except (OSError, ValueError):
         return None

@@ -21,6 +21,7 @@ from orchestrator.core.decoding import FilePath
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, summary
@@ -84,7 +85,7 @@ def _entries() -> Iterator[RunEntry]:
         return
     for file in files:
         try:
-            entry = RunEntry.from_line(file.read_bytes())
+            entry = RunEntry.from_line(read_regular(file))
         except (OSError, ValueError):  # of another user, or of another version of this program
             continue
         if entry.host != socket.gethostname():

@@ -23,6 +23,7 @@ from orchestrator.core.environment import CHANNEL_VARIABLE, worker_thread_settin
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, last_line
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
@@ -74,7 +75,7 @@ def robot_warning(job: JobPaths) -> str | None:
     """Says so if the robot in the job directory is not the one that the policy was trained with."""
     altered = None
     with contextlib.suppress(OSError, ValueError, TypeError):  # whoever plays it reports what cannot be read
-        spec, expected = WorkerSpec.from_json(job.spec.read_text()), job.robot_hash.read_text()
+        spec, expected = WorkerSpec.from_json(read_regular(job.spec)), read_regular(job.robot_hash).decode()
         altered = job_directory.alteration(job, spec.xml, expected or None)
     return altered and f"{altered}, with which the policy was trained"
 

@@ -13,7 +13,7 @@ from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import LARGEST_BYTES, open_regular
+from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.text import listed, plain
 from orchestrator.ledger.rows import SummaryRow, checked
 
@@ -52,7 +52,7 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     """
     try:
         with open_regular(paths.summary_json) as file:
-            rows, written = parsed_json(file.read(LARGEST_BYTES)), os.fstat(file.fileno()).st_mtime
+            rows, written = parsed_json(read_up_to(file, LARGEST_BYTES)), os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return [], None
     except (OSError, ValueError) as error:

@@ -137,8 +137,13 @@ def _kind_and_text(
 
 
 def _returns(record: ExitRecord | None) -> str:
-    if record is None or record.ep_rew_mean is None or record.ep_rew_mean_first is None:
+    if record is None or not (text := returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)):
         return ""
-    evaluated = f", evaluated {record.eval_mean:.1f}" if record.eval_mean is not None else ""
-    diverged = f", {count(record.divergences, 'divergence')}" if record.divergences else ""
-    return f": return {record.ep_rew_mean_first:.1f} → {record.ep_rew_mean:.1f}{evaluated}{diverged}"
+    return text + (f", {count(record.divergences, 'divergence')}" if record.divergences else "")
+
+
+def returns(first: float | None, last: float | None, evaluated: float | None) -> str:
+    """How the return of a training has changed, to be appended; empty where it had no episodes."""
+    if first is None or last is None:
+        return ""
+    return f": return {first:.1f} → {last:.1f}" + (f", evaluated {evaluated:.1f}" if evaluated is not None else "")

@@ -7,12 +7,13 @@ import fcntl
 import os
 import shutil
 import stat
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.core import atomic_files
+from orchestrator.core import atomic_files, regular_files
 from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import DiskFullError, disk_full_explained
 
@@ -90,3 +91,20 @@ def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
     monkeypatch.setattr(shutil, "copyfileobj", copyfileobj)
     with pytest.raises(DiskFullError), disk_full_explained(tmp_path):
         clone_tree(staged, tmp_path / "copy")
+
+
+def test_reading_a_small_file_allocates_its_size_and_not_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 1000)
+    tracemalloc.start()
+    try:
+        assert regular_files.read_regular(tmp_path / "small") == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 8 * regular_files.CHUNK
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 1001)
+    assert regular_files.read_regular(tmp_path / "large", 1001) == b"x" * 1001
+    with pytest.raises(ValueError, match="larger than"):
+        regular_files.read_regular(tmp_path / "large", 1000)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.regular_files import open_regular, read_up_to
 from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
 
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
@@ -38,9 +39,6 @@ class BundleError(Exception):
     """The robot's files cannot be collected; the message names file, line and reason."""
 
 
-CHUNK = 1 << 20
-
-
 def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
     """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for ever)."""
     try:
@@ -52,16 +50,13 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
         real = Path(os.path.realpath(path))
         if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
             raise BundleError(f"{named}: is {real}, a file of the kernel; expected a file of the robot")
-        content = bytearray()
+        content = b""
         if status.st_size <= limit_bytes:
-            with path.open("rb") as file:
-                while len(content) <= limit_bytes and (
-                    chunk := file.read(min(CHUNK, limit_bytes + 1 - len(content)))  # it may grow meanwhile
-                ):
-                    content += chunk
+            with open_regular(path) as file:
+                content = read_up_to(file, limit_bytes + 1)  # it may grow meanwhile
         if (size := max(status.st_size, len(content))) > limit_bytes:
             raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
-        return bytes(content)
+        return content
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None
     except (OSError, ValueError) as error:
