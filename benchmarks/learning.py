@@ -137,8 +137,8 @@ def power(seeds: int, robots: int) -> list[str]:
         lines.append(f"| {name} | {design.power():.1%} | {smallest} | {design.power(1.0):.0%} |")
     if robots > 1:
         spread = dataclasses.replace(alone, robots=robots, statistic=energy_distance)
-        shares = ", ".join(f"{ratio} times as large in {spread.power(ratio=ratio):.0%} of cases" for ratio in (2, 3, 4))
-        lines += ["", f"The energy distance over all robots finds a standard deviation that is {shares}."]
+        shares = ", ".join(f"{spread.power(ratio=ratio):.0%} ({ratio} times as large)" for ratio in (2, 3, 4))
+        lines += ["", f"How often the energy distance over all robots finds a larger standard deviation: {shares}."]
     return [*lines, ""]
 
 

@@ -48,8 +48,8 @@ def test_documentation_names_every_key_of_the_job_file() -> None:
     assert {key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text} == set()
 
 
-def test_readme_names_every_command() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_documentation_names_every_command() -> None:
+    text = (ROOT / "docs/commands.md").read_text()
     names = typer.main.get_group(app).commands
     assert [name for name in names if f"`{name}" not in text] == []
 
