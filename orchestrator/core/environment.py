@@ -9,6 +9,9 @@ TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every descendant of an
 attempt."""
 
+SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
+"""Marks every process that a self-test starts, their descendants, and the temporary folders that they make."""
+
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given; set only for a job that has one."""
 

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.core.environment import SELFTEST_VARIABLE
+
 PREFIX = "orchestrator-temporary-"
 
 
@@ -19,7 +21,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
     def __init__(self) -> None:
         sweep()
-        super().__init__(prefix=PREFIX, ignore_cleanup_errors=True)
+        super().__init__(os.environ.get(SELFTEST_VARIABLE), PREFIX, ignore_cleanup_errors=True)
         self._lock: int | None = _locked(Path(self.name))
 
     def cleanup(self) -> None:

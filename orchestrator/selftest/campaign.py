@@ -7,8 +7,8 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import last_line
 from orchestrator.executors.local import OrphanReaper
 from orchestrator.machine import topology
-from orchestrator.selftest import small_experiment
+from orchestrator.selftest import round_folder, small_experiment
 from orchestrator.selftest.command_run import COMMAND, CommandRun, Commands, OverdueError, iterations
 from orchestrator.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
 from orchestrator.selftest.round_checks import FAILED, JobResult, shortfalls
@@ -51,6 +51,13 @@ class SelftestOptions:
     faults: Sequence[Fault] = FAULTS
     command: Sequence[str] = COMMAND
 
+    def again(self, seed: int) -> str:
+        """The command that applies the same faults again in the same place."""
+        words = ["python", "-m", "orchestrator", "selftest", "--seed", str(seed)]
+        words += ["--minutes", f"{self.minutes:g}"] if self.minutes != MINUTES else []
+        words += ["--dir", str(self.folder)] if self.folder != Path() else []
+        return shlex.join(words)
+
 
 @dataclass(slots=True, kw_only=True)
 class FaultRow:
@@ -67,6 +74,8 @@ class FaultRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestResult:
     seed: int
+    again: str
+    """The command that applies the same faults again."""
     rounds: int
     """Number of rounds that were finished."""
     took_s: float
@@ -117,8 +126,7 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
     seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
     stops = StopRequests()
     try:
-        options.folder.mkdir(parents=True, exist_ok=True)
-        root = Path(tempfile.mkdtemp(prefix="selftest-", dir=options.folder)).absolute()
+        root = round_folder.campaign_folder(options.folder)
     except OSError as error:
         raise UsageError(
             f"{options.folder}: no folder can be made here ({error.strerror}); choose another --dir"
@@ -132,7 +140,6 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
         except KeyboardInterrupt:
             interrupted = True
         except BaseException:
-            commands.kill()
             shutil.rmtree(root, ignore_errors=True)
             raise
         finally:
@@ -145,6 +152,7 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
         shutil.rmtree(root, ignore_errors=True)
     return SelftestResult(
         seed=seed,
+        again=options.again(seed),
         rounds=campaign.rounds,
         took_s=round(time.monotonic() - campaign.begun, 1),
         rows=rows,
@@ -193,22 +201,24 @@ class _Campaign:
         begun, row = time.monotonic(), self.rows[fault.name]
         what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
         folder = self.root / f"round-{number}"
-        texts: list[str] = []
-        try:
-            was_applied = self._disturb(folder, fault, moment, rng, texts)
-            outcome = " ".join(texts) or ("ok" if was_applied else "ok, but the jobs ended before the fault")
-            row.applied += was_applied
-            self.rounds += number > 0
-        except NotApplicableError as error:
-            row.not_applicable = str(error)
-            outcome = f"not possible here: {error}"
-        finally:
-            self.commands.kill()
-        self.tell(f"{what}: {outcome} ({time.monotonic() - begun:.1f} s)")
-        if texts:
-            row.shortfalls[number] = texts
-        else:
-            shutil.rmtree(folder)
+        outcome, texts = "", list[str]()
+        with round_folder.under_way(folder):
+            try:
+                was_applied = self._disturb(folder, fault, moment, rng, texts)
+                outcome = "ok" if was_applied else "ok, but the jobs ended before the fault"
+                row.applied += was_applied
+                self.rounds += number > 0
+            except NotApplicableError as error:
+                row.not_applicable = str(error)
+                outcome = f"not possible here: {error}"
+            finally:
+                unkillable = self.commands.kill()
+            texts += [f"A process cannot be killed: {command} (pid {pid})." for pid, command in unkillable.items()]
+            if texts:
+                row.shortfalls[number] = texts
+            else:
+                shutil.rmtree(folder)
+        self.tell(f"{what}: {' '.join(texts) or outcome} ({time.monotonic() - begun:.1f} s)")
 
     def _disturb(self, folder: Path, fault: Fault, moment: Moment, rng: Random, texts: list[str]) -> bool:
         """Run the experiment with a fault, and resume it to its end. Returns whether the fault was applied.
@@ -216,7 +226,7 @@ class _Campaign:
         :param texts: receives what fell short.
         """
         small_experiment.write(folder, ranks=self.with_ranks, failing=fault.has_failing_job)
-        paths, abandoned = RunPaths(folder / RUN_DIR), set(temporary_folder.abandoned())
+        paths = RunPaths(folder / RUN_DIR)
         with small_disk(paths.root) if fault.on_small_disk else contextlib.nullcontext():
             run = self._start(folder, fault)
             was_applied = False
@@ -230,7 +240,8 @@ class _Campaign:
                 shutil.copytree(paths.root, folder / f"{RUN_DIR}-copied", symlinks=True)
         if TRACEBACK in run.output():
             texts.append("A command printed a traceback.")
-        texts += [f"A temporary folder was left: {path}." for path in {*temporary_folder.abandoned()} - abandoned]
+        left = [path for path in temporary_folder.abandoned() if path.name.endswith(self.commands.token)]
+        texts += [f"A temporary folder was left: {path}." for path in left]
         return was_applied
 
     def _finish(self, run: CommandRun, folder: Path, fault: Fault, texts: list[str], *, was_applied: bool) -> None:

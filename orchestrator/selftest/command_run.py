@@ -19,17 +19,15 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import Literal, TypeAlias
 
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.environment import SELFTEST_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.process import package_path, with_descendants
 from orchestrator.selftest.small_experiment import RUN_DIR
 from orchestrator.supervisor.stop_signals import StopRequests
 
-MARKER = "ORCHESTRATOR_SELFTEST"
-"""Environment variable of every process that a self-test starts, and of their descendants."""
 POLL_S = 0.02
 LEFT_WITHIN_S = 10.0
-"""How soon no process may be left when a command has ended or was killed."""
+"""How soon no process may be left when a command has ended or its processes were killed."""
 LIMIT_S = 300.0
 """How long a command may take that trains for a few seconds."""
 LOG = "output.log"
@@ -54,7 +52,7 @@ class Commands:
 
     def start(self, folder: Path, *arguments: str, output: Output = "log") -> CommandRun:
         # If this process is killed, its orphan reaper kills what carries its token.
-        environment = {**os.environ, **package_path(), MARKER: self.token, TOKEN_VARIABLE: self.token}
+        environment = {**os.environ, **package_path(), SELFTEST_VARIABLE: self.token, TOKEN_VARIABLE: self.token}
         run = CommandRun([*self.command, *arguments], folder, environment, output, self.stops)
         self._started.append(run.popen)
         return run
@@ -62,7 +60,7 @@ class Commands:
     def processes(self) -> dict[int, str]:
         """Pid → command line of every process that has not ended."""
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        marked = [pid for pid in pids if _variables(pid).get(MARKER) == self.token]
+        marked = [pid for pid in pids if _variables(pid).get(SELFTEST_VARIABLE) == self.token]
         return {pid: _content(pid, "cmdline").replace("\0", " ").strip() for pid in marked}
 
     def await_end(self) -> dict[int, str]:
@@ -73,14 +71,18 @@ class Commands:
         self.kill()
         return left
 
-    def kill(self) -> None:
-        while pids := self.processes():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
+    def kill(self) -> dict[int, str]:
+        """Kill every process. Returns those that cannot be killed, as :meth:`processes`."""
+        deadline = time.monotonic() + LEFT_WITHIN_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(OSError):  # it has ended, or runs as another user
                     os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_S)
         while self._started:
-            self._started.pop().wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started.pop().wait(max(0.0, deadline - time.monotonic()))
+        return left
 
 
 class CommandRun:

@@ -20,6 +20,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import with_descendants
 from orchestrator.selftest.command_run import CommandRun, Output, Role
+from orchestrator.selftest.round_folder import unmount
 from orchestrator.selftest.small_experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS
 
 STOPPED_S, LOCKED_S = (0.3, 3.0), (0.5, 5.0)
@@ -183,4 +184,4 @@ def small_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+        unmount(folder)

@@ -82,12 +82,11 @@ class Failing(gymnasium.Env):
 
 
 def write(folder: Path, *, ranks: bool, failing: bool) -> None:
-    """Write job file, robot and environment.
+    """Write job file, robot and environment into ``folder``.
 
     :param ranks: whether one job has several ranks.
     :param failing: whether there is a job that fails, too.
     """
-    folder.mkdir(parents=True)
     (folder / JOB_FILE).write_text(JOBS + JOB_OF_RANKS * ranks + FAILING_JOB * failing)
     (folder / "pole.xml").write_text(ROBOT)
     (folder / "failing.py").write_text(ENVIRONMENT)

@@ -45,8 +45,7 @@ def _messages(result: SelftestResult) -> Iterator[Text]:
 
 
 def _closing(result: SelftestResult) -> Iterator[str]:
-    command = f"python -m orchestrator selftest --seed {result.seed}"
     how = "stopped after" if result.interrupted else "in"
-    yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {command}"
+    yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {result.again}"
     if result.kept is not None:
-        yield f"One round again: {command} --round K. The files of what fell short are kept in {result.kept}"
+        yield f"One round again: {result.again} --round K. The files of what fell short are kept in {result.kept}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,15 +17,16 @@ import pytest
 from command_helpers import invoke, wait_until
 from supervisor_helpers import make_job
 
+from orchestrator.core.environment import SELFTEST_VARIABLE
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.core.temporary_folder import PREFIX
 from orchestrator.ledger import Ledger, summary
-from orchestrator.selftest import campaign, command_run
+from orchestrator.selftest import campaign, command_run, round_folder
 from orchestrator.selftest.campaign import SelftestOptions, SelftestResult
-from orchestrator.selftest.faults import FAULTS, Fault
+from orchestrator.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
 
 NOTHING = Fault(name="nothing", apply=lambda *_: True)
 SLEEP = "import time; time.sleep(600)"
@@ -36,15 +38,6 @@ shutil.copytree(finished if is_first else disturbed, "run")
 if not is_first:
     exec(deed)
 """
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary directory: what other processes leave in that of all would be taken for a shortfall."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 def finished(run_dir: Path, *, weights: str = "ab" * 32, state: str = "SUCCEEDED", attempt_ends: bool = True) -> Path:
@@ -115,7 +108,9 @@ def test_what_falls_short_is_found_and_its_folder_kept(
     assert (result.kept / "round-1/run").is_dir()
 
 
-def test_every_wrong_file_is_named(tmp_path: Path, temporary: Path) -> None:
+def test_every_wrong_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"{PREFIX}of-another-process").mkdir()
     deeds = (
         "os.remove('run/jobs/a-s0/model.zip')",
         "open('run/summary.json', 'w').write('[]')",
@@ -123,7 +118,7 @@ def test_every_wrong_file_is_named(tmp_path: Path, temporary: Path) -> None:
         "open('run/jobs/a-s0/.spec.json.7.tmp', 'w')",
         "open('run/supervisor-error.log', 'w')",
         "print('Traceback (most recent call last)')",
-        f"os.mkdir({str(temporary / f'{PREFIX}x')!r})",
+        f"os.mkdir({str(tmp_path / PREFIX)!r} + 'x' + os.environ[{SELFTEST_VARIABLE!r}])",
     )
     result, _ = play(tmp_path, "; ".join(deeds))
     (row,) = result.rows
@@ -145,6 +140,16 @@ def test_a_process_that_is_left_is_found_and_ended(tmp_path: Path, monkeypatch: 
     assert result.exit_code == 1
     (pid,) = map(int, re.findall(r"A process was left: .* \(pid (\d+)\)", shortfalls(result)))
     wait_until(lambda: not is_running(pid), "it is ended")
+
+
+def test_a_process_that_cannot_be_killed_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_run, "LEFT_WITHIN_S", 0.1)
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    result, _ = play(tmp_path, f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SLEEP!r}])")
+    assert result.exit_code == 1
+    assert "A process cannot be killed: " in shortfalls(result)
 
 
 def test_a_command_that_does_not_end_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,3 +224,29 @@ def test_an_unexpected_error_leaves_neither_processes_nor_a_folder(tmp_path: Pat
     assert pids
     assert not any(map(is_running, pids))
     assert not list((tmp_path / "here").iterdir())
+
+
+def test_what_a_killed_selftest_left_is_removed_by_the_next_and_what_fell_short_is_kept(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    killed, other = here / "selftest-killed", here / "selftest-other"
+    for folder in (killed / "round-3", other / "round-4"):
+        folder.mkdir(parents=True)
+        (folder / round_folder.MARK).touch()
+    (other / "round-2").mkdir()
+    running = here / "selftest-running"
+    running.mkdir()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(NotApplicableError):
+            stack.enter_context(small_disk(killed / "round-3/run"))
+        stack.enter_context(round_folder.under_way(running / "round-1"))
+        result, _ = play(tmp_path)
+        assert (running / "round-1").is_dir(), "another self-test runs there"
+    assert result.exit_code == 0
+    assert not killed.exists()
+    assert [path.name for path in other.iterdir()] == ["round-2"]
+
+
+def test_the_same_faults_again_are_those_of_the_same_time_and_place() -> None:
+    assert SelftestOptions().again(7) == "python -m orchestrator selftest --seed 7"
+    again = SelftestOptions(minutes=60, folder=Path("a b")).again(7)
+    assert again == "python -m orchestrator selftest --seed 7 --minutes 60 --dir 'a b'"
