@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.commands import (
+    authoring_commands,
     cluster_commands,
     control_commands,
     experiment_commands,
@@ -26,7 +27,10 @@ from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
-COMMANDS = (run_command, control_commands, experiment_commands, inspection_commands, measurement_commands)
+COMMANDS = (
+    *(authoring_commands, run_command, control_commands),
+    *(experiment_commands, inspection_commands, measurement_commands),
+)
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,6 +123,7 @@ def run(
             if run_dir is not None or changes or fresh or rebuild_ledger:
                 options_of_files = "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
+            _refuse_robots(jobs)
             recorded = resume.load(jobs)
             experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
         else:
@@ -153,6 +155,16 @@ def run(
                     plan_view.show(experiment, plan, options.run_dir)
             else:
                 raise typer.Exit(_run(experiment, options, job_file, warm, process, as_json=as_json))
+
+
+def _refuse_robots(folder: Path) -> None:
+    """:raises UsageError: it is no run directory, and has robots."""
+    from orchestrator.core.paths import RunPaths
+    from orchestrator.experiment import robot_check, run_directory
+
+    if not run_directory.is_run_directory(RunPaths(folder)) and any(robot_check.robot_files(folder, lambda _: None)):
+        advice = f"`orchestrator init {shlex.quote(str(folder))}` writes a job file for its robots"
+        raise UsageError(f"{folder}: this folder is not a run directory, which `run` makes; {advice}")
 
 
 def _detached(*, as_json: bool) -> DetachedProcess:

@@ -94,6 +94,8 @@ class ExaminationAnswer(JsonLine):
     notes: Sequence[Message] = ()
     fragment: Message | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
+    outside: Message | None = None
+    """Which file lies outside of the robot's folder, if ``alone`` was set; a job needs ``allow_outside`` for it."""
     includes: Sequence[FilePath] = ()
     """Real paths of the files that it includes directly, if ``alone`` was set."""
     xml: FilePath | None = None
@@ -102,7 +104,7 @@ class ExaminationAnswer(JsonLine):
     """SHA-256 over the contents of the bundle; a copy under another name has the same."""
     task: str | None = None
     task_reason: str | None = None
-    """Why the task was chosen; None if the request names it."""
+    """Why the task was chosen, or without ``task`` why none was; None if the request names it."""
     process_exits: bool = False
     """Whether the process ends after this answer, because what this robot did might affect the next one."""
     figures: Mapping[str, Any] = field(default_factory=dict)

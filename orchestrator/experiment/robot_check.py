@@ -22,7 +22,8 @@ SIMULATE_S = 0.4
 TIME_LIMIT_S = 30.0
 FIGURES = (
     *("nq", "nv", "nu", "na", "nbody", "ngeom", "nmesh", "root", "actuators", "keyframes", "sensors", "cameras"),
-    *("mass_kg", "timestep_s", "integrator", "steps_per_s", "model_mib", "data_mib", "bytes_per_env"),
+    *("mass_kg", "timestep_s", "integrator", "steps_per_s", "control_period_s"),
+    *("model_mib", "data_mib", "bytes_per_env"),
 )
 """Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and docs/check.md."""
 
@@ -42,6 +43,11 @@ class RobotCheck:
     """SHA-256 over the MJCF and every file that it refers to; equal for copies under another name."""
     task: str | None = None
     task_reason: str | None = None
+    """Why the task was chosen, or why none was."""
+    included_by: str | None = None
+    """The first examined file that includes this one; None also where both include each other."""
+    outside: str | None = None
+    """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None for a job's robot."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -119,18 +125,26 @@ def _file(path: str, *, is_named: bool = True) -> _Item:
 
 
 def _below(folder: Path) -> Iterator[_Item]:
-    """Every ``*.xml`` below ``folder``, except in hidden folders. Links are followed; no folder is visited twice."""
     unreadable: list[OSError] = []
+    for path in robot_files(folder, unreadable.append):
+        yield _file(path, is_named=False)
+    for error in unreadable:
+        yield _Item(path=str(error.filename), request=None, problems=(f"cannot be read: {error.strerror}",))
+
+
+def robot_files(folder: Path, report: Callable[[OSError], object]) -> Iterator[str]:
+    """Every ``*.xml`` below ``folder``, except in hidden folders. Links are followed; no folder is visited twice.
+
+    :param report: called with the error of a folder that cannot be read.
+    """
     entered = {os.path.realpath(folder)}
-    for where, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
+    for where, folders, files in os.walk(folder, followlinks=True, onerror=report):
         inner = {name: os.path.realpath(Path(where, name)) for name in sorted(folders)}
         folders[:] = [name for name, real in inner.items() if name[0] != "." and real not in entered]
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
             if name.lower().endswith(".xml"):
-                yield _file(str(Path(where, name)), is_named=False)
-    for error in unreadable:
-        yield _Item(path=str(error.filename), request=None, problems=(f"cannot be read: {error.strerror}",))
+                yield str(Path(where, name))
 
 
 def _of_job_file(path: Path) -> Iterator[_Item]:
@@ -167,7 +181,8 @@ def _checked(
     if answer is None:
         return RobotCheck(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
     fragment = answer.fragment if not item.is_named or answer.problem is None else None
-    if item.where is None and answer.problem is not None and (includer := includers.get(os.path.realpath(item.path))):
+    includer = includers.get(os.path.realpath(item.path)) if item.where is None else None
+    if answer.problem is not None and includer:
         fragment = f"a part of {includer}, not a robot by itself"
     if fragment is not None:
         return RobotCheck(path=item.path, verdict="fragment", messages=(fragment,), figures={})
@@ -189,5 +204,7 @@ def _checked(
         hash=answer.hash,
         task=answer.task,
         task_reason=answer.task_reason,
+        included_by=includer,
+        outside=answer.outside,
         figures=answer.figures,
     )

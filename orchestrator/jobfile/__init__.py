@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,6 +158,9 @@ def parse_override(text: str) -> tuple[str, Any]:
 def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
     """Place and message of an error in reading or parsing a file."""
     match error:
+        case ValueError() if _is_robot(path, text):
+            command = f"orchestrator init {shlex.quote(str(path))}"
+            return "", f"this is a robot, not a job file; `{command}` writes a job file"
         case UnicodeDecodeError():
             return "", f"is not UTF-8 text: {error.reason} at byte {error.start}"
         case tomllib.TOMLDecodeError():
@@ -169,6 +173,10 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
             return "", f"cannot be read: {error.strerror}"
         case _:  # numbers of thousands of digits, endless brackets
             return "", f"is not a job file: {error}"
+
+
+def _is_robot(path: Path, text: str) -> bool:
+    return path.suffix.lower() == ".xml" or text.lstrip().startswith(("<mujoco", "<?xml", "<!--"))
 
 
 def _syntax_error(text: str, message: str) -> tuple[str, str]:

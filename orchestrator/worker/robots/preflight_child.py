@@ -139,17 +139,18 @@ def _examine_robot(
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
     findings, robot = ModelFindings(), None
-    if bundle.outside is not None and not request.allow_outside:
+    outside = None if request.allow_outside else bundle.outside
+    if outside is not None:
         if not request.alone:
-            raise UnfitError(bundle.outside)
-        findings.warnings.append(bundle.outside)
+            raise UnfitError(outside)
+        findings.warnings.append(outside)
     if variants is not None:
         with _edits_explained(xml), guarded(xml, request.memory_mib):
             robot = variants.edited(request.model_edits)
         bundle = robot.bundle
     staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
     staged = bundle.write(Path(staging))
-    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash)
+    answer = ExaminationAnswer(xml=bundle.main, hash=bundle.hash, outside=outside)
     with guarded(xml, request.memory_mib):
         model = compile_staged(staged, bundle, findings, request.memory_mib, is_edited=robot is not None)
         if robot is not None:
@@ -199,6 +200,7 @@ def _examine_task(
             answer = dataclasses.replace(answer, task=name, task_reason=reason)
         except ValueError as error:  # a robot examined alone may be for the user's own task
             (findings.warnings if request.alone else findings.problems).append(str(error))
+            answer = dataclasses.replace(answer, task_reason=str(error))
     task = None if simulation is None else simulation.task
     summary = examine(model, findings, simulate_s=request.simulate_s, task=task)
     if simulation is not None and not findings.problems:
@@ -224,7 +226,7 @@ def examine(
         default options.
     """
     data = mujoco.MjData(model)
-    summary = {**summarize(model, data), "steps_per_s": None}
+    summary = {**summarize(model, data), "steps_per_s": None, "control_period_s": None if task is None else task.step_s}
     key = find_keyframe(model, None) if task is None else task.key
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
     findings.warnings += [*model_checks.actuators(model, key), *model_checks.masses(model)]

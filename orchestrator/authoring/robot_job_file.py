@@ -1,0 +1,216 @@
+"""``init``: a short job file of the robots that can be trained, with the reasons why the others cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.authoring.job_file_text import LeftOut, aligned, comment, toml
+from orchestrator.authoring.robot_entries import RobotEntry, entries
+from orchestrator.authoring.training_time import TrainingTime, estimate
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import absolute
+from orchestrator.core.text import count, duration, joined, plain
+from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.jobfile.job_names import is_showable, safe_name
+from orchestrator.jobfile.value_types import MOST
+
+N_ENVS, N_STEPS = 8, 256
+"""Environments of a job, and steps of each in an iteration: those of jobs/robots.toml."""
+ITERATIONS = 5
+"""A training has at least so many iterations; ``n_steps`` is reduced for a short one."""
+USUAL_TIMEOUT_S = 7200.0
+MOST_SHOWN = 5
+MOST_LISTED = 200
+"""Files left out that the job file lists."""
+_UNITS = {"k": 10**3, "m": 10**6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotJobFile:
+    """A job file to be written."""
+
+    text: str
+    robots: Sequence[RobotCheck]
+    """Those that it trains."""
+    left_out: Sequence[LeftOut]
+    time: TrainingTime
+
+
+def parse_timesteps(text: str) -> int:
+    """``"200_000"``, ``"200000"``, ``"2e5"``, ``"200k"`` and ``"0.2M"`` → 200000.
+
+    :raises UsageError: for anything else.
+    """
+    plain_text = text.strip().lower()
+    factor = _UNITS.get(plain_text[-1:], 1)
+    try:
+        number = float(plain_text[:-1] if factor > 1 else plain_text) * factor
+        whole = round(number)
+    except (ValueError, OverflowError):
+        number, whole = 0.5, 0
+    if abs(number - whole) > 1e-6 or not 1 <= whole <= MOST:
+        expected = f"a whole number from 1 to {MOST:_}, such as 200_000, 2e5 or 200k"
+        raise UsageError(f"--timesteps {text}: expected {expected}")
+    return whole
+
+
+def draft(
+    rows: Sequence[RobotCheck],
+    paths: Sequence[Path],
+    target: Path,
+    *,
+    timesteps: int,
+    at_once: int,
+    allow_outside: bool = False,
+) -> RobotJobFile:
+    """The job file ``target`` for the robots that were checked.
+
+    :param rows: the result of ``check`` for ``paths``.
+    :param at_once: number of jobs that the machine runs at the same time.
+    :raises UsageError: no robot can be trained; the message says why.
+    """
+    named = {str(located(str(path))) for path in paths if not path.is_dir()}
+    trained, left_out = _sorted_out(rows, named, allow_outside=allow_outside)
+    if not trained:
+        raise UsageError(_nothing_to_train(rows, left_out, paths))
+    time = estimate(trained, timesteps, at_once)
+    base = absolute(target).parent.resolve()
+    by_path = {located(row.path): row for row in trained}
+    folders = [located(str(path)) for path in paths if path.is_dir()]
+    tables = entries({path: str(row.task) for path, row in by_path.items()}, base, folders)
+    lines = _head(paths, target, timesteps, time, allow_outside=allow_outside)
+    for table in tables:
+        lines += _table(table, [by_path[path] for path in table.paths])
+    lines += _remarks(left_out, base)
+    return RobotJobFile(text="\n".join(lines) + "\n", robots=trained, left_out=left_out, time=time)
+
+
+def located(path: str) -> Path:
+    """The absolute path of a file or folder; links stay, except before ``..``."""
+    whole = absolute(Path(path))
+    if ".." not in whole.parts:
+        return whole
+    return Path(os.path.realpath(whole)) if whole.name == ".." else Path(os.path.realpath(whole.parent), whole.name)
+
+
+def _sorted_out(
+    rows: Sequence[RobotCheck], named: set[str], *, allow_outside: bool
+) -> tuple[list[RobotCheck], list[LeftOut]]:
+    """The robots to be trained, and all other files with the reason."""
+    faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
+    trained, left_out = list[RobotCheck](), list[LeftOut]()
+    for row in rows:
+        reason, whole = faults[row.path], row.included_by
+        if reason is None and whole is not None and faults[whole] is None and str(located(row.path)) not in named:
+            reason = f"a part of {whole}, which is trained"
+        if reason is None:
+            trained.append(row)
+        else:
+            left_out.append(LeftOut(what=row.path, reason=reason))
+    return trained, left_out
+
+
+def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
+    """Why this file cannot be trained; None when it can."""
+    if row.verdict in ("error", "fragment"):
+        return row.messages[0]
+    if row.task is None:
+        return row.task_reason or "no built-in task suits this robot"
+    if row.outside is not None and not allow_outside:
+        return f"{row.outside}; `init --allow-outside` sets it for all robots"
+    return None
+
+
+def _nothing_to_train(rows: Sequence[RobotCheck], left_out: Sequence[LeftOut], paths: Sequence[Path]) -> str:
+    where = joined(paths)
+    if all(row.verdict == "fragment" for row in rows):
+        what = f"{where}: no robot, only parts of robots; expected an MJCF with joints and actuators"
+    else:
+        what = f"{where}: no robot that can be trained; nothing was written"
+    shown = [f"    {entry.what}: {entry.reason}" for entry in left_out[:MOST_SHOWN]]
+    more = len(left_out) - len(shown)
+    return "\n".join([what, *shown, *([f"    and {more:,} more; `check` shows all"] if more else [])])
+
+
+def _head(paths: Sequence[Path], target: Path, timesteps: int, time: TrainingTime, *, allow_outside: bool) -> list[str]:
+    n_steps = min(N_STEPS, max(8, timesteps // (ITERATIONS * N_ENVS) // 8 * 8))
+    name = _experiment_name(paths, target)
+    defaults = [
+        (f"total_timesteps = {toml(timesteps)}", "env_steps of each robot; more of them train better policies"),
+        (f"n_envs = {N_ENVS}", "environments that each job steps together"),
+        ("seeds = [0]", "[0, 1, 2] would train every robot three times"),
+        ("video = false", "true makes a video of every policy, which takes about 15 s of CPU time each"),
+    ]
+    if allow_outside:
+        defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
+    ppo = [
+        ('learning_rate = "linear(1e-3, 0)"', "falls to 0 over the training"),
+        (f"n_steps = {n_steps}", f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"),
+        ("batch_size = 64", ""),
+        ("n_epochs = 5", "passes over these env_steps in each update"),
+        ("gamma = 0.98", "closer to 1 where what matters comes late"),
+    ]
+    lines = [
+        comment("Written by `orchestrator init`. The settings are for quick results; docs/job-file.md lists all keys."),
+        comment(
+            f"Training takes about {duration(time.seconds)} on this machine, {time.at_once} at a time (estimated)."
+        ),
+        *aligned([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
+        *("", "[defaults]"),
+        *aligned(defaults),
+        *("", "[defaults.ppo]"),
+        *aligned(ppo),
+    ]
+    if time.longest_s * 3 > USUAL_TIMEOUT_S:
+        hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
+        lines += ["", "[defaults.resources]", *aligned([(hours, "a job that takes longer is ended")])]
+    return lines
+
+
+def _experiment_name(paths: Sequence[Path], target: Path) -> str:
+    """The name of the job file where one was chosen, otherwise that of the robots' folder or file."""
+    own = located(str(paths[0])) if len(paths) == 1 else Path(os.path.commonpath([*map(located, map(str, paths))]))
+    candidates = (target.stem if target.name != "jobs.toml" else "", own.stem if own.is_file() else own.name)
+    return next((name for name in candidates if name.strip() and is_showable(name)), "robots")
+
+
+def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
+    periods = sorted({float(f"{row.figures['control_period_s']:.4g}") for row in robots})
+    acts = f"one action every {' to '.join(f'{period:g}' for period in dict.fromkeys((periods[0], periods[-1])))} s"
+    is_pattern = entry.name is None
+    lines = [] if entry.name is None else [(f"name = {toml(entry.name)}", "")]
+    lines += [
+        (f"xml = {toml(entry.xml)}", count(len(robots), "robot") if is_pattern else ""),
+        (f"task = {toml(str(robots[0].task))}", acts if is_pattern else f"{acts}; {robots[0].task_reason}"),
+    ]
+    return ["", "[[jobs]]", *aligned(lines)]
+
+
+def _remarks(left_out: Sequence[LeftOut], base: Path) -> list[str]:
+    if not left_out:
+        return []
+    lines = [comment(f"{_below(entry.what, base)}: {entry.reason}") for entry in left_out[:MOST_LISTED]]
+    more = len(left_out) - len(lines)
+    last = [comment(f"and {more:,} more; `orchestrator check` shows all")] if more else []
+    return ["", comment("Not trained:"), *lines, *last]
+
+
+def _below(path: str, base: Path) -> str:
+    return os.path.relpath(located(path), base)
+
+
+def facts(made: RobotJobFile, target: Path) -> Mapping[str, object]:
+    """What was written, as JSON types."""
+    robots = [
+        {"path": row.path, "task": row.task, "control_period_s": row.figures["control_period_s"]} for row in made.robots
+    ]
+    return {
+        "job_file": str(target),
+        "robots": robots,
+        "left_out": [{"path": entry.what, "reason": plain(entry.reason)} for entry in made.left_out],
+        "estimate_s": round(made.time.seconds, 1),
+        "jobs_at_once": made.time.at_once,
+    }

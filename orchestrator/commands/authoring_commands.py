@@ -1,0 +1,101 @@
+"""Commands that write job files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from orchestrator.commands.shared_options import AsJson, print_json, print_text, stoppable
+from orchestrator.core.errors import UsageError
+
+app = typer.Typer()
+
+JobFile = Annotated[Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")]
+Force = Annotated[bool, Option("--force", help="Replace the job file if it exists.")]
+NOTHING_WRITTEN = "stopped; nothing was written"
+
+
+@app.command()
+def init(
+    paths: Annotated[list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")],
+    output: JobFile = Path("jobs.toml"),
+    timesteps: Annotated[str, Option(metavar="NUMBER", help="env_steps of each robot, such as 500_000 or 2e6.")] = (
+        "200_000"
+    ),
+    force: Force = False,
+    allow_outside: Annotated[
+        bool,
+        Option(
+            "--allow-outside",
+            help="Include robots that use files outside of their folders, which are copied into the run directory. "
+            "Only for robots that you trust.",
+        ),
+    ] = False,
+    time_limit: Annotated[float, Option(min=0.1, help="Time limit for the check of each robot, in seconds.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check robots and write a short job file that trains those that can be trained; `run` then trains them.
+
+    The task is the one that `auto` chooses. The file names the robots that cannot be trained, with the reason.
+    """
+    from orchestrator.authoring import job_file_text, robot_job_file
+    from orchestrator.experiment import robot_check
+    from orchestrator.machine import topology
+    from orchestrator.supervisor.stop_signals import StopRequests
+    from orchestrator.terminal import authoring_view
+    from orchestrator.terminal import output as terminal
+
+    env_steps = robot_job_file.parse_timesteps(timesteps)
+    job_file_text.check_target(output, force=force)
+    for path in paths:
+        if path.suffix == ".toml" and path.is_file():
+            raise UsageError(f"{path}: this is a job file already; `orchestrator run {path}` trains its robots")
+    stops = StopRequests()
+    with stoppable(NOTHING_WRITTEN), stops.installed(), terminal.examination() as show:
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
+        made = robot_job_file.draft(
+            rows,
+            paths,
+            output,
+            timesteps=env_steps,
+            at_once=topology.detect().capacity,
+            allow_outside=allow_outside,
+        )
+        stops.check()
+        job_file_text.write(output, made.text, force=force)
+    if as_json:
+        print_json(robot_job_file.facts(made, output))
+    else:
+        print_text(authoring_view.robots(made, output))
+
+
+@app.command("import-zoo")
+def import_zoo(
+    hyperparameters: Annotated[
+        Path, Argument(metavar="FILE.yml", help="A hyperparameter file of RL Baselines3 Zoo, such as ppo.yml.")
+    ],
+    output: JobFile = Path("jobs.toml"),
+    env: Annotated[
+        list[str] | None,
+        Option(metavar="ID", help="Import this environment only, such as HalfCheetah-v4. May be repeated."),
+    ] = None,
+    algo: Annotated[
+        str | None, Option(help="ppo, sac, td3 or a2c.", show_default="the name of the file, such as ppo for ppo.yml")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Turn hyperparameters of RL Baselines3 Zoo into a job file.
+
+    What a job file cannot express becomes a comment with the reason.
+    """
+    from orchestrator.authoring import job_file_text, zoo_import
+    from orchestrator.terminal import authoring_view
+
+    job_file_text.check_target(output, force=force)
+    with stoppable(NOTHING_WRITTEN):
+        made = zoo_import.draft(hyperparameters, algo=algo, names=env or [], target=output)
+        job_file_text.write(output, made.text, force=force)
+    print_text(authoring_view.zoo(made, output))

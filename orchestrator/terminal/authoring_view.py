@@ -1,0 +1,57 @@
+"""What ``init`` and ``import-zoo`` show: what was written, what was left out and why, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestrator.authoring.job_file_text import LeftOut
+from orchestrator.authoring.robot_job_file import RobotJobFile
+from orchestrator.authoring.zoo_import import ZooJobFile
+from orchestrator.core.text import count, duration, joined
+
+MOST_SHOWN = 20
+
+
+def robots(made: RobotJobFile, target: Path) -> str:
+    """The result of ``init``, in several lines."""
+    tasks = Counter(str(row.task) for row in made.robots)
+    number = len(made.robots)
+    warned = sum(row.verdict == "warning" for row in made.robots)
+    time = made.time
+    lines = [
+        f"{target}: {count(number, 'robot')} to train ({joined(f'{n:,} {task}' for task, n in tasks.most_common())})",
+        *_left_out("Not trained", made.left_out),
+    ]
+    if warned:
+        lines.append(f"{count(warned, 'robot has', 'robots have')} warnings, which `orchestrator check` shows.")
+    lines.append(
+        f"Training will take about {duration(time.seconds)}, {count(time.at_once, 'robot')} at a time. This is an "
+        f"estimate: {time.physics_share:.0%} of it is physics, measured here; the rest is as in docs/performance.md."
+    )
+    return "\n".join([*lines, *_next(target)])
+
+
+def zoo(made: ZooJobFile, target: Path) -> str:
+    """The result of ``import-zoo``, in several lines."""
+    lines = [
+        f"{target}: {count(made.jobs, 'job')} of {made.algo}",
+        *_left_out("Not imported", made.entries_left_out),
+        *_left_out("Left out of jobs, or changed", made.changes),
+    ]
+    return "\n".join([*lines, *_next(target)])
+
+
+def _left_out(heading: str, entries: Sequence[LeftOut]) -> Iterator[str]:
+    if entries:
+        yield f"{heading} ({len(entries):,}):"
+        yield from (f"    {entry.what}: {entry.reason}" for entry in entries[:MOST_SHOWN])
+        if len(entries) > MOST_SHOWN:
+            yield f"    and {len(entries) - MOST_SHOWN:,} more, which the job file lists"
+
+
+def _next(target: Path) -> list[str]:
+    command = f"orchestrator run {shlex.quote(str(target))}"
+    return [f"Next: {command}    ({command} --dry-run shows the plan)"]

@@ -1,0 +1,195 @@
+"""``init``, then ``run``: from a folder of robots to policies. For a robot in place of a job file ``run`` names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_helpers import (
+    HOPPER,
+    PATIENCE_S,
+    REPOSITORY,
+    bow_to_permissions,
+    command,
+    environment,
+    give,
+    invoke,
+    summary,
+    wait_until,
+)
+
+CART = """<mujoco><option timestep="{timestep}"/><worldbody><body><joint name="x" type="slide" axis="1 0 0"/>
+<geom size="0.1"/><body><joint name="pole" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.03"/>
+</body></body></worldbody><actuator>{actuator}</actuator>{tail}</mujoco>"""
+ARM = """<mujoco><worldbody><body name="upper"><joint name="shoulder" axis="0 1 0"/>
+<geom type="capsule" fromto="0 0 0 {length} 0 0" size="0.03"/><body name="lower" pos="{length} 0 0">
+<joint name="elbow" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0.2 0 0" size="0.03"/>
+<site name="tip" pos="0.2 0 0"/></body></body></worldbody><actuator><motor joint="shoulder" ctrlrange="-1 1"/>
+<motor joint="elbow" ctrlrange="-1 1"/></actuator></mujoco>"""
+MOTOR = '<motor joint="x" ctrlrange="-1 1" gear="5"/>'
+
+
+def cart(length: float = 0.5, actuator: str = MOTOR, tail: str = "", timestep: float = 0.005) -> str:
+    """A pole on a cart."""
+    return CART.format(length=length, actuator=actuator, tail=tail, timestep=timestep)
+
+
+def foreign_robots(folder: Path) -> tuple[set[str], set[str]]:
+    """Twenty files as people have them; returns those that can be trained, and the others."""
+    hopper = HOPPER.read_text()
+    robots = {
+        **{f"carts/cart_{number}.xml": cart(0.4 + number / 20) for number in range(5)},
+        **{f"arms/{side} arm/robot.xml": ARM.format(length=length) for side, length in (("left", 0.3), ("right", 0.4))},
+        "hüpfer.xml": hopper,
+        'it\'s "mine" [1].xml': hopper.replace("0.04", "0.045"),
+        "scene.xml": cart(tail='<include file="parts/motor.xml"/>', actuator=""),
+        "whole.xml": '<mujoco><include file="base.xml"/><worldbody><light pos="0 0 3"/></worldbody></mujoco>',
+        "slow#.xml": cart(timestep=0.02),
+    }
+    others = {
+        "base.xml": cart(0.7),
+        "parts/motor.xml": f"<mujocoinclude><actuator>{MOTOR}</actuator></mujocoinclude>",
+        "parts/limb.xml": "<mujocoinclude><asset/></mujocoinclude>",
+        "broken.xml": "<mujoco><worldbody>",
+        "carts/idle.xml": cart(actuator=""),
+        "package.xml": "<package/>",
+        "statue.xml": "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>",
+        "empty.xml": "",
+    }
+    robots["scene.xml"] = robots["scene.xml"].replace("<actuator></actuator>", "")
+    for name, content in (robots | others).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    assert len(robots | others) == 20
+    return set(robots), set(others)
+
+
+def test_a_folder_becomes_a_job_file_that_runs(tmp_path: Path) -> None:
+    robots = tmp_path / "my robots"
+    robots.mkdir()
+    (robots / "cart.xml").write_text(cart())
+    (robots / "bad.xml").write_text("<mujoco>")
+    done = invoke("init", "my robots", "--timesteps", "64", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "bad.xml: " in done.stdout
+    assert "estimate" in done.stdout
+    assert "orchestrator run jobs.toml" in done.stdout
+    done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert (job["name"], job["task"], job["total_timesteps"]) == ("cart", "balance", 64)
+    before = (tmp_path / "jobs.toml").read_bytes()
+    done = invoke("init", "my robots", cwd=tmp_path)
+    assert (done.returncode, "--force" in done.stderr) == (2, True)
+    assert (tmp_path / "jobs.toml").read_bytes() == before
+    done = invoke("init", "my robots/cart.xml", "--force", "--json", cwd=tmp_path)
+    facts = json.loads(done.stdout)
+    (robot,) = facts["robots"]
+    assert (robot["task"], robot["control_period_s"]) == ("balance", pytest.approx(0.02))
+    assert facts["estimate_s"] > 0
+
+
+def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "legs.xml").write_text("<mujocoinclude/>")
+    (tmp_path / "parts" / "again").symlink_to(tmp_path / "parts")
+    os.mkfifo(tmp_path / "pipe.xml")
+    (tmp_path / "done.toml").write_text("")
+    for arguments, message in (
+        (["empty"], "no *.xml"),
+        (["nowhere"], "no such file"),
+        (["parts"], "only parts of robots"),
+        (["pipe.xml"], "is not a regular file"),
+        (["done.toml"], "job file already"),
+        (["parts", "--timesteps", "some"], "whole number"),
+        (["parts", "-o", "nowhere/jobs.toml"], "does not exist"),
+    ):
+        done = invoke("init", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "parts", "pipe.xml", "done.toml"}
+
+
+def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> None:
+    (tmp_path / "cart.xml").write_text(cart())
+    tmp_path.chmod(0o500)
+    done = give("init", "cart.xml", cwd=tmp_path, before=bow_to_permissions)
+    assert (done.returncode, "is not writable" in done.stderr) == (2, True)
+
+
+def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
+    hangs = cart(tail="<worldbody>" + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300 + "</worldbody>")
+    (tmp_path / "hangs.xml").write_text(hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1))
+    (tmp_path / "temporary").mkdir()
+    added = environment(TMPDIR=str(tmp_path / "temporary"))
+    with subprocess.Popen(command("init", "hangs.xml"), cwd=tmp_path, env=added, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: list(tmp_path.glob("temporary/*/*/hangs.xml")), "the robot is examined")
+        process.send_signal(signal.SIGINT)
+        assert b"nothing was written" in process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"hangs.xml", "temporary"}
+
+
+def test_run_names_init_for_a_robot_and_for_a_folder_of_robots(tmp_path: Path) -> None:
+    folder = tmp_path / "my robots"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "cart.xml").write_text(cart())
+    (folder / "cart.mjcf").write_text(cart())
+    for path in (folder, folder / "inner" / "cart.xml", folder / "cart.mjcf"):
+        done = invoke("run", path, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"orchestrator init {shlex.quote(str(path))}" in done.stderr
+    done = invoke("run", tmp_path / "nothing.xml", cwd=tmp_path)
+    assert "orchestrator init" not in done.stderr
+    (tmp_path / "empty").mkdir()
+    done = invoke("run", tmp_path / "empty", cwd=tmp_path)
+    assert (done.returncode, "orchestrator init" in done.stderr) == (2, False)
+
+
+def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
+    (tmp_path / "ppo.yml").write_text(
+        "Hopper-v4:\n  n_timesteps: !!float 1e6\n  normalize: true\n  learning_rate: lin_1e-4\n"
+        '  policy_kwargs: "dict(activation_fn=nn.ReLU, net_arch=dict(pi=[64, 64], vf=[64, 64]))"\n'
+        "Pendulum-v1:\n  n_timesteps: 1e5\n  use_sde: True\nPong-v4: {}\n"
+    )
+    done = invoke("import-zoo", "ppo.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Pong-v4: " in done.stdout
+    done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    hopper, pendulum = sorted(json.loads(done.stdout)["jobs"], key=lambda job: job["name"])
+    assert (hopper["task"], hopper["ppo"]) == ("gymnasium:Hopper-v5", {"learning_rate": "linear(1e-4, 0)"})
+    assert (pendulum["env"], pendulum["ppo"]) == ("Pendulum-v1", {"use_sde": True})
+
+
+@pytest.mark.slow
+def test_twenty_foreign_robots_are_trained_without_a_word_in_between(tmp_path: Path) -> None:
+    good, others = foreign_robots(tmp_path / "theirs")
+    done = give("init", "theirs", "--timesteps", "64", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert {os.path.relpath(robot["path"], "theirs") for robot in facts["robots"]} == good
+    assert {os.path.relpath(entry["path"], "theirs") for entry in facts["left_out"]} == others
+    done = give("run", "jobs.toml", "--set", "eval_episodes=0", "--set", "resources.memory=1 GiB", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = summary(tmp_path / "runs/theirs")
+    assert len(rows) == len(good)
+    assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
+
+
+@pytest.mark.slow
+def test_the_robots_of_this_repository_become_a_job_file(tmp_path: Path) -> None:
+    done = invoke("init", REPOSITORY / "mjcf", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    robots = {Path(robot["path"]).stem: robot["task"] for robot in facts["robots"]}
+    assert len(robots) == 15
+    assert (robots["arm"], robots["balancer"], robots["hopper_long"]) == ("reach", "balance", "forward")
+    assert {Path(entry["path"]).name for entry in facts["left_out"]} == {"legs.xml", "look.xml", "servos.xml"}
+    done = invoke("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
+    assert len(json.loads(done.stdout)["jobs"]) == 15
