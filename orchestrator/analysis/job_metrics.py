@@ -21,7 +21,7 @@ from orchestrator.ledger import AttemptRow, SummaryRow
 
 COST_NEUTRAL_KEYS = (
     *("job_id", "name", "seed", "search_path", "checkpoint_every", "eval_episodes", "video"),
-    "checkpoint_every_s",
+    *("checkpoint_every_s", "keep_replay_buffer", "extended_from"),
 )
 """Keys of a job's spec that do not change what an iteration costs."""
 

@@ -28,6 +28,7 @@ class OnChangeChoice(StrEnum):
     refuse = "refuse"
     restart = "restart"
     keep = "keep"
+    extend = "extend"
 
 
 @app.command()
@@ -69,7 +70,8 @@ def run(
         OnChangeChoice,
         Option(
             help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. "
-            "restart: train them again. keep: continue with the earlier declaration."
+            "restart: train them again. keep: continue with the earlier declaration. extend: train them further, if "
+            "only total_timesteps is different and larger."
         ),
     ] = OnChangeChoice.refuse,
     skip_invalid: Annotated[

@@ -178,7 +178,7 @@ LEGAL = {
     "PAUSED": {"PENDING", "CANCELLED"},
     "FAILED": {"PENDING"},
     "CANCELLED": {"PENDING"},
-    "SUCCEEDED": set[str](),
+    "SUCCEEDED": {"PENDING"},
 }
 
 

@@ -55,6 +55,9 @@ Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "leaky_relu", "si
 
 FAST_ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu", "elu")
 
+SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
+"""Hyperparameters that may be functions of the remaining progress."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
@@ -104,15 +107,31 @@ class WorkerSpec:
     checkpoint_every_s: float | None = None
     """Wall-clock seconds between checkpoints; None where :attr:`checkpoint_every` counts."""
     on_divergence: OnDivergence = "fail"
+    keep_replay_buffer: bool = False
+    """Whether the replay buffer of SAC and TD3 stays when the policy is saved, for training further."""
+    extended_from: tuple[Positive, ...] = ()
+    """Earlier values of ``total_timesteps`` of a job that ``--on-change=extend`` trains further. Its checkpoints may be
+    those of a training with any of them. Not part of the fingerprint."""
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the values that decide the result, in hexadecimal."""
+    def fingerprint(self, total_timesteps: int | None = None) -> str:
+        """SHA-256 of the values that decide the result, in hexadecimal.
+
+        :param total_timesteps: in place of its own.
+        """
         values = field_values(self)
+        if total_timesteps is not None:
+            values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
             del values[key]
         if self.on_divergence == "fail":  # so that fingerprints are those of earlier versions
             del values["on_divergence"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """The hyperparameters that change over the training."""
+        values = ((name, self.hyperparameters.get(name)) for name in SCHEDULES)
+        return {name: value for name, value in values if isinstance(value, str)}
 
     @property
     def steps_a_rollout(self) -> int | None:
@@ -146,7 +165,7 @@ class WorkerSpec:
 
 NOT_IN_FINGERPRINT = (
     *("search_path", "checkpoint_every", "checkpoint_every_s", "eval_episodes", "name", "video"),
-    "collective_timeout_s",
+    *("collective_timeout_s", "keep_replay_buffer", "extended_from"),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""

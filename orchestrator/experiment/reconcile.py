@@ -15,13 +15,13 @@ from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
-from orchestrator.experiment import recovery, run_directory
+from orchestrator.experiment import extension, recovery, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
-OnChange: TypeAlias = Literal["refuse", "restart", "keep"]
+OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
 
 SHOWN = 10
 JOB_FILE_KEYS = {
@@ -45,27 +45,26 @@ def reconcile(
     """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor left.
 
     :param jobs: in order of launch; the rows are returned in the same order.
-    :raises ChangedError: when jobs that have run are declared differently now.
+    :raises ChangedError: when jobs that have run are declared differently now, in a way that ``on_change`` refuses.
     """
     rows = {row.job.job_id: row for row in ledger.jobs()}
     changed = _changed(rows, jobs, verdicts)
-    if changed and on_change == "refuse":
-        raise ChangedError(_changed_message(paths, changed))
-    if changed and on_change == "keep":
-        text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
-        reporter.event("warning", text, jobs=list(changed))
+    if changed:
+        _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
     copied: list[Path] = []
     for job in jobs:
         job_id, row, verdict = job.job_id, rows.get(job.job_id), verdicts[job.job_id]
-        has_run = row is not None and row.attempts > 0
-        if has_run and not (job_id in changed and on_change == "restart"):
-            if job_id not in changed and verdict.problem is None:
-                ledger.update_limits(position[job_id], job)
+        earlier = row if row is not None and row.attempts > 0 else None
+        if earlier is not None and not (job_id in changed and on_change == "restart"):
+            if job_id in changed and on_change == "extend":
+                extension.extend(earlier, job, position[job_id], paths, ledger, reporter)
+            elif job_id not in changed and verdict.problem is None:
+                ledger.update_declaration(position[job_id], extension.continued(earlier.job.spec, job))
             continue
         if row is not None and isinstance(row.state, Cancelled) and row.fingerprint == job.spec.fingerprint():
-            ledger.update_limits(position[job_id], job)
+            ledger.update_declaration(position[job_id], job)
             continue
-        if has_run:
+        if earlier is not None:
             aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)
             text = f"{job_id} changed and starts over; its old directory is now {aside}"
             reporter.event("restarted", text, job_id=job_id)
@@ -100,6 +99,28 @@ def _changed(
         if row and row.attempts and verdict.problem is None and (differences := _differences(row, job, verdict)):
             changed[job.job_id] = differences
     return changed
+
+
+def _refuse_or_report(
+    changed: Mapping[str, Sequence[str]],
+    on_change: OnChange,
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    paths: RunPaths,
+    reporter: Reporter,
+) -> None:
+    """:raises ChangedError: ``on_change`` does not allow the changes."""
+    if on_change in ("refuse", "extend"):
+        obstacles = extension.obstacles(rows, jobs, verdicts, changed, paths)
+        if on_change == "refuse":
+            raise ChangedError(_changed_message(paths, changed, can_extend=not obstacles))
+        if obstacles:
+            raise ChangedError(_obstacles_message(paths, obstacles))
+        extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
+    elif on_change == "keep":
+        text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
+        reporter.event("warning", text, jobs=list(changed))
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
@@ -144,13 +165,23 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
     return shown + ([f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else [])
 
 
-def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
+def _changed_message(paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
+    extend = "--on-change=extend trains them further, " if can_extend else ""
     advice = (
-        "--on-change=restart trains them again (the old job directories are kept under another name),"
+        f"{extend}--on-change=restart trains them again (the old job directories are kept under another name),"
         " --on-change=keep continues with the earlier declaration, and another --run-dir keeps them as they are"
     )
     return "\n".join([f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice])
+
+
+def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) -> str:
+    jobs_are = count(len(obstacles), "job cannot be trained", "jobs cannot be trained")
+    advice = (
+        "--on-change=extend takes a larger total_timesteps and no other change. Undo the changes of these jobs, or use"
+        " --on-change=restart, which trains changed jobs again and keeps their old directories under another name."
+    )
+    return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
 
 
 def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:

@@ -83,6 +83,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
         if job.job_id in paused:
             ledger.set_state(job.job_id, Paused())
         directory = paths.job(job.job_id)
+        is_done = False
         for number in sorted(int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()):
             paths_of_attempt = directory.attempt(number)
             begun = paths_of_attempt.root.stat().st_mtime
@@ -93,8 +94,9 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
             cause = None if succeeded else Cause.SUPERVISOR_DIED
             outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
             _end_attempt(ledger, attempt, outcome, record)
-            if succeeded and directory.model.exists():
-                ledger.set_state(job.job_id, Succeeded())
+            is_done = succeeded and directory.model.exists()
+        if is_done:  # the last attempt decides: those before an extension were for fewer env_steps
+            ledger.set_state(job.job_id, Succeeded())
     ledger.commit()
 
 

@@ -108,6 +108,9 @@ class Settings(TomlTable):
         10, "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation."
     )
     video: bool = key(False, "Make video.mp4 and preview.png of every trained policy after all training.", True)
+    keep_replay_buffer: bool = key(
+        False, "Keep the replay buffer of SAC and TD3 after the training, so that it can be extended.", True
+    )
     on_divergence: OnDivergence = key(
         "fail",
         "When physics diverges: fail (the job), or end-episode: that environment starts anew, as after a fall; the job "

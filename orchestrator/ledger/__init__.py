@@ -128,11 +128,12 @@ class Ledger:
             )
             self._execute("INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,))
 
-    def update_limits(self, position: int, job: Job) -> None:
-        """Update what does not decide the result: limits, retries, position in the job file."""
+    def update_declaration(self, position: int, job: Job) -> None:
+        """Update the job of that id, but for its robot: limits, retries, position in the job file, env_steps."""
         self._execute(
             "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec,"
-            " resources = :resources, max_retries = :max_retries, point = :point WHERE job_id = :job_id",
+            " resources = :resources, max_retries = :max_retries, point = :point,"
+            " fingerprint = :fingerprint WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
 

@@ -11,7 +11,7 @@ from orchestrator.core.atomic_files import clone_tree, remove_partial_files, syn
 from orchestrator.core.job import Job
 from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.supervisor.events import Reporter
 
 
@@ -113,7 +113,16 @@ def checkpointed_steps(paths: JobPaths) -> int:
     return max((int(name[1]) for name in names if name is not None), default=0)
 
 
-def remove_replay_buffers(paths: JobPaths, ranks: int) -> None:
+def has_replay_buffer(paths: JobPaths, spec: WorkerSpec) -> bool:
+    """Whether a job can learn on from its newest checkpoint: it has the rows of its replay buffer, or needs none."""
+    steps = checkpointed_steps(paths)
+    if spec.algo not in OFF_POLICY or not steps:
+        return True
+    last_rows = f"*-{steps // spec.n_envs:012d}.npz"  # a checkpoint ends with a file of rows
+    return all(any(paths.replay(rank).glob(last_rows)) for rank in range(spec.ranks))
+
+
+def remove_replay_buffers(paths: JobPaths, spec: WorkerSpec) -> None:
     """Remove the replay buffers of ranks above 0, which cannot do it: other nodes may copy them back later."""
-    for rank in range(1, ranks):
+    for rank in range(1, 1 if spec.keep_replay_buffer else spec.ranks):
         shutil.rmtree(paths.replay(rank), ignore_errors=True)

@@ -280,7 +280,7 @@ class Supervisor:
         )
         self._jobs.move(job.job_id, state)
         if isinstance(state, Succeeded):
-            job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.resources.ranks)
+            job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.spec)
         if state.name in TERMINAL:
             self._ended.append((attempt, state))
         events.report_end(self.reporter, attempt, outcome, state, record, now)

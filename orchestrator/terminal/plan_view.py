@@ -67,7 +67,7 @@ def _job_facts(job: Job) -> dict[str, Any]:
     if (interval_s := facts.pop("checkpoint_every_s")) is not None:
         facts["checkpoint_every"] = f"{interval_s:g}s"
     facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}
-    del facts["ranks"]  # is among the resources
+    del facts["ranks"], facts["extended_from"]  # the first is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     facts["allow_outside"] = job.allow_outside
     return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries}

@@ -67,16 +67,21 @@ def test_launches_that_a_power_cut_took_from_the_ledger_do_not_supersede_the_nex
 def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_training_is_done(tmp_path: Path) -> None:
     experiment = Experiment(
         tmp_path,
-        [make_job("done", ranks=2), make_job("failed", ranks=2)],
-        behaviours({"done": Behaviour(), "failed": Behaviour(returncode=1)}),
+        [
+            make_job("done", ranks=2),
+            make_job("failed", ranks=2),
+            make_job("kept", ranks=2, spec={"keep_replay_buffer": True}),
+        ],
+        behaviours({"failed": Behaviour(returncode=1)}),
         cpus=4,
     )
-    for job_id in ("done", "failed"):
+    for job_id in ("done", "failed", "kept"):
         rows = experiment.paths.job(job_id).replay(1) / "rows-000000000000-000000000008.npz"
         rows.parent.mkdir(parents=True)
         rows.write_bytes(b"rows")
-    assert experiment.run() == {"done": "SUCCEEDED", "failed": "FAILED"}
+    assert experiment.run() == {"done": "SUCCEEDED", "failed": "FAILED", "kept": "SUCCEEDED"}
     assert not experiment.paths.job("done").replay(1).exists()
+    assert experiment.paths.job("kept").replay(1).exists(), "for training further"
     assert experiment.paths.job("failed").replay(1).exists(), "`retry` goes on with it"
 
 

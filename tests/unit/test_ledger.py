@@ -138,7 +138,7 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
     assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [([1, 2], 4), (None, None), (None, None)]
     assert [row["seed"] for row in rows] == [0, 0, 0]  # a column of its own: what the job really has
     assert len({tuple(row) for row in rows}) == 1
-    ledger.update_limits(0, replace(jobs[0], point={"n_envs": 4}))
+    ledger.update_declaration(0, replace(jobs[0], point={"n_envs": 4}))
     assert [row["n_envs"] for row in ledger.summary()] == [4, None, None]
     paths = RunPaths(tmp_path)
     summary.write(paths, rows)
@@ -158,7 +158,7 @@ def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None
 def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
     ledger.set_state("j0", Pending(failures=2))
-    ledger.update_limits(7, make_job("j0", max_retries=9, memory_mib=5))
+    ledger.update_declaration(7, make_job("j0", max_retries=9, memory_mib=5))
     (row,) = ledger.jobs()
     assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (9, 5, Pending(failures=2))
     assert row.robot_hash == "hash0"

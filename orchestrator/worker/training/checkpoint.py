@@ -15,7 +15,7 @@ import pickle
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class CheckpointStore:
     :param replay: the files of the model's replay buffer, where it has one; :meth:`newest` fills the buffer.
     :param n_envs: env_steps of one row of the replay buffer.
     :param before_writing: called before a file is written.
+    :param earlier: fingerprints of the same training with fewer env_steps, whose checkpoints it resumes from as well.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class CheckpointStore:
         n_envs: int = 1,
         before_writing: Callable[[], object] = lambda: None,
         now: Callable[[], float] = time.monotonic,
+        earlier: Collection[str] = (),
     ) -> None:
-        self._directory, self._fingerprint = directory, fingerprint
+        self._directory, self._fingerprint, self._earlier = directory, fingerprint, earlier
         self._replay, self._n_envs = replay, n_envs
         self._before_writing, self._now = before_writing, now
         self._written_at: dict[Path, float] = {}
@@ -177,7 +179,7 @@ class CheckpointStore:
             with open_regular(path) as file:
                 state = load(file.read())
             fingerprint = state["fingerprint"]
-        if ranks is not None and fingerprint != self._fingerprint:
+        if ranks is not None and fingerprint not in (self._fingerprint, *self._earlier):
             before = len(state["ranks"]) if "ranks" in state else 1
             what = f"resources.ranks = {before}, not {ranks}" if before != ranks else "other settings of this job"
             raise ValueError(

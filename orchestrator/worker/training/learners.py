@@ -19,7 +19,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.environment import LOCAL_RANK_VARIABLE
-from orchestrator.core.worker_spec import WorkerSpec, fast_refused, parse_schedule
+from orchestrator.core.worker_spec import SCHEDULES, WorkerSpec, fast_refused, parse_schedule
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms
@@ -29,9 +29,6 @@ from orchestrator.worker.training.fast.policy import UnsuitableError
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.fast.qualify import unfit
 from orchestrator.worker.training.gradient_exchange import average_gradients
-
-SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf")
-"""Hyperparameters that may be functions of the remaining progress."""
 
 
 class Learner(NamedTuple):

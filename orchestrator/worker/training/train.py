@@ -111,11 +111,16 @@ class Training:
         self._ranks, self._before_writing = ranks, before_writing
         before_writing()
         replay = _replay(paths, model, spec, ranks)
-        self._store = CheckpointStore(paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing)
+        earlier = [spec.fingerprint(total) for total in spec.extended_from]
+        self._store = CheckpointStore(
+            paths.checkpoints, spec.fingerprint(), replay, spec.n_envs, before_writing, earlier=earlier
+        )
         state = self._store.newest(ranks)
         loop = LoopState()
         if state is not None:
             with explaining_failure(self._store.path(state["env_steps"])):
+                if replay is not None and "rows" not in state and state["env_steps"] < spec.total_timesteps:
+                    raise ValueError("it has no replay buffer, as it was the last of a training, which now goes on")
                 loop = training_state.restore(model, state, ranks.rank)
             facts.resumed_from = model.num_timesteps
             say(f"resumed at {model.num_timesteps} env_steps")
@@ -276,7 +281,7 @@ class Training:
         )
         state = training_state.capture(self._model, loop)
         self._facts.unsaveable = state["unsaveable"] or None
-        is_last = self._model.num_timesteps >= self._spec.total_timesteps
+        is_last = self._model.num_timesteps >= self._spec.total_timesteps and not self._spec.keep_replay_buffer
         self._store.save(self._model.num_timesteps, state, self._ranks, is_last=is_last)
         self._saved_at = self._model.num_timesteps
         self._iteration_began = self._checkpointed_at = time.monotonic()
@@ -294,7 +299,8 @@ class Training:
         normalization = self._model.get_vec_normalize_env()
         if normalization is not None:
             write_whole(self._paths.vecnormalize, pickle.dumps(normalization))
-        self._store.drop_replay()
+        if not self._spec.keep_replay_buffer:
+            self._store.drop_replay()
 
     def evaluate(self, stop_requested: Callable[[], bool]) -> None:
         """Evaluate the policy and write ``eval.json``."""
