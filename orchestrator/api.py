@@ -22,7 +22,7 @@ from typing import Any, Literal
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.text import plain
-from orchestrator.experiment import run_plan, session
+from orchestrator.experiment import end_time, run_plan, session
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.job_names import is_showable
 from orchestrator.jobfile.robot_globs import file_fault
@@ -84,6 +84,7 @@ def run(
     executor: str = "local",
     ray_address: str = "local",
     storage: str = "auto",
+    until: str | None = None,
     show: bool = False,
 ) -> ExperimentResult:
     """Run a job file, or resume it, as ``python -m orchestrator run JOBS`` does.
@@ -94,6 +95,7 @@ def run(
     :param executor: what launches the jobs, as with ``--executor``: ``"local"`` or ``"ray"``.
     :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
     :param storage: how other machines access the run directory, as with ``--storage``.
+    :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.
     :param show: print one line per event.
     :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
@@ -112,6 +114,7 @@ def run(
         executor=executor,
         ray_address=ray_address,
         storage=storage,
+        until=None if until is None else end_time.parse(until, run_plan.GRACE_S),
     )
     finished = _finish(experiment, options, show=show, job_file=path.read_bytes())
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}

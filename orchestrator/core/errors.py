@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,19 +60,32 @@ class LedgerBusyError(LedgerError):
 
 
 class DiskFullError(OrchestratorError):
-    """No space left on the run directory's disk; resumable when there is."""
+    """No space left on the disk; resumable when there is."""
+
+    what = "no space left on the disk"
+    cure = "Free some space"
+
+
+class FileLimitError(DiskFullError):
+    """A file has reached the limit on its size, which counts as a full disk."""
+
+    what = "a file has reached the file size limit of this process (`ulimit -f`)"
+    cure = "Raise that limit"
 
 
 @contextlib.contextmanager
 def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
-    """Raise :class:`DiskFullError`, with ``advice`` after "Free some space and", for an OSError that means so."""
+    """Raise :class:`DiskFullError` for an OSError of a full disk, or of a file that reached the limit on its size.
+
+    :param advice: what to do when the cause is corrected.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            advice = f". Free some space and {advice}" if advice else ""
-            raise DiskFullError(f"{path}: no space left on the disk{advice}") from error
-        raise
+        kind = FileLimitError if error.errno == errno.EFBIG else DiskFullError
+        if kind is DiskFullError and error.errno not in DISK_FULL_ERRNOS:
+            raise
+        raise kind(f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")) from error
 
 
 class ClusterLostError(OrchestratorError):

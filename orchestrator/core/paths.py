@@ -121,6 +121,8 @@ class RunPaths:
     """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger; often missing."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
+    only_videos = Below(".staging/only-videos")
+    """There while all jobs have ended and their videos are made: no request but `stop` is read any more."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
     """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the next one ends."""

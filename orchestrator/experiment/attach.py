@@ -22,6 +22,7 @@ READ_EVERY_S = 1.0
 READ_SHARE = 0.05
 """At most this share of the time goes into reading the ledger, which takes long where there are many jobs."""
 KILLED = "the supervisor was killed, or its machine restarted. Run the same command again to resume"
+REMOVED = "the run directory has been removed or renamed, so its end is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,16 @@ class Change:
 def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     """The supervisor to follow; None when none runs, and it is recorded how the last one ended.
 
-    :raises RunDirError: none runs, and that is not recorded.
+    :raises RunDirError: none runs, and that is not recorded; or the lock names a process that does not run.
     """
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
+    patience = time.monotonic() + control.UNKNOWN_S
     while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
+        if time.monotonic() > patience:
+            what = f"is locked, but the process that its lock names does not run here ({holder})"
+            advice = f"It may run in another container, or be left over. `status {run_dir}` shows the jobs"
+            raise RunDirError(f"{run_dir}: {what}. {advice}")
         time.sleep(LOOK_EVERY_S)
         holder = run_directory.holder(paths)
     if holder is None and run_end.read(paths) is None:
@@ -77,7 +83,8 @@ def end_of(paths: RunPaths, holder: LockHolder | None) -> RunEnd:
     end = run_end.read(paths)
     if end is not None and (holder is None or end.holder == holder.key):
         return end
-    return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {KILLED}", ended_at=time.time())
+    message = KILLED if paths.root.exists() else REMOVED
+    return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())
 
 
 def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:

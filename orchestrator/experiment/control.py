@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
 from orchestrator.core import log_limit
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.regular_files import open_regular
@@ -215,6 +215,14 @@ def ready_holder(paths: RunPaths) -> LockHolder | None:
     return None
 
 
+def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
+    """:raises RunDirError: all jobs have ended, and ``holder`` reads no requests but to stop."""
+    if paths.only_videos.exists():
+        what = f"all jobs have ended, and its supervisor ({holder}) only makes videos now"
+        advice = f"call this command again when it has ended, or end it with `stop {paths.root}`"
+        raise RunDirError(f"{paths.root}: {what}; {advice}")
+
+
 def wait_for_end(run_dir: Path) -> str:
     """Return when the supervisor that runs now has ended, with a message."""
     paths = RunPaths(run_dir)  # perhaps it is removed by now: nothing was launched
@@ -328,6 +336,7 @@ def _next(verb: JobVerb, state: State) -> State:
 
 
 def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:
+    refuse_if_only_videos(paths, holder)
     if holder.is_elsewhere:
         RequestFiles(paths.requests).add(requests)
         return

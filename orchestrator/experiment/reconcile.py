@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.errors import ChangedError
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Running, move
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
@@ -81,7 +81,7 @@ def reconcile(
     if copied:
         sync_trees(copied)
         sync_directory(paths.jobs)
-    _drop_undeclared(rows, position, ledger, reporter)
+    _drop_undeclared(rows, position, paths, ledger, reporter)
     rows = {row.job.job_id: row for row in ledger.jobs()}
     settled = [recovery.settle(rows[job.job_id], paths, ledger, reporter) for job in jobs]
     ledger.commit()
@@ -195,7 +195,7 @@ def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
 
 
 def _drop_undeclared(
-    rows: Mapping[str, JobRow], position: Mapping[str, int], ledger: Ledger, reporter: Reporter
+    rows: Mapping[str, JobRow], position: Mapping[str, int], paths: RunPaths, ledger: Ledger, reporter: Reporter
 ) -> None:
     """Forget jobs that the file no longer declares if they never ran; otherwise keep them, cancelled."""
     for job_id, row in rows.items():
@@ -203,9 +203,11 @@ def _drop_undeclared(
             continue
         if row.attempts == 0:
             ledger.delete_job(job_id)
-        elif isinstance(row.state, Pending | Running | Paused):
+            continue
+        state = recovery.settle(row, paths, ledger, reporter).state
+        if isinstance(state, Pending | Paused):
             reporter.event("warning", f"{job_id} is no longer in the job file; it is not resumed", job_id=job_id)
-            ledger.set_state(job_id, move(job_id, row.state, Cancelled()))
+            ledger.set_state(job_id, move(job_id, state, Cancelled()))
 
 
 def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:

@@ -51,6 +51,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: Callable[[int, int], 
         raise RunDirError(f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host")
     if not paths.ledger.exists():
         raise RunDirError(f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later")
+    control.refuse_if_only_videos(paths, holder)
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         content = Path(experiment.source).read_bytes()
@@ -65,6 +66,7 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: Callable[[int, int], 
         verdicts = _examine(experiment, new, paths, watch)
         if run_directory.holder(paths) != holder:
             raise RunDirError(f"{run_dir}: its supervisor has ended; `run {experiment.source}` takes the new jobs")
+        control.refuse_if_only_videos(paths, holder)  # they began meanwhile
         _put_robots(paths, new, verdicts)
         _enter(paths, new, verdicts, len(rows), holder)
         write_whole(paths.experiment, content)

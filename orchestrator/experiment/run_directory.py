@@ -99,6 +99,8 @@ def claim(root: Path) -> Iterator[RunPaths]:
     try:
         with _locked(paths):
             remove_partial_files(root)  # what a supervisor that was killed was writing
+            with contextlib.suppress(OSError):  # usually there is none
+                paths.only_videos.unlink()
             try:
                 yield paths
             except BaseException:

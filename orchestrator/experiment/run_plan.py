@@ -24,6 +24,8 @@ from orchestrator.supervisor import free_disk, retry_policy
 from orchestrator.supervisor.stop_signals import StopRequests
 
 SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
+GRACE_S = 30.0
+"""Time that workers have to save a checkpoint and exit, unless --grace says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class RunOptions:
     """``local``, ``auto`` or ``HOST:PORT``."""
     storage: str = "auto"
     """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI."""
-    grace_s: float = 30.0
+    grace_s: float = GRACE_S
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
     is_listed: bool = False

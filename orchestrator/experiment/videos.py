@@ -92,6 +92,8 @@ def make_missing(
     succeeded = [job.job_id for job in jobs if job.spec.video and isinstance(states[job.job_id], Succeeded)]
     waiting = deque(job_id for job_id in succeeded if is_due(paths.job(job_id)))
     if waiting:
+        with contextlib.suppress(OSError):  # it only makes other commands answer better
+            paths.only_videos.touch()
         reporter.event("pictures", f"making {count(len(waiting), 'video')}", jobs=list(waiting))
     running: dict[str, tuple[Player, Slot]] = {}
     with contextlib.ExitStack() as players:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import signal
 import time
 from collections import Counter, deque
@@ -345,14 +346,14 @@ class Supervisor:
     # -- the end
 
     def _finish(self) -> None:
-        """Record the end. While another process has the ledger locked, wait, until a further stop is requested."""
+        """Record the end. While another process has the ledger locked, wait, until `until` or a further stop."""
         stops: int | None = None
         while not self._recorder.end_turn(self.now(), final=True):
             if stops is None:
                 stops = self._termination.stops_requested
                 text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
                 self.reporter.event("waiting", text)
-            if self._termination.stops_requested > stops:
+            if self._termination.stops_requested > stops or time.time() >= (self.until or math.inf):
                 text = "still locked by another process, so the end of some jobs is not recorded. Run the same command"
                 raise SupervisorError(f"{self.paths.ledger}: {text} again: it settles them, and loses no training")
             time.sleep(IDLE_S)

@@ -70,7 +70,7 @@ class Termination:
         self.reporter.event("checkpoint", text, running=len(asked))
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
-        advice = "every job stopped at its last complete checkpoint. Free some space and run the same command again"
+        advice = f"every job stopped at its last complete checkpoint. {error.cure} and run the same command again"
         self._stop_for(DiskFullError(f"{error}; {advice}"), "the disk is full")
 
     def stop_for_error(self, error: Exception, where: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import command_helpers as commands
 import pytest
 from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
 
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import attach, run_directory
+from orchestrator.experiment import attach, control, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.terminal import attach_view
@@ -223,3 +224,21 @@ def test_the_table_of_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path
         assert screen.elapsed_s is not None
     screen = attach_view.screen(replace(snapshot(), holder=replace(holder, since="just now")))
     assert screen.elapsed_s is None
+
+
+def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "UNKNOWN_S", 0.0)
+    with run_directory.claim(tmp_path / "run") as paths:
+        nobody = replace(supervisor(paths.root), pid=2**22 + 1)  # above the largest pid
+        paths.lock.write_text(json.dumps(asdict(nobody)))
+        with pytest.raises(RunDirError, match=f"process {nobody.pid} .*status"):
+            attach.watched(paths.root)
+
+
+def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path: Path) -> None:
+    with run_directory.claim(tmp_path / "run") as paths:
+        followed = attach.watched(paths.root)
+        paths.root.rename(tmp_path / "elsewhere")
+        assert list(attach.follow(*followed)) == []
+        end = attach.end_of(*followed)
+    assert (end.exit_code, "removed or renamed" in end.message) == (1, True)

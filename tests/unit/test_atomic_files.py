@@ -93,6 +93,12 @@ def test_a_disk_that_fills_up_while_a_robot_is_copied_is_told_as_such(
         clone_tree(staged, tmp_path / "copy")
 
 
+def test_a_file_that_reaches_the_limit_on_its_size_is_told_as_such(tmp_path: Path) -> None:
+    message = r"file size limit.*Raise that limit and call it again"
+    with pytest.raises(DiskFullError, match=message), disk_full_explained(tmp_path, "call it again"):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
 def test_reading_a_small_file_allocates_its_size_and_not_the_limit(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x" * 1000)
     tracemalloc.start()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 from supervisor_helpers import (
     Experiment,
     ask,
+    behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
@@ -16,11 +17,12 @@ from supervisor_helpers import (
     once,
 )
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, UsageError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.executors.fake import Behaviour
 from orchestrator.executors.ray.cluster_slots import ClusterSlots
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment import control, run_directory, videos
+from orchestrator.experiment.reload import reload
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View
@@ -173,3 +175,37 @@ def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_pa
     experiment.run()
     supervised = Experiment(tmp_path, [], holder="me")
     assert [row.job.job_id for row in supervised.ledger.new_jobs({"a"})] == []
+
+
+def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(tmp_path: Path) -> None:
+    jobs = [make_job("made", spec={"video": True}), make_job("failed"), make_job("paused")]
+    calls: list[Callable[[], str]] = [
+        lambda: control.retry(tmp_path, []),
+        lambda: control.resume(tmp_path, ["paused"]),
+        lambda: control.stop(tmp_path, ["paused"]),
+        lambda: control.set_max_parallel(tmp_path, 2),
+        lambda: reload(tmp_path, None),
+    ]
+    answers: list[str] = []
+
+    def is_stopped() -> bool:
+        for call in calls:
+            with pytest.raises(RunDirError, match="only makes videos now") as refused:
+                call()
+            answers.append(str(refused.value))
+        answers.append(control.stop(tmp_path, []))
+        return True
+
+    with run_directory.claim(tmp_path) as paths:
+        experiment = Experiment(tmp_path, jobs, behaviours({"failed": Behaviour(returncode=1)}))
+        ask(tmp_path, ("pause", "paused"))
+        assert experiment.run() == {"made": "SUCCEEDED", "failed": "FAILED", "paused": "PAUSED"}
+        paths.staging.mkdir()
+        paths.job("made").root.mkdir(parents=True, exist_ok=True)
+        paths.job("made").model.touch()
+        states = experiment.supervisor._jobs.states
+        videos.make_missing(paths, jobs, states, SlotPool(make_machine(1)), experiment.reporter, is_stopped)
+    assert len(answers) == 6
+    assert "asked its supervisor" in answers[-1]
+    with run_directory.claim(tmp_path) as paths:
+        assert not paths.only_videos.exists(), "the next supervisor, after one that was killed, reads requests"

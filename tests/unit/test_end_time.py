@@ -15,6 +15,7 @@ from supervisor_helpers import (
     names,
 )
 
+import orchestrator
 from orchestrator.core.errors import UsageError
 from orchestrator.experiment import end_time
 from orchestrator.supervisor.retry_policy import exit_code
@@ -84,6 +85,13 @@ def test_a_time_of_day_is_what_the_clock_shows_when_summer_time_changes(
 def test_anything_else_and_a_time_that_is_too_near_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"--until {text}: .*{message}"):
         end_time.parse(text, 30.0)
+
+
+def test_the_python_function_takes_such_a_time_too(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('name = "x"\n[[jobs]]\nenv = "CartPole-v1"\n')
+    with pytest.raises(UsageError, match=r"--until 5s: .*--grace"):
+        orchestrator.run(jobs, until="5s")
 
 
 class Passing:

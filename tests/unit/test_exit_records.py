@@ -10,10 +10,12 @@ import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Attempt, Pending, Running
+from orchestrator.core.job import Attempt, Cause, Pending, Running
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import recovery
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.reconcile import reconcile
 
 
 def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None:
@@ -77,3 +79,32 @@ def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_res
     ((kind, message, _),) = experiment.reporter.events
     assert kind == "warning"
     assert message.startswith(f"{exit_json}: cannot be read (larger than 1 MiB)")
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "cause"), [(None, "CANCELLED", Cause.SUPERVISOR_DIED), (0, "SUCCEEDED", None)]
+)
+def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_longer_declared(
+    code: int | None, state: str, cause: Cause | None, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a"), make_job("gone")])
+    attempt = Attempt(job_id="gone", number=0, cpus=(0,), gpus=(), started_at=0.0)
+    experiment.ledger.start_attempt(attempt, queue_s=0.0)
+    experiment.ledger.set_state("gone", Running(attempt=attempt))
+    if code is not None:
+        exit_json = experiment.paths.job("gone").attempt(0).exit
+        exit_json.parent.mkdir(parents=True)
+        exit_json.write_text(ExitRecord(code=code, message="", env_steps=1000, wall_s=5.0).to_json())
+    reconcile(
+        [experiment.jobs[0]],
+        {"a": JobVerdict()},
+        {"a": 0},
+        "refuse",
+        experiment.paths,
+        experiment.ledger,
+        experiment.reporter,
+    )
+    (recorded,) = experiment.ledger.attempts()
+    assert recorded["cause"] == cause
+    assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {"a": "PENDING", "gone": state}
+    assert ("no longer in the job file" in experiment.reporter.messages()) == (code is None)

@@ -60,7 +60,7 @@ TABLES = {
         *("returncode", "cause", "message", "max_rss_mib", "record"),
     ],
 }
-STATES = st.sampled_from(["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "DONE"])
+STATES = st.sampled_from(["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "PAUSED", "DONE"])
 SQL_VALUES = st.one_of(
     st.none(),
     st.integers(-(2**63), 2**63 - 1),
@@ -177,44 +177,14 @@ CSV_CELLS = st.one_of(NUMBERS.map(str), TEXT, st.sampled_from(["1e400", '"', "in
 TABLES_OF_CELLS = st.lists(st.lists(CSV_CELLS, min_size=len(COLUMNS), max_size=len(COLUMNS)), max_size=3).map(
     lambda lines: "\n".join([",".join(COLUMNS), *map(",".join, lines), ""]).encode("utf-8", "surrogatepass")
 )
+FACT_NAMES = (
+    *("mean", "std", "measures", "deterministic", "stochastic", "episodes", "versions", "git", "ranks", "cpus"),
+    *("threads", "learner", "machine", "work", "arms", "jobs", "arm", "level", "status", "repeat", "throughput"),
+    *("drift", "processes", "points", "message", "env_steps", "wall_s", "kind", "baselines"),
+)
 JSON_FACTS = st.recursive(
     SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    *("mean", "std", "measures", "deterministic", "stochastic", "episodes", "versions", "git", "ranks"),
-                    *(
-                        "cpus",
-                        "threads",
-                        "learner",
-                        "machine",
-                        "work",
-                        "arms",
-                        "jobs",
-                        "arm",
-                        "level",
-                        "status",
-                        "repeat",
-                    ),
-                    *(
-                        "throughput",
-                        "drift",
-                        "processes",
-                        "points",
-                        "message",
-                        "env_steps",
-                        "wall_s",
-                        "kind",
-                        "baselines",
-                    ),
-                ]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FACT_NAMES), inner, max_size=5),
     max_leaves=12,
 )
 ANY = st.one_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,10 +185,20 @@ def test_at_the_end_the_lock_is_waited_for(tmp_path: Path, lock: Lock) -> None:
     assert states(tmp_path) == {"SUCCEEDED"}
 
 
-def test_a_stop_ends_the_wait_for_a_lock_and_leaves_the_ledger_to_the_next_run(tmp_path: Path, lock: Lock) -> None:
+@pytest.mark.parametrize("end", ["stop", "until"])
+def test_a_stop_or_the_time_of_until_ends_the_wait_for_a_lock_and_leaves_the_ledger_to_the_next_run(
+    end: str, tmp_path: Path, lock: Lock
+) -> None:
     experiment = Experiment(tmp_path, [make_job("a")])
     experiment.reporter.each_turn = once(lambda view: bool(view.active), lock.take)
-    when_waiting(experiment, lambda: experiment.supervisor.request_stop("SIGINT"))
+
+    def end_the_wait() -> None:
+        if end == "stop":
+            experiment.supervisor.request_stop("SIGINT")
+        else:
+            experiment.supervisor.until = time.time()
+
+    when_waiting(experiment, end_the_wait)
     with pytest.raises(SupervisorError, match=r"locked.*same command"):
         experiment.run()
     experiment.ledger.abandon()
