@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ LEAST = 3
 """Files that are worth a pattern."""
 MOST_BY_NAME = 12
 """Files of a folder that get an entry each where only patterns with parts of their names would match them."""
+_SERIES = re.compile(r"(.+[-_. ])[^-_. ]+|(.+?)[0-9]+")
+"""Names with a part that others of a series have in common: ``cart_heavy``, ``cart7``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +79,14 @@ def _name(path: Path, common: Path, taken: set[str], *, is_only: bool) -> str:
 
 
 def _whole_folders(kinds: Mapping[Path, str], base: Path, folders: Sequence[Path]) -> list[str]:
-    """Patterns for all files of a folder, or of the folders in it: those that would replace most entries first."""
+    """Patterns for all files of a folder, a series of them, or the folders in it: those for most robots first."""
     counts: Counter[str] = Counter()
     of_kind: Counter[tuple[str, str]] = Counter()
     for path, kind in kinds.items():
         parent = path.parent
         patterns = [_pattern(base, parent, "*.xml")]
+        if series := _SERIES.fullmatch(path.stem):
+            patterns.append(_pattern(base, parent, f"{glob.escape(series[1] or series[2])}*.xml"))
         if any(parent.is_relative_to(folder) and parent != folder for folder in folders):
             patterns += [_pattern(base, parent.parent, "*", end) for end in (glob.escape(path.name), "*.xml")]
         patterns += [_pattern(base, folder, "**", "*.xml") for folder in folders if parent.is_relative_to(folder)]

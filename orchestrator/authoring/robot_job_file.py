@@ -102,7 +102,8 @@ def _sorted_out(
     """The robots to be trained, and all other files with the reason."""
     faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
     trained, left_out = list[RobotCheck](), list[LeftOut]()
-    for row in rows:
+    distinct = {located(row.path): row for row in reversed(rows)}  # folders on the command line may overlap
+    for row in reversed(distinct.values()):
         reason, whole = faults[row.path], row.included_by
         if reason is None and whole is not None and faults[whole] is None and str(located(row.path)) not in named:
             reason = f"a part of {whole}, which is trained"
@@ -117,6 +118,8 @@ def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
     """Why this file cannot be trained; None when it can."""
     if row.verdict in ("error", "fragment"):
         return row.messages[0]
+    if not is_showable(str(located(row.path))):
+        return "its path holds characters that cannot be printed, so no job file can name it; rename the file or folder"
     if row.task is None:
         return row.task_reason or "no built-in task suits this robot"
     if row.outside is not None and not allow_outside:

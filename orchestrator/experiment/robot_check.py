@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import storable
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
+from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
 
 CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
@@ -133,18 +135,28 @@ def _below(folder: Path) -> Iterator[_Item]:
 
 
 def robot_files(folder: Path, report: Callable[[OSError], object]) -> Iterator[str]:
-    """Every ``*.xml`` below ``folder``, except in hidden folders. Links are followed; no folder is visited twice.
+    """Every ``*.xml`` below ``folder``, except in hidden folders and run directories, which hold copies.
+
+    Links are followed; no folder is visited twice.
 
     :param report: called with the error of a folder that cannot be read.
     """
     entered = {os.path.realpath(folder)}
     for where, folders, files in os.walk(folder, followlinks=True, onerror=report):
         inner = {name: os.path.realpath(Path(where, name)) for name in sorted(folders)}
-        folders[:] = [name for name, real in inner.items() if name[0] != "." and real not in entered]
+        unseen = [name for name, real in inner.items() if name[0] != "." and real not in entered]
+        folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
             if name.lower().endswith(".xml"):
                 yield str(Path(where, name))
+
+
+def _is_run_directory(folder: Path) -> bool:
+    try:
+        return is_run_directory(RunPaths(folder))
+    except OSError:  # that it cannot be read is reported when it is entered
+        return False
 
 
 def _of_job_file(path: Path) -> Iterator[_Item]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.authoring.job_file_text import LeftOut
 from orchestrator.authoring.robot_job_file import RobotJobFile
 from orchestrator.authoring.zoo_import import ZooJobFile
-from orchestrator.core.text import count, duration, joined
+from orchestrator.core.text import count, duration, joined, plain
 
 MOST_SHOWN = 20
 
@@ -47,7 +47,7 @@ def zoo(made: ZooJobFile, target: Path) -> str:
 def _left_out(heading: str, entries: Sequence[LeftOut]) -> Iterator[str]:
     if entries:
         yield f"{heading} ({len(entries):,}):"
-        yield from (f"    {entry.what}: {entry.reason}" for entry in entries[:MOST_SHOWN])
+        yield from (f"    {plain(f'{entry.what}: {entry.reason}')}" for entry in entries[:MOST_SHOWN])
         if len(entries) > MOST_SHOWN:
             yield f"    and {len(entries) - MOST_SHOWN:,} more, which the job file lists"
 

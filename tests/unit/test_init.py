@@ -64,6 +64,14 @@ def test_a_folder_of_variants_is_one_entry(tmp_path: Path) -> None:
     assert len(experiment.jobs) == 300
 
 
+def test_a_series_beside_other_files_is_one_entry(tmp_path: Path) -> None:
+    file, experiment = made(tmp_path, *(f"{name}.xml" for name in ("c_1", "c_2", "c_long", "w9", "w8", "w10", "cow")))
+    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == ["*.xml"]
+    file, experiment = made(tmp_path, "c_1.xml", "c_2.xml", "c_long.xml", "w9.xml", "w8.xml", others=("c.xml", "w.xml"))
+    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == ["c_*.xml", "w9.xml", "w8.xml"]
+    assert len(experiment.jobs) == 5
+
+
 def test_bad_files_among_variants_are_left_out_by_few_patterns(tmp_path: Path) -> None:
     bad = {17, 18, 140}
     good = [f"v{number:03}.xml" for number in range(200) if number not in bad]
@@ -96,7 +104,7 @@ def test_patterns_never_take_robots_of_another_task(tmp_path: Path) -> None:
 ODD = st.text(st.sampled_from("ab01*?[]!-^'\"\\ #é…}{"), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(ODD, min_size=1, max_size=25), bad=st.sets(ODD, max_size=4), inner=st.booleans())
 def test_every_robot_is_trained_once_whatever_it_is_called(
     names: set[str], bad: set[str], inner: bool, tmp_path_factory: pytest.TempPathFactory
@@ -107,6 +115,14 @@ def test_every_robot_is_trained_once_whatever_it_is_called(
     _, experiment = made(folder, *sorted(files), others=tuple(sorted(others)))
     assert trained(experiment) == sorted(folder / name for name in files)
     assert len({job.job_id.lower() for job in experiment.jobs}) == len(files)
+
+
+def test_a_robot_that_is_reached_in_two_ways_is_trained_once(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.xml").touch()
+    file, experiment = drafted([row(tmp_path / "a.xml"), row(tmp_path / "inner/../a.xml")], tmp_path)
+    assert trained(experiment) == [tmp_path / "a.xml"]
+    assert len(file.robots) == 1
 
 
 def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_named(tmp_path: Path) -> None:
@@ -137,6 +153,14 @@ def test_robots_with_files_elsewhere_are_left_out_unless_they_are_allowed(tmp_pa
 def test_a_folder_of_parts_is_no_folder_of_bad_robots(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only parts of robots"):
         drafted([row("legs.xml", verdict="fragment", messages=("a part",))], tmp_path)
+
+
+def test_a_robot_whose_path_no_job_file_can_hold_is_left_out(tmp_path: Path) -> None:
+    for name in ("a.xml", os.fsdecode(b"\xff.xml"), "b\n.xml"):
+        (tmp_path / name).touch()
+    file, experiment = drafted([row(tmp_path / name) for name in os.listdir(tmp_path)], tmp_path)
+    assert trained(experiment) == [tmp_path / "a.xml"]
+    assert len(file.left_out) == 2
 
 
 def test_messages_cannot_leave_their_comment(tmp_path: Path) -> None:
