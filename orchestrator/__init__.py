@@ -1,29 +1,57 @@
-"""Train many reinforcement-learning policies at once, each in its own process.
+"""Train many reinforcement-learning policies at once, each in its own process, and use them.
 
     import orchestrator
     results = orchestrator.train(["a.xml", "b.xml"], task="forward", total_timesteps=200_000)
+    model, env = orchestrator.load(results[0].job_dir)
 
 Names are imported when they are first used, so that workers do not load them.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.core import gymnasium_ids
 
 if TYPE_CHECKING:
     from orchestrator.api import ExperimentResult, Result, run, train
-    from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
+    from orchestrator.core.errors import (
+        AlteredRobotWarning,
+        OrchestratorError,
+        SpecError,
+        UnfinishedPolicyWarning,
+        UsageError,
+    )
+    from orchestrator.worker.policies.job_policy import load, make_env
 
-__all__ = ["ExperimentResult", "OrchestratorError", "Result", "SpecError", "UsageError", "run", "train"]
+__all__ = [
+    "AlteredRobotWarning",
+    "ExperimentResult",
+    "OrchestratorError",
+    "Result",
+    "SpecError",
+    "UnfinishedPolicyWarning",
+    "UsageError",
+    "load",
+    "make_env",
+    "run",
+    "train",
+]
+
+_MODULES = {
+    **dict.fromkeys(("ExperimentResult", "Result", "run", "train"), "orchestrator.api"),
+    **dict.fromkeys(("load", "make_env"), "orchestrator.worker.policies.job_policy"),
+}
+"""Where a name is defined, if not in ``orchestrator.core.errors``."""
+
+gymnasium_ids.announce()
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orchestrator import api
-    from orchestrator.core import errors
-
-    return getattr(api, name, None) or getattr(errors, name)
+    return getattr(import_module(_MODULES.get(name, "orchestrator.core.errors")), name)
 
 
 def __dir__() -> list[str]:

@@ -98,3 +98,11 @@ class SupervisorError(OrchestratorError):
 
 class IllegalTransition(OrchestratorError):
     """A move between states that is not allowed: a defect of this program."""
+
+
+class UnfinishedPolicyWarning(UserWarning):
+    """The policy that is loaded is not that of a finished training; the message says how far it was trained."""
+
+
+class AlteredRobotWarning(UserWarning):
+    """The robot in a job directory is not the one that the policy was trained with."""

@@ -24,11 +24,11 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import Job, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.regular_files import read_regular
+from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.text import count, last_line
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.process import end_group, has_ended, package_path, working_directory
 from orchestrator.machine.slots import Slot, SlotPool
-from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
 TIME_LIMIT_S = 900.0
@@ -73,11 +73,9 @@ def play(job: JobPaths, request: PlayRequest) -> None:
 
 def robot_warning(job: JobPaths) -> str | None:
     """Says so if the robot in the job directory is not the one that the policy was trained with."""
-    altered = None
     with contextlib.suppress(OSError, ValueError, TypeError):  # whoever plays it reports what cannot be read
-        spec, expected = WorkerSpec.from_json(read_regular(job.spec)), read_regular(job.robot_hash).decode()
-        altered = job_directory.alteration(job, spec.xml, expected or None)
-    return altered and f"{altered}, with which the policy was trained"
+        return altered_since_training(job, WorkerSpec.from_json(read_regular(job.spec)).xml)
+    return None
 
 
 def make_missing(

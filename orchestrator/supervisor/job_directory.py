@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import clone_tree, remove_partial_files, sync_directory, sync_trees, write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.paths import CHECKPOINT, JobPaths, RunPaths
-from orchestrator.core.robot_hash import hash_of_copy
+from orchestrator.core.robot_hash import alteration, hash_of_copy, main_file
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.supervisor.events import Reporter
 
@@ -42,7 +42,7 @@ class RobotCopies:
             return
         if (what := alteration(directory, job.spec.xml, expected)) is not None:
             staged = self.staged.get(job.job_id)
-            if staged is None or hash_of_copy(staged, _main(job.spec.xml)) != expected:
+            if staged is None or hash_of_copy(staged, main_file(job.spec.xml)) != expected:
                 raise RobotAlteredError(
                     f"{what}. Restore them, or run the job file with the robot as it was, which puts it back;"
                     " then queue the job with `retry`"
@@ -51,23 +51,6 @@ class RobotCopies:
             text = f"{job.job_id}: {what}; the robot was put back, and what was there is now {directory.robot_altered}"
             self.reporter.event("warning", text, job_id=job.job_id)
         self._compared.add(job.job_id)
-
-
-def alteration(directory: JobPaths, xml: str | None, expected: str | None) -> str | None:
-    """A clause saying how the robot in a job directory differs from the one that was examined; None if it does not.
-
-    :param xml: of the job's specification.
-    :param expected: hash of the robot that was examined; None without a robot.
-    :raises OSError: files cannot be read.
-    """
-    if xml is None or expected is None or (found := hash_of_copy(directory.robot, _main(xml))) == expected:
-        return None
-    state = "its main file is missing" if found is None else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
-    return f"{directory.root / xml} and its files differ from the robot that was examined ({state})"
-
-
-def _main(xml: str) -> str:
-    return xml.partition("/")[2]
 
 
 def _put_back(directory: JobPaths, staged: Path) -> None:

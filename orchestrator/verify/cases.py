@@ -12,10 +12,10 @@ from pathlib import Path
 from orchestrator import jobfile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
-from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12
@@ -53,7 +53,7 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
         if xml is not None and not directory.robot.is_dir():
             text = f"{directory.robot} is missing: the robot was invalid, or the folder has been moved"
             left_out[job.job_id] = text
-        elif (altered := job_directory.alteration(directory, xml, hashes[job.job_id])) is not None:
+        elif (altered := alteration(directory, xml, hashes[job.job_id])) is not None:
             left_out[job.job_id] = f"{altered}; restore them, as another robot would be verified"
         else:
             cases.append(Case(job=job, bundle=None if xml is None else directory.robot))

@@ -141,7 +141,7 @@ def pixels(video: Path) -> bytes:
         (("hopper", "--checkpoint", "5"), "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512"),
         (
             ("hopper", "--checkpoint", "gone.pt"),
-            "--checkpoint gone.pt: no such file; expected a file, latest or the env_steps",
+            "checkpoint gone.pt: no such file; expected a file, latest or the env_steps",
         ),
         (("hopper", "--seconds", "0"), "--seconds"),
     ],
@@ -162,7 +162,7 @@ def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
         (finished_once.jobs, "is damaged or not a checkpoint"),
     ):
         asked = worker_play._parser().parse_args([str(hopper.root), f"--checkpoint={file}"])
-        with pytest.raises(trained_policy.Unplayable, match=f"{re.escape(str(file))} {why}"):
+        with pytest.raises(trained_policy.PolicyError, match=f"{re.escape(str(file))} {why}"):
             worker_play.play(asked)
 
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(fini
         assert chosen is not None
         assert (chosen.content, chosen.label) == (content, "384")
     shutil.rmtree(job.checkpoints)
-    with pytest.raises(trained_policy.Unplayable, match=r"hopper-s0 has no checkpoint; .*none so far"):
+    with pytest.raises(trained_policy.PolicyError, match=r"hopper-s0 has no checkpoint; .*none so far"):
         trained_policy.read_checkpoint(job, "latest")
 
 

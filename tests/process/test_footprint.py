@@ -48,6 +48,12 @@ def test_only_who_reads_job_files_loads_pydantic(module: str) -> None:
     assert "pydantic" not in loaded_by("-c", f"import orchestrator.{module}")
 
 
+def test_the_package_alone_loads_next_to_nothing() -> None:
+    loaded = loaded_by("-c", "import orchestrator")
+    assert not loaded & {*HEAVY, "numpy", "pydantic", "rich", "typer", "sqlite3"}
+    assert {name.split(".")[1] for name in loaded if name.startswith("orchestrator.")} == {"core"}
+
+
 def test_a_worker_is_tied_to_its_supervisor_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_by("-c", "import orchestrator.worker.__main__")
     assert not loaded & {*HEAVY, "numpy", "pydantic", "rich", "typer"}

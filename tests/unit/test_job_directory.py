@@ -11,7 +11,7 @@ import pytest
 from command_helpers import invoke
 from supervisor_helpers import Experiment, RecordingReporter, behaviours, ledgers_closed, make_job, make_spec, rows  # noqa: F401 - a fixture
 
-from orchestrator.core import atomic_files
+from orchestrator.core import atomic_files, robot_hash
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
@@ -165,7 +165,7 @@ def test_the_robot_is_compared_before_the_first_attempt_only(tmp_path: Path, mon
         compared.append(folder)
         return hash_of_copy(folder, main)
 
-    monkeypatch.setattr(job_directory, "hash_of_copy", noted)
+    monkeypatch.setattr(robot_hash, "hash_of_copy", noted)
 
     def killed_first(launch: Launch) -> Behaviour:
         return Behaviour(returncode=0 if launch.number else -9)

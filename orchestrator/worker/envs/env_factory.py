@@ -29,10 +29,10 @@ def make(
     ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds the return ``"r"`` and
     the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the measures of a built-in task.
     """
-    if spec.entry_point is None and spec.env is None:
+    if is_batched(spec):
         from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
-        xml = _xml(spec, job_dir)
+        xml = robot_path(spec, job_dir)
         if xml is None or spec.task is None:
             raise ValueError(f"job {spec.job_id}: a built-in task needs both 'task' and 'xml'")
         return MujocoVecEnv(
@@ -52,7 +52,7 @@ def makers(
     spec: WorkerSpec, job_dir: Path, numbers: Iterable[int], seed: int
 ) -> list[Callable[[], gymnasium.Env[Any, Any]]]:
     """One function per environment that is not a built-in task; environment *i* has the seed ``seed + i``."""
-    return [functools.partial(_make_one, spec, _xml(spec, job_dir), seed + number) for number in numbers]
+    return [functools.partial(_make_one, spec, robot_path(spec, job_dir), seed + number) for number in numbers]
 
 
 def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize) -> VecNormalize:
@@ -68,7 +68,13 @@ def normalized(spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVe
     return kind(venv, norm_obs=_is_numeric(space), gamma=gamma)
 
 
-def _xml(spec: WorkerSpec, job_dir: Path) -> str | None:
+def is_batched(spec: WorkerSpec) -> bool:
+    """Whether its environment is a task over the batched simulation, built in or of the user."""
+    return spec.env is None and spec.entry_point is None
+
+
+def robot_path(spec: WorkerSpec, job_dir: Path) -> str | None:
+    """The robot in the job directory, absolute."""
     return None if spec.xml is None else str((job_dir / spec.xml).absolute())
 
 

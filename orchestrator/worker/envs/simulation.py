@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict, Unpack
 
 import mujoco
 import numpy as np
@@ -27,6 +27,9 @@ from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.conformance import first_observation, first_state
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
 
 _WARNINGS = sorted(map(int, divergence.quantities()))
 _NONE: Mapping[int, str] = {}
@@ -47,6 +50,8 @@ class BatchSettings(TypedDict, total=False):
     """Number of the first environment here: ranks share one numbering, on which seeds depend."""
     on_divergence: OnDivergence
     """Without it, divergence raises too, but the message does not name the key."""
+    autoreset: bool
+    """Whether a new episode starts as soon as one ends; otherwise at :meth:`Simulation.reset`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,7 @@ class Simulation:
         self.n_envs = n_envs = settings["n_envs"]
         self._first_env = settings.get("first_env", 0)
         self._on_divergence = settings.get("on_divergence")
+        self._autoreset = settings.get("autoreset", True)
         self.generators = self._generators(settings["seed"])
         self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
         self._batch = Batch(model, n_envs, nthread=1, persistent=bool(self._contact_forces))
@@ -159,6 +165,14 @@ class Simulation:
     @property
     def control_period_s(self) -> float:
         return self.task.step_s
+
+    def env_spaces(self) -> tuple[spaces.Box, spaces.Box]:
+        """Of one environment: the observations, of the task's own dtype, and the actions, in the task's bounds."""
+        from gymnasium import spaces
+
+        actions = self.task.actions
+        observations = spaces.Box(-np.inf, np.inf, (self.observation_size,), self.observation_dtype.type)
+        return observations, spaces.Box(actions.low, actions.high, dtype=np.float32)
 
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for rendering."""
@@ -216,7 +230,8 @@ class Simulation:
         if np.count_nonzero(done):
             envs = done.nonzero()[0]
             ended = [self._episode(int(env), observations[env].copy(), bool(terminated[env]), fallen) for env in envs]
-            observations[envs] = self._start_episodes(envs)
+            if self._autoreset:
+                observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
     def _lengths(self) -> NDArray[np.int64]:

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
@@ -40,13 +39,7 @@ class MujocoVecEnv(VecEnv):
         self.simulation = Simulation.from_xml(xml_path, task, task_options, **settings)
         self._actions: NDArray[np.floating[Any]] | None = None
         self._started = time.monotonic()
-        observation_shape = (self.simulation.observation_size,)
-        actions = self.simulation.task.actions
-        super().__init__(
-            self.simulation.n_envs,
-            spaces.Box(-np.inf, np.inf, observation_shape, self.simulation.observation_dtype.type),
-            spaces.Box(actions.low, actions.high, dtype=np.float32),
-        )
+        super().__init__(self.simulation.n_envs, *self.simulation.env_spaces())
 
     def reset(self) -> NDArray[Any]:
         self.reset_infos = [{} for _ in range(self.num_envs)]

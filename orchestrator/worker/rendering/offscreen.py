@@ -1,12 +1,14 @@
 """Off-screen rendering of a robot in motion: the OpenGL library, the scenery, the renderer.
 
-MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before. The model and the data of the
-simulation are not changed: a copy is rendered, with floor, sky and light where they are missing.
+MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before, or :func:`use_gl`. The model and
+the data of the simulation are not changed: a copy is rendered, with floor, sky and light where they are missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 
@@ -51,7 +54,7 @@ _MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
 """Size of the goal marker as a share of the robot's size."""
 
 
-class CannotRender(Exception):
+class CannotRender(OrchestratorError):
     """Pictures cannot be rendered here; the message says what to install."""
 
 
@@ -76,6 +79,19 @@ def choose_gl() -> str:
     raise CannotRender(
         f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
     )
+
+
+@functools.cache
+def use_gl() -> None:
+    """:func:`choose_gl`, also where MuJoCo has been imported before: what it has chosen is replaced.
+
+    :raises CannotRender: none works.
+    """
+    library = choose_gl()
+    if library in _GL_LIBRARIES and "mujoco" in sys.modules:
+        from mujoco.rendering.classic import gl_context
+
+        gl_context.GLContext = importlib.import_module(f"mujoco.{library}").GLContext
 
 
 def _try_gl(library: str) -> str | None:
@@ -176,6 +192,7 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_PIXELS)
         self.renderer = mujoco.Renderer(model, HEIGHT, WIDTH)
         self._option = mujoco.MjvOption()
+        self._follower: mujoco.MjvCamera | None = None
         if not self._option.geomgroup[np.minimum(model.geom_group[self._geoms], 5)].any():
             self._option.geomgroup[:] = 1  # all geoms of the robot are in hidden groups
 
@@ -190,8 +207,6 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
 
     def render(self, frames: Sequence[Frame]) -> Iterator[Picture]:
         """A picture for each frame; the contents must be :class:`Pose`."""
-        import mujoco
-
         from orchestrator.worker.rendering import camera
 
         cameras = self.cameras(frames)
@@ -200,28 +215,44 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         extent = max(spread, cameras[0].distance / 2 if cameras[0].fixedcamid < 0 else 0.0, 1e-3)
         self._model.stat.extent = extent
         for frame, view in zip(frames, cameras, strict=True):
-            pose = self._set_pose(frame)
-            self.renderer.update_scene(self._data, view, self._option)
-            if pose.marker is not None:
-                scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
-                position, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * extent)
-                rgba = np.array(_MARKER_RGBA, np.float32)
-                mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba)
-                scene.ngeom += 1
-            yield self.renderer.render()
+            yield self._draw(_pose(frame), view)
 
-    def _set_pose(self, frame: Frame) -> Pose:
+    def picture(self, pose: Pose) -> Picture:
+        """A picture of a robot whose further motion is not known: by a camera that follows it at one distance."""
         import mujoco
 
-        assert isinstance(frame.content, Pose)
-        mujoco.mj_setState(self._model, self._data, frame.content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        from orchestrator.worker.rendering import camera
+
+        if self._follower is None:
+            self._follower = mujoco.MjvCamera()
+            camera.follow(self._model, self._follower)
+        return self._draw(pose, self._follower)
+
+    def _draw(self, pose: Pose, view: mujoco.MjvCamera) -> Picture:
+        import mujoco
+
+        self._set_pose(pose)
+        self.renderer.update_scene(self._data, view, self._option)
+        if pose.marker is not None:
+            scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
+            position, size = np.array(pose.marker, float), np.full(3, _MARKER_SIZE * self._model.stat.extent)
+            rgba = np.array(_MARKER_RGBA, np.float32)
+            mujoco.mjv_initGeom(scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba)
+            scene.ngeom += 1
+        picture: Picture = self.renderer.render()
+        return picture
+
+    def _set_pose(self, pose: Pose) -> None:
+        import mujoco
+
+        mujoco.mj_setState(self._model, self._data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(self._model, self._data)
-        return frame.content
 
     def _robot_view(self, frame: Frame) -> RobotView:
         from orchestrator.worker.rendering import camera
 
-        pose = self._set_pose(frame)
+        pose = _pose(frame)
+        self._set_pose(pose)
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
             away = np.linalg.norm(points.mean(axis=0) - pose.marker)
@@ -234,3 +265,8 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
             camera_positions=self._data.cam_xpos.copy(),
             camera_axes=self._data.cam_xmat.reshape(-1, 3, 3).copy(),
         )
+
+
+def _pose(frame: Frame) -> Pose:
+    assert isinstance(frame.content, Pose)
+    return frame.content

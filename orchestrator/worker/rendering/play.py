@@ -13,8 +13,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -22,9 +20,9 @@ from typing import NoReturn
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.rendering import offscreen, scenes, video_encoding
+from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
-from orchestrator.worker.rendering.trained_policy import Policy, Unplayable, load_policy, read_checkpoint
+from orchestrator.worker.rendering.trained_policy import Policy, PolicyError, load_policy, read_checkpoint
 from orchestrator.worker.runtime import failures, lifeline
 
 DEFAULT_S = 10.0
@@ -39,8 +37,8 @@ def main(arguments: list[str]) -> NoReturn:
     code, message = 0, ""
     try:
         play(_parser().parse_args(arguments))
-    except (Unplayable, offscreen.CannotRender) as error:
-        code, message = (2 if isinstance(error, Unplayable) else 1), str(error)
+    except (PolicyError, offscreen.CannotRender) as error:
+        code, message = (2 if isinstance(error, PolicyError) else 1), str(error)
     except OSError as error:
         code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
     except Exception as error:  # from robot, policy or the user's environment: one message, no traceback
@@ -93,20 +91,10 @@ def play(options: argparse.Namespace) -> None:
 
 def _has_display() -> bool:
     """Whether a window can be opened; prints the reason where not."""
-    name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
-    if not name:
-        print("no display here (DISPLAY and WAYLAND_DISPLAY are not set): writing video and film strip instead")
-        return False
-    import glfw
-
-    with warnings.catch_warnings(record=True) as messages:  # GLFW's errors come as warnings
-        warnings.simplefilter("always")
-        if glfw.init():
-            glfw.terminate()
-            return True
-    why = f" ({messages[-1].message})" if messages else ""
-    print(f"display {name} cannot be used{why}: writing video and film strip instead")
-    return False
+    problem = live_view.display_problem()
+    if problem is not None:
+        print(f"{problem}: writing video and film strip instead")
+    return problem is None
 
 
 def _frames(scene: Scene, act: Policy, stride: int, options: argparse.Namespace) -> Iterator[offscreen.Frame]:
@@ -156,31 +144,16 @@ def _pictures(scene: Scene, frames: Sequence[offscreen.Frame]) -> Iterator[offsc
 
 def _show(scene: Scene, act: Policy, options: argparse.Namespace) -> None:
     """MuJoCo's viewer in real time, until it is closed or the requested time or episodes are over."""
-    import mujoco
-    import mujoco.viewer
-
-    from orchestrator.worker.rendering import camera
-
     assert scene.model is not None
     if options.seconds is None and options.episodes is None:
         options.seconds = float("inf")
-    model = scene.model()
-    data = mujoco.MjData(model)
-    with mujoco.viewer.launch_passive(model, data, show_left_ui=False, show_right_ui=False) as viewer:
-        with viewer.lock():
-            camera.follow(model, viewer.cam)
+    with live_view.ViewerWindow(scene.model(), scene.period_s) as window:
         print("playing; close the window to end")
-        due = time.monotonic()
         for frame in _frames(scene, act, 1, options):
-            if not viewer.is_running():
+            if not window.is_open:
                 return
             assert isinstance(frame.content, offscreen.Pose)
-            with viewer.lock():
-                mujoco.mj_setState(model, data, frame.content.state, mujoco.mjtState.mjSTATE_INTEGRATION)
-                mujoco.mj_forward(model, data)
-            viewer.sync()
-            due = max(due + scene.period_s, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
+            window.show(frame.content)
 
 
 if __name__ == "__main__":

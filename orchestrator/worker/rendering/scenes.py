@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import mujoco
     from stable_baselines3.common.vec_env import VecEnv
 
+    from orchestrator.worker.envs.simulation import Simulation
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
@@ -42,20 +44,18 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     """
     from orchestrator.worker.envs import divergence_wrapper, env_factory
 
-    if spec.env is None and spec.entry_point is None:
+    if env_factory.is_batched(spec):
         batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
         batch.seed(seed)
         simulation = batch.simulation  # type: ignore[attr-defined]
 
-        def pose() -> offscreen.Pose:
-            state = state_of(simulation.model, simulation.data(0))
-            return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[0]))
-
         xml = paths.root / str(spec.xml)
-        return Scene(batch, simulation.control_period_s, pose, lambda: offscreen.add_scenery(xml))
+        return Scene(
+            batch, simulation.control_period_s, lambda: pose_of(simulation, 0), lambda: offscreen.add_scenery(xml)
+        )
     reason = ""
     venv: VecEnv | None = None
-    if spec.entry_point is None or _takes_render_mode(spec.entry_point):
+    if spec.entry_point is None or takes_render_mode(spec.entry_point):
         drawing = dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": "rgb_array"})
         try:
             venv = env_factory.make(drawing, paths.root, n_envs=1, seed=seed)
@@ -76,7 +76,8 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     return Scene(venv, 1.0 / float(env.metadata.get("render_fps") or 30.0), lambda: _rendered(env, str(name)), None)
 
 
-def _takes_render_mode(entry_point: str) -> bool:
+def takes_render_mode(entry_point: str) -> bool:
+    """Whether it can be called with ``render_mode=``."""
     from orchestrator.worker.runtime import user_env
 
     try:
@@ -98,6 +99,12 @@ def _rendered(env: Any, name: str) -> offscreen.Picture:
             f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
         )
     return picture.astype(np.uint8)
+
+
+def pose_of(simulation: Simulation, env: int) -> offscreen.Pose:
+    """The current pose of one environment of a built-in task."""
+    state = state_of(simulation.model, simulation.data(env))
+    return offscreen.Pose(state, simulation.task.goal_marker(simulation.states.goals[env]))
 
 
 def state_of(model: mujoco.MjModel, data: mujoco.MjData) -> Any:

@@ -1,14 +1,17 @@
-"""The policy that ``play`` shows: a job's finished one, or that of a checkpoint."""
+"""A job's trained policy, for ``play`` and for scripts: the finished one, or that of a checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.paths import JobPaths
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import CHECKPOINT, JobPaths
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
+from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -16,18 +19,18 @@ if TYPE_CHECKING:
     from orchestrator.worker.training.algorithms import Model
 
 LATEST = "latest"
-"""Value of ``--checkpoint`` for the checkpoint with the most env_steps."""
+"""Names the checkpoint with the most env_steps."""
 _POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise")
 """The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has ended."""
 
 
-class Unplayable(Exception):
-    """There is nothing to play as the command asks; the message says what to change or wait for."""
+class PolicyError(UsageError):
+    """There is no policy as it was asked for; the message says what to change or wait for."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint file, read at once because a job in training removes its older ones."""
 
@@ -40,17 +43,36 @@ class Checkpoint:
         name = self.path.stem.removeprefix("checkpoint-")
         return str(int(name)) if name.isdecimal() else name
 
+    @functools.cached_property
+    def state(self) -> dict[str, Any]:
+        """As it was saved. :raises PolicyError: it is damaged or cannot be loaded."""
+        from orchestrator.worker.training import checkpoint
+        from orchestrator.worker.training.replay import DamagedError
+
+        try:
+            return checkpoint.load(self.content)
+        except DamagedError as error:
+            raise PolicyError(f"{self.path} is damaged or not a checkpoint: {error}") from error
+        except Exception as error:
+            raise PolicyError(f"{self.path} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def checkpoints(paths: JobPaths) -> dict[int, Path]:
+    """The job's checkpoints by env_steps, rising."""
+    names = ((CHECKPOINT.fullmatch(path.name), path) for path in sorted(paths.checkpoints.glob("*.pt")))
+    return {int(name[1]): path for name, path in names if name is not None}
+
 
 def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
-    """The checkpoint that ``--checkpoint`` names; None for the finished policy.
+    """The checkpoint that was asked for: its env_steps, :data:`LATEST` or a file; None for the finished policy.
 
-    :raises Unplayable: there is no such policy; the message lists the checkpoints.
+    :raises PolicyError: there is no such policy; the message lists the checkpoints.
     """
-    steps = {int(path.stem.rpartition("-")[2]): path for path in sorted(paths.checkpoints.glob("checkpoint-*.pt"))}
+    steps = checkpoints(paths)
     existing = ", ".join(map(str, steps)) or "none so far"
     if asked is None:
         if not paths.model.exists():
-            raise Unplayable(
+            raise PolicyError(
                 f"{paths.root.name} has no model.zip, which is written when the job succeeds; --checkpoint {LATEST} "
                 f"plays the latest of its checkpoints (env_steps: {existing})"
             )
@@ -59,41 +81,27 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
         env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
         if env_steps not in steps:
             at = f" at {env_steps} env_steps" if steps else ""
-            raise Unplayable(f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}")
+            raise PolicyError(f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}")
         path = steps[env_steps]
     else:
         path = Path(asked)
     try:
         return Checkpoint(path, path.read_bytes())
     except (FileNotFoundError, IsADirectoryError):
-        raise Unplayable(
-            f"--checkpoint {asked}: no such file; expected a file, {LATEST} or the env_steps of one of: {existing}"
+        raise PolicyError(
+            f"checkpoint {asked}: no such file; expected a file, {LATEST} or the env_steps of one of: {existing}"
         ) from None
 
 
 def load_policy(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, deterministic: bool
 ) -> Policy:
-    """The policy in ``venv``.
-
-    :raises Unplayable: the checkpoint is damaged or of another job, or the normalisation statistics are missing.
-    """
-    from stable_baselines3.common.vec_env import VecNormalize
-
+    """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized`."""
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training import algorithms
 
-    # A model must not allocate gigabytes for a replay buffer that it does not use.
-    small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
-    if trained is None:
-        kind = algorithms.CLASSES[spec.algo]
-        model: Model = kind.load(paths.model, device="cpu", custom_objects=small_buffer)
-        normalized = _with_saved_statistics(spec, paths, venv)
-    else:
-        model, normalized = _from_checkpoint(spec, venv, trained, small_buffer)
-    if isinstance(normalized, VecNormalize):
-        normalized.training = normalized.norm_reward = False
-    wrapped: Any = sb3_internals.wrap_env(model, normalized)
+    model = load_model(spec, paths, venv, trained)
+    wrapped: Any = sb3_internals.wrap_env(model, normalized(spec, paths, venv, trained))
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
@@ -107,43 +115,61 @@ def load_policy(
     return act
 
 
-def _with_saved_statistics(spec: WorkerSpec, paths: JobPaths, venv: VecEnv) -> VecEnv:
-    """``venv`` with observations normalised as at the end of training."""
-    from stable_baselines3.common.vec_env import VecNormalize
+def load_model(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None) -> Model:
+    """The policy as a model of stock Stable-Baselines3 on the CPU, without an environment of its own.
 
-    if not spec.normalize:
-        return venv
-    if not paths.vecnormalize.exists():
-        text = "the policy cannot be played without its normalisation statistics"
-        raise Unplayable(f"{paths.vecnormalize} is missing: {text}")
-    return VecNormalize.load(str(paths.vecnormalize), venv)
+    :param venv: an environment of the job; not kept.
+    :raises PolicyError: the file is damaged, or the checkpoint is of another job.
+    """
+    from orchestrator.worker.training import algorithms, learners
 
-
-def _from_checkpoint(
-    spec: WorkerSpec, venv: VecEnv, trained: Checkpoint, small_buffer: dict[str, Any]
-) -> tuple[Model, VecEnv]:
-    """The policy of a checkpoint, and ``venv`` with observations normalised as at that time."""
-    from orchestrator.worker.envs import env_factory
-    from orchestrator.worker.training import checkpoint, learners
-    from orchestrator.worker.training.replay import DamagedError
-
-    try:
-        state = checkpoint.load(trained.content)
-    except DamagedError as error:
-        raise Unplayable(f"{trained.path} is damaged or not a checkpoint: {error}") from error
-    except Exception as error:
-        raise Unplayable(f"{trained.path} cannot be loaded: {type(error).__name__}: {error}") from error
+    # A model must not allocate gigabytes for a replay buffer that it does not use.
+    small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+    if trained is None:
+        try:
+            return algorithms.CLASSES[spec.algo].load(paths.model, device="cpu", custom_objects=small_buffer)
+        except Exception as error:
+            raise PolicyError(f"{paths.model} cannot be loaded: {failures.describe(error)}") from error
+    state = trained.state
     needed = {name: value for name, value in spec.hyperparameters.items() if name in _POLICY_HYPERPARAMETERS}
-    model = learners.build(dataclasses.replace(spec, hyperparameters=needed | small_buffer), venv).model
+    stock = dataclasses.replace(
+        spec, learner="sb3", device="cpu", ranks=1, n_envs=venv.num_envs, hyperparameters=needed | small_buffer
+    )
+    model = learners.build(stock, venv).model
     try:
         model.policy.load_state_dict(state["policy"])
     except (RuntimeError, KeyError):
-        raise Unplayable(
+        raise PolicyError(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
+    model.num_timesteps, model.env = state["env_steps"], None
+    return model
+
+
+def normalized(spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None) -> VecEnv:
+    """``venv``, where the job normalises with observations as the policy had them; the statistics are frozen.
+
+    Rewards are the environment's own.
+
+    :raises PolicyError: the statistics are missing or damaged.
+    """
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    from orchestrator.worker.envs import env_factory
+
     if not spec.normalize:
-        return model, venv
-    normalized = env_factory.normalized(spec, venv)
-    if "obs_rms" in (statistics := state["normalization"] or {}):
-        normalized.obs_rms = statistics["obs_rms"]
-    return model, normalized
+        return venv
+    if trained is None:
+        if not paths.vecnormalize.exists():
+            text = "the policy cannot be used without its normalisation statistics"
+            raise PolicyError(f"{paths.vecnormalize} is missing: {text}")
+        try:
+            wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
+        except Exception as error:
+            raise PolicyError(f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}") from error
+    else:
+        wrapped = env_factory.normalized(spec, venv)
+        if "obs_rms" in (statistics := trained.state["normalization"] or {}):
+            wrapped.obs_rms = statistics["obs_rms"]
+    wrapped.training = wrapped.norm_reward = False
+    return wrapped

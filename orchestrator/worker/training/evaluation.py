@@ -144,9 +144,8 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
 
     :raises Diverged: a return is not finite.
     """
-    seed = _seed(spec, _ENVIRONMENTS) >> 1
-    batched = spec.env is None and spec.entry_point is None
-    n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if batched else spec.n_envs)
+    seed = environment_seed(spec)
+    n_envs = min(spec.eval_episodes, max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs)
 
     def outcome(deterministic: bool) -> Outcome:
         with _seeded(_seed(spec, _ACTIONS), model.device):
@@ -159,6 +158,11 @@ def evaluate(spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[
                 venv.close()
 
     return EvaluationResult(deterministic=outcome(True), stochastic=outcome(False), seed=seed, n_envs=n_envs)
+
+
+def environment_seed(spec: WorkerSpec) -> int:
+    """The seed of the evaluation's environments, which ``eval.json`` names: a function of the job's seed alone."""
+    return _seed(spec, _ENVIRONMENTS) >> 1
 
 
 def _seed(spec: WorkerSpec, purpose: int) -> int:

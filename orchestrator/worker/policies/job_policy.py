@@ -1,0 +1,275 @@
+"""``orchestrator.load`` and ``orchestrator.make_env``: a job's trained policy and environments, in a script's process.
+
+Environments are made by :mod:`orchestrator.worker.envs.env_factory`, as for training and evaluation, from what the job
+directory holds alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import gymnasium
+import torch
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+
+from orchestrator.core.errors import AlteredRobotWarning, OrchestratorError, UnfinishedPolicyWarning, UsageError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.paths import JobPaths, RunPaths, absolute
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.robot_hash import altered_since_training
+from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.policies.normalized_env import NormalizedEnv
+from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
+from orchestrator.worker.policies.task_env import TaskEnv
+from orchestrator.worker.rendering import scenes, trained_policy
+from orchestrator.worker.rendering.live_view import RENDER_MODES
+from orchestrator.worker.rendering.trained_policy import LATEST, Checkpoint, PolicyError
+from orchestrator.worker.runtime import failures
+from orchestrator.worker.training import evaluation, training_state
+
+if TYPE_CHECKING:
+    from orchestrator.worker.training.algorithms import Model
+
+StrPath = str | os.PathLike[str]
+SingleEnv = gymnasium.Env[Any, Any]
+JOBS_NAMED = 5
+"""Jobs that a message lists."""
+
+
+@overload
+def load(
+    job_dir: StrPath,
+    *,
+    checkpoint: int | StrPath | None = None,
+    n_envs: int = 1,
+    render_mode: str | None = None,
+    seed: int | None = None,
+) -> tuple[Model, VecEnv]: ...
+@overload
+def load(
+    job_dir: StrPath,
+    *,
+    checkpoint: int | StrPath | None = None,
+    n_envs: None,
+    render_mode: str | None = None,
+    seed: int | None = None,
+) -> tuple[Model, SingleEnv]: ...
+def load(
+    job_dir: StrPath,
+    *,
+    checkpoint: int | StrPath | None = None,
+    n_envs: int | None = 1,
+    render_mode: str | None = None,
+    seed: int | None = None,
+) -> tuple[Model, VecEnv | SingleEnv]:
+    """A job's trained policy and environments for it: ``model.predict(observation)`` and ``env.step(action)``.
+
+    The model is stock Stable-Baselines3's, on the CPU. It is for acting: it has no environment and no replay buffer.
+    The environments have the job's own robot (the copy in the job directory), task and options. Observations are
+    normalised as at the end of training, with frozen statistics; rewards are the task's own. The process's random
+    generators stay as they were.
+
+    :param job_dir: a job's directory, ``RUN_DIR/jobs/JOB_ID``.
+    :param checkpoint: env_steps of one of the job's checkpoints, ``"latest"``, or a file (a pickle: name only files
+        that you trust). Without it: the finished policy, or the latest checkpoint with an
+        :class:`UnfinishedPolicyWarning`.
+    :param n_envs: environments in a ``VecEnv``; None for one ``gymnasium.Env``, also with normalised observations.
+    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In a window, a ``VecEnv`` shows its first environment.
+    :param seed: of the environments. By default it is that of the job's evaluation: with as many environments as in
+        ``eval.json``, ``evaluate_policy`` gives the deterministic returns of that file.
+    :raises UsageError: there is no such job, policy or checkpoint, or its environment cannot be made here.
+    """
+    paths, spec = _job(job_dir)
+    trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
+    seed = evaluation.environment_seed(spec) if seed is None else seed
+    with _explaining(spec), _importing_from(spec.search_path):
+        venv = _environments(paths, spec, n_envs, render_mode, seed)
+        generators = training_state.generators(torch.device("cpu"))
+        try:
+            model = trained_policy.load_model(spec, paths, venv, trained)
+        finally:  # making a model seeds them, and its environments
+            training_state.restore_generators(generators)
+            venv.seed(seed)
+        env = _normalized(spec, paths, venv, trained, single=n_envs is None)
+    if checkpoint is None and model.num_timesteps < spec.total_timesteps:
+        done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
+        message = f"{spec.job_id}: the policy was trained for {done}: {_standing(paths)}"
+        warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
+    return model, env
+
+
+@overload
+def make_env(
+    job_dir: StrPath,
+    n_envs: int = 1,
+    normalize: bool = True,
+    render_mode: str | None = None,
+    *,
+    seed: int | None = None,
+) -> VecEnv: ...
+@overload
+def make_env(
+    job_dir: StrPath, n_envs: None, normalize: bool = True, render_mode: str | None = None, *, seed: int | None = None
+) -> SingleEnv: ...
+def make_env(
+    job_dir: StrPath,
+    n_envs: int | None = 1,
+    normalize: bool = True,
+    render_mode: str | None = None,
+    *,
+    seed: int | None = None,
+) -> VecEnv | SingleEnv:
+    """The environments of a job as :func:`load` gives them, without its policy.
+
+    :param normalize: whether observations are normalised, where the job normalises, with the statistics of the finished
+        policy, or of the latest checkpoint with an :class:`UnfinishedPolicyWarning`. Without it, a job needs no policy.
+    :raises UsageError: as :func:`load`.
+    """
+    paths, spec = _job(job_dir)
+    spec = spec if normalize else dataclasses.replace(spec, normalize=False)
+    trained = _checkpoint(paths, spec, None) if spec.normalize else None
+    seed = evaluation.environment_seed(spec) if seed is None else seed
+    with _explaining(spec), _importing_from(spec.search_path):
+        venv = _environments(paths, spec, n_envs, render_mode, seed)
+        venv.seed(seed)
+        env = _normalized(spec, paths, venv, trained, single=n_envs is None)
+    if trained is not None:
+        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps: {_standing(paths)}"
+        warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
+    return env
+
+
+def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
+    """:raises UsageError: it is not the directory of a job that has been launched."""
+    paths = JobPaths(absolute(Path(job_dir)))
+    try:
+        spec = WorkerSpec.from_json(read_regular(paths.spec))
+    except OSError as error:
+        if not paths.root.is_dir():
+            problem = "this is a file" if paths.root.exists() else "no such directory"
+        elif jobs := sorted(path.name for path in RunPaths(paths.root).jobs.glob("*") if path.is_dir()):
+            problem = f"this is a run directory, with the jobs {listed(jobs, JOBS_NAMED)}"
+        elif not paths.spec.exists():
+            problem = "there is no spec.json in it, which is written when a job is launched"
+        else:
+            problem = f"spec.json cannot be read: {error.strerror or error}"
+        raise UsageError(f"{paths.root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID") from error
+    except ValueError as error:
+        raise UsageError(f"{paths.spec}: was written by another version of this program: {error}") from error
+    if spec.xml is not None and not (paths.root / spec.xml).is_file():
+        advice = "restore it, or run the job file again with --on-change=restart"
+        raise UsageError(f"{paths.root / spec.xml}: the job's own copy of the robot is missing; {advice}")
+    with contextlib.suppress(OSError, ValueError):  # a benchmark's jobs have no record of their robot
+        if (altered := altered_since_training(paths, spec.xml)) is not None:
+            warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
+    return paths, spec
+
+
+def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpoint | None:
+    """The checkpoint to load; None for the finished policy. :raises PolicyError: there is none."""
+    if asked is None and not paths.model.exists():
+        if not trained_policy.checkpoints(paths):
+            text = f"{spec.job_id} has neither a policy nor a checkpoint: {_standing(paths)}"
+            raise PolicyError(f"{paths.root}: {text}; `status` shows its state, `logs` its output")
+        asked = LATEST
+    try:
+        return trained_policy.read_checkpoint(paths, asked)
+    except OSError as error:
+        raise PolicyError(f"checkpoint {asked}: {error.strerror or error}") from error
+
+
+def _standing(paths: JobPaths) -> str:
+    """How the last attempt of a job without a finished policy ended, as far as its directory says."""
+    numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
+    record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
+    if record is None:
+        return "its training has not ended"
+    if record.code == ExitCode.INTERRUPTED:
+        return "its training was interrupted, and `run` resumes it"
+    return f"its training failed: {record.message}" if record.code else "its last attempt succeeded"
+
+
+def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int) -> VecEnv:
+    """The job's environments without normalisation.
+
+    :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
+    """
+    if n_envs is not None and (not isinstance(n_envs, int) or isinstance(n_envs, bool) or n_envs < 1):
+        raise UsageError(f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env")
+    if not env_factory.is_batched(spec):
+        spec = _with_render_mode(spec, render_mode)
+        if n_envs is None:
+            return DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
+        return env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed)
+    xml = Path(str(env_factory.robot_path(spec, paths.root)))
+    if render_mode not in (None, *RENDER_MODES):
+        raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
+    if n_envs is None:
+        settings: dict[str, Any] = {"seed": seed, "on_divergence": spec.on_divergence, "render_mode": render_mode}
+        env = TaskEnv(xml, task=str(spec.task), task_options=spec.task_options, **settings)
+        return DummyVecEnv([lambda: Monitor(env)])
+    venv = env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed, measuring=True)
+    if render_mode is None:
+        return venv
+    return RenderedVecEnv(venv, venv.simulation, xml, render_mode)  # type: ignore[attr-defined]
+
+
+def _with_render_mode(spec: WorkerSpec, render_mode: str | None) -> WorkerSpec:
+    """Environments that are no built-in tasks render themselves, if they can be told to."""
+    if render_mode is None:
+        return spec
+    if spec.entry_point is not None and not scenes.takes_render_mode(spec.entry_point):
+        advice = "let it take one and pass it to its environment"
+        raise UsageError(f"{spec.entry_point} takes no argument render_mode; {advice}")
+    return dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": render_mode})
+
+
+def _normalized(
+    spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, single: bool
+) -> VecEnv | SingleEnv:
+    """What the caller gets: ``venv``, or the single environment in it."""
+    normalized = trained_policy.normalized(spec, paths, venv, trained)
+    if not single:
+        return normalized
+    [env] = venv.envs  # type: ignore[attr-defined]
+    return NormalizedEnv(env, normalized) if isinstance(normalized, VecNormalize) else env
+
+
+@contextlib.contextmanager
+def _explaining(spec: WorkerSpec) -> Iterator[None]:
+    """Whatever the job's environment raises in the block becomes an error that says so."""
+    try:
+        yield
+    except OrchestratorError:
+        raise
+    except Exception as error:
+        folder = spec.search_path
+        gone = folder is not None and not Path(folder).is_dir()
+        hint = f"; the folder of the job's own modules, {folder}, is missing" if gone else ""
+        problem = f"its environment cannot be made here: {failures.describe(error)}{hint}"
+        raise UsageError(f"{spec.job_id}: {problem}") from error
+
+
+@contextlib.contextmanager
+def _importing_from(folder: str | None) -> Iterator[None]:
+    """Import modules from the job's folder first; afterwards, for what is imported late, last."""
+    if folder is None or folder in sys.path:
+        yield
+        return
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        sys.path.append(folder)

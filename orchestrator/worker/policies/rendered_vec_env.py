@@ -1,0 +1,58 @@
+"""The batch of environments of a built-in task with pictures, for scripts. Training never renders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.rendering import scenes
+from orchestrator.worker.rendering.live_view import LiveView
+from orchestrator.worker.runtime.sb3_internals import env_indices
+
+
+class RenderedVecEnv(VecEnvWrapper):
+    """Shows the first environment in a window after every step, or gives pictures ``(480, 640, 3)`` of each."""
+
+    def __init__(self, venv: VecEnv, simulation: Simulation, xml: Path, render_mode: str) -> None:
+        self._simulation = simulation
+        self._view = LiveView(xml, render_mode, simulation.control_period_s)
+        self._mode = render_mode
+        super().__init__(venv)
+
+    def reset(self) -> VecEnvObs:
+        observations = self.venv.reset()
+        self._show()
+        return observations
+
+    def step_wait(self) -> VecEnvStepReturn:
+        result = self.venv.step_wait()
+        self._show()
+        return result
+
+    def _show(self) -> None:
+        if self._mode == "human":
+            self._view.render(scenes.pose_of(self._simulation, 0))
+
+    def render(self, mode: str | None = None) -> np.ndarray | None:
+        """The pictures of all environments as tiles of one; None in a window."""
+        if self._mode == "human":
+            self._show()
+            return None
+        return VecEnv.render(self, mode)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        return [self._view.render(scenes.pose_of(self._simulation, env)) for env in range(self.num_envs)]
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        if attr_name == "render_mode":
+            return [self._mode for _ in env_indices(self, indices)]
+        return self.venv.get_attr(attr_name, indices)
+
+    def close(self) -> None:
+        self._view.close()
+        self.venv.close()

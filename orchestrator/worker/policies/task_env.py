@@ -1,0 +1,117 @@
+"""A built-in task as an environment of gymnasium: ``gymnasium.make("orchestrator/forward-v0", xml="my.xml")``.
+
+Physics, observations, rewards and ends of episodes are those of training (:mod:`orchestrator.worker.envs.simulation`).
+Neither torch nor Stable-Baselines3 is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.gymnasium_ids import env_id
+from orchestrator.core.worker_spec import OnDivergence
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.rendering import scenes
+from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
+from orchestrator.worker.rendering.offscreen import Picture
+
+
+class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
+    """One robot and one task.
+
+    Observations are ``(observation_size,)`` of the task's own dtype, actions ``(nu,)`` float32 in the task's bounds.
+    The info of an episode's last step has the task's ``measures`` and, if that ended it, under ``divergence`` how
+    physics diverged. ``reset(seed=s)`` starts the episodes of environment 0 of a vectorised environment with the same
+    seed.
+
+    :param xml: the robot's MJCF, used where it lies.
+    :param task: its name as in a job file.
+    :param render_mode: ``"human"`` (MuJoCo's viewer in real time), ``"rgb_array"`` (pictures) or None.
+    :param task_options: as in a job file, ``max_episode_steps`` among them, which ``gymnasium.make`` keeps for itself.
+    :param seed: of the episodes until ``reset(seed=…)`` gives another; None for a random one.
+    :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the episode.
+    :param options: more task options, by name.
+    :raises UsageError: the robot does not exist, compile or fit the task, or an option is wrong.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 25}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        xml: str | os.PathLike[str] | None = None,
+        *,
+        task: str,
+        render_mode: str | None = None,
+        task_options: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        on_divergence: OnDivergence = "fail",
+        **options: Any,
+    ) -> None:
+        if xml is None or not Path(xml).is_file():
+            problem = "no robot is given" if xml is None else f"{xml}: no such file"
+            raise UsageError(f'{problem}; expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")')
+        if render_mode not in (None, *RENDER_MODES):
+            raise UsageError(f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}')
+        try:
+            self._simulation = Simulation.from_xml(
+                Path(xml),
+                task,
+                {**(task_options or {}), **options},
+                n_envs=1,
+                seed=int(np.random.SeedSequence().entropy) if seed is None else seed,  # type: ignore[arg-type]
+                measuring=True,
+                autoreset=False,
+                on_divergence=on_divergence,
+            )
+        except ValueError as error:
+            raise UsageError(f"{xml}: {error}") from error
+        self.observation_space, self.action_space = self._simulation.env_spaces()
+        [self._np_random] = self._simulation.generators
+        period_s = self._simulation.control_period_s
+        self.metadata = {**type(self).metadata, "render_fps": max(1, round(1 / period_s))}  # type: ignore[misc]
+        self.render_mode = render_mode
+        self._view = None if render_mode is None else LiveView(Path(xml), render_mode, period_s)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._simulation.seed(seed)
+            [self._np_random] = self._simulation.generators
+        [observation] = self._simulation.reset()
+        self._show()
+        return observation, {}
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence = "fail"``."""
+        result = self._simulation.step(np.asarray(action)[None])
+        terminated, truncated = False, False
+        info: dict[str, Any] = {}
+        for episode in result.ended:
+            terminated, truncated = not episode.truncated, episode.truncated
+            info = {"measures": dict(episode.measures)}
+            if episode.divergence:
+                info["divergence"] = episode.divergence
+        self._show()
+        return result.observations[0], float(result.rewards[0]), terminated, truncated, info
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+    def render(self) -> Picture | None:
+        """``(480, 640, 3)`` uint8 with ``"rgb_array"``; None otherwise."""
+        return None if self._view is None else self._view.render(scenes.pose_of(self._simulation, 0))
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.close()

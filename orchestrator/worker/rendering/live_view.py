@@ -1,0 +1,115 @@
+"""Robots shown while they move: MuJoCo's viewer in real time, and single pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering.offscreen import Picture, Pose, PoseRenderer
+
+if TYPE_CHECKING:
+    import mujoco
+
+RENDER_MODES = ("human", "rgb_array")
+
+
+@functools.cache
+def display_problem() -> str | None:
+    """Why no window can be opened here; None if one can."""
+    name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
+    if not name:
+        return "no display here (DISPLAY and WAYLAND_DISPLAY are not set)"
+    import glfw
+
+    with warnings.catch_warnings(record=True) as messages:  # GLFW's errors come as warnings
+        warnings.simplefilter("always")
+        if glfw.init():
+            glfw.terminate()
+            return None
+    why = f" ({messages[-1].message})" if messages else ""
+    return f"display {name} cannot be used{why}"
+
+
+class ViewerWindow(contextlib.AbstractContextManager["ViewerWindow"]):
+    """MuJoCo's viewer of one model, until the user closes it or the ``with`` block ends.
+
+    :param period_s: simulated time between poses, which are shown in real time.
+    """
+
+    def __init__(self, model: mujoco.MjModel, period_s: float) -> None:
+        import mujoco
+        import mujoco.viewer
+
+        from orchestrator.worker.rendering import camera
+
+        self._model, self._data, self._period_s = model, mujoco.MjData(model), period_s
+        self._viewer = mujoco.viewer.launch_passive(model, self._data, show_left_ui=False, show_right_ui=False)
+        with self._viewer.lock():
+            camera.follow(model, self._viewer.cam)
+        self._due = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._viewer.close()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._viewer.is_running())
+
+    def show(self, pose: Pose) -> None:
+        """Show ``pose`` and wait until the next one is due."""
+        import mujoco
+
+        with self._viewer.lock():
+            mujoco.mj_setState(self._model, self._data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+            mujoco.mj_forward(self._model, self._data)
+        self._viewer.sync()
+        self._due = max(self._due + self._period_s, time.monotonic())
+        time.sleep(max(0.0, self._due - time.monotonic()))
+
+
+class LiveView:
+    """What ``render`` of a running environment shows, as gymnasium defines it.
+
+    :param xml: the robot.
+    :param render_mode: one of :data:`RENDER_MODES`.
+    :param period_s: simulated time between control steps.
+    """
+
+    def __init__(self, xml: Path, render_mode: str, period_s: float) -> None:
+        self._xml, self._render_mode, self._period_s = xml, render_mode, period_s
+        self._window: ViewerWindow | None = None
+        self._renderer: PoseRenderer | None = None
+        if render_mode == "human" and (problem := display_problem()) is not None:
+            self._render_mode = "none"
+            advice = 'render_mode="rgb_array" gives pictures without a display'
+            warnings.warn(f'render_mode="human" shows nothing: {problem}; {advice}', RuntimeWarning, stacklevel=4)
+
+    def render(self, pose: Pose) -> Picture | None:
+        """A picture ``(480, 640, 3)``, or None after showing it in the window, which the user may have closed.
+
+        :raises offscreen.CannotRender: there is no OpenGL.
+        """
+        if self._render_mode == "rgb_array":
+            if self._renderer is None:
+                offscreen.use_gl()
+                self._renderer = PoseRenderer(offscreen.add_scenery(self._xml))
+            return self._renderer.picture(pose)
+        if self._render_mode == "human":
+            if self._window is None:
+                self._window = ViewerWindow(offscreen.add_scenery(self._xml), self._period_s)
+            if self._window.is_open:
+                self._window.show(pose)
+        return None
+
+    def close(self) -> None:
+        """Close window and renderer; the next :meth:`render` opens another."""
+        for opened in (self._window, self._renderer):
+            if opened is not None:
+                opened.__exit__()
+        self._window = self._renderer = None
