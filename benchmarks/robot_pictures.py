@@ -4,7 +4,9 @@
     for job in quadruped hopper dog; do python -m orchestrator play runs/robots $job --video; done
     python -m benchmarks.robot_pictures runs/robots quadruped hopper dog --output docs/pictures/robots.png
 
-That of a report is made by `chromium --headless --window-size=1000,2600 --screenshot=FILE.png RUN_DIR/report/index.html`, and cut.
+That of a report is a part of the page's screenshot:
+
+    chromium --headless --window-size=1000,2600 --screenshot=FILE.png runs/robots/report/index.html
 """
 
 from __future__ import annotations
