@@ -54,7 +54,9 @@ class ZooJobFile:
     jobs: int
     entries_left_out: Sequence[LeftOut]
     changes: Sequence[LeftOut]
-    """Keys of jobs that are left out or have another value."""
+    """Keys of jobs that are left out or have another value, except versions of environments."""
+    newer: int
+    """Jobs whose environment is a later version of the one in the file."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,9 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
             LeftOut(what=f"{job.name}, {key}", reason=reason)
             for job in jobs
             for key, reason in (job.remarks | job.refused).items()
+            if key not in ("task", "env")
         ],
+        newer=sum(bool(job.remarks.keys() & {"task", "env"}) for job in jobs),
     )
 
 

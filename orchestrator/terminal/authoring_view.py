@@ -41,6 +41,9 @@ def zoo(made: ZooJobFile, target: Path) -> str:
         *_left_out("Not imported", made.entries_left_out),
         *_left_out("Left out of jobs, or changed", made.changes),
     ]
+    if made.newer:
+        jobs = count(made.newer, "job has", "jobs have")
+        lines.append(f"{jobs} version 5 of the environment in place of an earlier one, with small differences.")
     return "\n".join([*lines, *_next(target)])
 
 

@@ -43,7 +43,7 @@ def foreign_robots(folder: Path) -> tuple[set[str], set[str]]:
     """Twenty files as people have them; returns those that can be trained, and the others."""
     hopper = HOPPER.read_text()
     robots = {
-        **{f"carts/cart_{number}.xml": cart(0.4 + number / 20) for number in range(5)},
+        **{f"carts/cart_{number}.xml": cart(0.4 + number / 20) for number in range(3)},
         **{f"arms/{side} arm/robot.xml": ARM.format(length=length) for side, length in (("left", 0.3), ("right", 0.4))},
         "hüpfer.xml": hopper,
         'it\'s "mine" [1].xml': hopper.replace("0.04", "0.045"),
@@ -56,6 +56,8 @@ def foreign_robots(folder: Path) -> tuple[set[str], set[str]]:
         "parts/motor.xml": f"<mujocoinclude><actuator>{MOTOR}</actuator></mujocoinclude>",
         "parts/limb.xml": "<mujocoinclude><asset/></mujocoinclude>",
         "broken.xml": "<mujoco><worldbody>",
+        "unlit/no_mesh.xml": cart(tail="<asset><mesh file='no.stl'/></asset>"),
+        "carts/utf-16.xml": "\ufeff<mujoco/>",
         "carts/idle.xml": cart(actuator=""),
         "package.xml": "<package/>",
         "statue.xml": "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>",
@@ -64,7 +66,7 @@ def foreign_robots(folder: Path) -> tuple[set[str], set[str]]:
     robots["scene.xml"] = robots["scene.xml"].replace("<actuator></actuator>", "")
     for name, content in (robots | others).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content, encoding="utf-8")
+        (folder / name).write_text(content, encoding="utf-16" if "16" in name else "utf-8")
     assert len(robots | others) == 20
     return set(robots), set(others)
 
