@@ -104,7 +104,7 @@ def load(
         env = _normalized(spec, paths, venv, trained, single=n_envs is None)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
-        message = f"{spec.job_id}: the policy was trained for {done}: {_standing(paths)}"
+        message = f"{spec.job_id}: the policy was trained for {done}. {_standing(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return model, env
 
@@ -145,7 +145,7 @@ def make_env(
         venv.seed(seed)
         env = _normalized(spec, paths, venv, trained, single=n_envs is None)
     if trained is not None:
-        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps: {_standing(paths)}"
+        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps. {_standing(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return env
 
@@ -180,8 +180,8 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
     """The checkpoint to load; None for the finished policy. :raises PolicyError: there is none."""
     if asked is None and not paths.model.exists():
         if not trained_policy.checkpoints(paths):
-            text = f"{spec.job_id} has neither a policy nor a checkpoint: {_standing(paths)}"
-            raise PolicyError(f"{paths.root}: {text}; `status` shows its state, `logs` its output")
+            text = f"{spec.job_id} has neither a policy nor a checkpoint. {_standing(paths)}"
+            raise PolicyError(f"{paths.root}: {text}. `status` shows its state, `logs` its output")
         asked = LATEST
     try:
         return trained_policy.read_checkpoint(paths, asked)
@@ -190,14 +190,14 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
 
 
 def _standing(paths: JobPaths) -> str:
-    """How the last attempt of a job without a finished policy ended, as far as its directory says."""
+    """A sentence on how the last attempt of a job ended, as far as its directory says, without its full stop."""
     numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
     record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
     if record is None:
-        return "its training has not ended"
+        return "Its training has not ended"
     if record.code == ExitCode.INTERRUPTED:
-        return "its training was interrupted, and `run` resumes it"
-    return f"its training failed: {record.message}" if record.code else "its last attempt succeeded"
+        return "Its training was interrupted; `run` resumes it"
+    return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"
 
 
 def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int) -> VecEnv:
