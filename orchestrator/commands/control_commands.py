@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, JobName, RunDir, print_progress, print_text, stoppable
+from orchestrator.commands import experiment_commands
+from orchestrator.commands.shared_options import (
+    AsJson,
+    FoundRunDir,
+    JobName,
+    RunDir,
+    interruptible,
+    print_progress,
+    print_text,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
@@ -27,21 +36,48 @@ app = typer.Typer()
 
 @app.command()
 def status(
-    run_dir: RunDir,
+    run_dir: FoundRunDir = None,
     watch: Annotated[bool, Option("--watch", help="Refresh every second until all jobs have ended.")] = False,
+    with_exit_code: Annotated[
+        bool,
+        Option(
+            "--exit-code",
+            help="End with 1 if jobs failed or were cancelled, otherwise with 130 if jobs run, wait or are paused.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of every job of a run directory."""
-    snapshots = _snapshots(run_dir, watch=watch)
+    """Show the state of every job of a run directory; without one, your experiments as `list` does."""
+    found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
+    if found is None:
+        return
+    from orchestrator.experiment import control
+
+    last: Snapshot | None = None
+    snapshots = _snapshots(found, watch=watch)
     if as_json:
         from orchestrator.ledger import summary
 
-        for snapshot in snapshots:
-            print(summary.to_json(snapshot.rows), end="", flush=True)
+        for last in snapshots:
+            print(summary.to_json(last.facts()), end="", flush=True)
     else:
         from orchestrator.terminal import status_view
 
-        status_view.show(snapshots, in_place=watch)
+        with interruptible("no longer watching; the experiment continues") if watch else contextlib.nullcontext():
+            last = status_view.show(snapshots, in_place=watch)
+    raise typer.Exit(control.exit_code(last.rows) if with_exit_code and last is not None else 0)
+
+
+def _found(run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False) -> Path | None:
+    """``run_dir``, or the only one here. Where there is not exactly one, lists the user's experiments; returns None."""
+    from orchestrator.experiment import run_directory
+
+    found = run_dir or run_directory.only_one()
+    if found is None and needs_one:
+        raise UsageError(f"{command}: name a run directory; here is none, or more than one. `list` shows yours")
+    if found is None:
+        experiment_commands.list_experiments(is_all=False, as_json=as_json)
+    return found
 
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
@@ -55,8 +91,15 @@ def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
 
 @app.command()
 def logs(
-    run_dir: RunDir,
-    job: JobName,
+    run_dir: FoundRunDir = None,
+    job: Annotated[
+        str | None,
+        Argument(
+            metavar="[JOB]",
+            help="A job, or the beginning of its name.",
+            show_default="the jobs are listed, with the last line of each log",
+        ),
+    ] = None,
     follow: Annotated[
         bool, Option("-f", "--follow", help="Print new lines as they are written, until the job has ended.")
     ] = False,
@@ -64,14 +107,24 @@ def logs(
         int, Option("-n", "--lines", min=0, help="Number of lines to show, from the end of the log; 0: all.")
     ] = 200,
     attempt: Annotated[
-        int | None, Option(min=0, help="Number of the attempt, from 0.", show_default="the last")
+        int | None, Option(min=1, help="Number of the attempt, from 1.", show_default="the last")
     ] = None,
     rank: Annotated[int, Option(min=0, help="Number of the rank, from 0, of a job with several ranks.")] = 0,
 ) -> None:
     """Show the output of a job's worker: on a terminal with escape sequences made visible, otherwise as it is."""
-    from orchestrator.experiment import control
+    found = _found(run_dir, "logs", needs_one=follow or attempt is not None)
+    if found is None:
+        return
+    from orchestrator.experiment import worker_logs
 
-    for text in control.log(run_dir, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
+    if job is None:
+        from orchestrator.terminal import logs_view
+
+        if follow or attempt is not None:
+            raise UsageError(f"logs: name a job; `logs {found}` lists those that have a log")
+        logs_view.show(found, worker_logs.listing(found))
+        return
+    for text in worker_logs.log(found, job, follow=follow, lines=lines, attempt=attempt, rank=rank):
         sys.stdout.write(plain(text, keep="\n\r\t") if sys.stdout.isatty() else text)
         sys.stdout.flush()
 
@@ -209,9 +262,7 @@ def play(
         stochastic=stochastic,
         output=output,
     )
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by __main__; from here on there is a child to end
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    with stoppable("stopped"):
+    with interruptible("stopped"):
         paths = control.find(run_dir, job)
         if (warning := videos.robot_warning(paths)) is not None:
             print_progress(f"warning: {warning}")

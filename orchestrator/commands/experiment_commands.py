@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import signal
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_progress, print_text, stoppable
+from orchestrator.commands.shared_options import (
+    AsJson,
+    RunDir,
+    interruptible,
+    print_json,
+    print_progress,
+    print_text,
+    stoppable,
+)
+from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 
@@ -41,15 +51,52 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     from orchestrator.experiment import attach as follower
     from orchestrator.terminal import attach_view
 
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by __main__; here a message follows
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
-    with stoppable(f"detached; the experiment continues. {commands}"):
+    with interruptible(f"detached; the experiment continues. {commands}"):
         paths, holder = follower.watched(run_dir)
         last = attach_view.show(follower.follow(paths, holder), as_json=as_json)
         end = follower.end_of(paths, holder)
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
         raise typer.Exit(end.exit_code)
+
+
+@app.command()
+def wait(
+    run_dir: RunDir,
+    jobs: Annotated[
+        list[str] | None,
+        Argument(metavar="[JOB]...", help="Jobs to wait for; if none are named, the end of the whole experiment."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        Option(metavar="DURATION", help="Longest time to wait, such as 2h or 90min.", show_default="no limit"),
+    ] = None,
+) -> None:
+    """Wait until an experiment, or some of its jobs, have ended; ends with the exit code of `run`.
+
+    That is: 0 if all jobs succeeded, 1 if some did not or the supervisor was killed, 130 if jobs were stopped or are
+    paused. When the time is over it is 124. Ctrl-C ends this command alone: the experiment continues.
+    """
+    from orchestrator.experiment import attach as follower
+    from orchestrator.terminal import screen
+
+    limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
+    with interruptible(f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"):
+        end = follower.wait(run_dir, jobs or [], timeout_s=limit_s)
+    if end.rows:
+        print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}")
+    if end.problem:
+        print_progress(f"error: {end.problem}")
+    raise typer.Exit(end.exit_code)
+
+
+def _duration_s(option: str, text: str) -> float:
+    from orchestrator.jobfile.value_types import ExpectedError, parse_duration
+
+    try:
+        return parse_duration(text)
+    except ExpectedError as error:
+        raise UsageError(f"wait: {option} {text}: {error}") from None
 
 
 @app.command()

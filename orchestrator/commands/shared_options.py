@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ from typer import Argument, Option
 from orchestrator.core.text import plain
 
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
+FoundRunDir = Annotated[
+    Path | None,
+    Argument(
+        metavar="[RUN_DIR]",
+        help="A run directory, such as runs/robots.",
+        show_default="the only one here or in runs/; if there are several, your experiments are listed",
+    ),
+]
 JobName = Annotated[str, Argument(metavar="JOB", help="A job, or the beginning of its name.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Settings = Annotated[
@@ -47,6 +56,15 @@ def stoppable(message: str) -> Iterator[None]:
 
         print_last(message)
         raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """As :func:`stoppable`, for a command that has no handlers of its own for signals."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by __main__; here a message follows
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with stoppable(message):
+        yield
 
 
 def print_json(facts: Any) -> None:

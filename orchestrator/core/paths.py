@@ -117,6 +117,8 @@ class RunPaths:
     """Output of the programs of ``[notify]``."""
     run_end = Below("ended.json")
     """How the last run ended; missing while the first one goes on, and in a run directory of an earlier version."""
+    live = Below("live.json")
+    """What `status` and `attach` show of running jobs and is not in the ledger; missing when no supervisor runs."""
     requests = Below("requests")
     """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger; often missing."""
     staging = Below(".staging")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
+from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory, run_end
 from orchestrator.experiment.control import Snapshot
@@ -23,6 +25,8 @@ READ_SHARE = 0.05
 """At most this share of the time goes into reading the ledger, which takes long where there are many jobs."""
 KILLED = "the supervisor was killed, or its machine restarted. Run the same command again to resume"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
+TIMED_OUT = 124
+"""Exit code of `wait` when its time is over, as that of timeout(1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +39,50 @@ class Change:
     state: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEnd:
+    """Why `wait` returns."""
+
+    rows: Sequence[SummaryRow]
+    """The jobs that were waited for, as they are now."""
+    exit_code: int
+    """As that of `run`; or :data:`TIMED_OUT`."""
+    problem: str = ""
+    """Why they have not all ended, or the error that ended the run."""
+
+
 def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     """The supervisor to follow; None when none runs, and it is recorded how the last one ended.
 
     :raises RunDirError: none runs, and that is not recorded; or the lock names a process that does not run.
     """
     paths = run_directory.existing(run_dir)
-    holder = run_directory.holder(paths)
-    patience = time.monotonic() + control.UNKNOWN_S
-    while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
-        if time.monotonic() > patience:
-            what = f"is locked, but the process that its lock names does not run here ({holder})"
-            advice = f"It may run in another container, or be left over. `status {run_dir}` shows the jobs"
-            raise RunDirError(f"{run_dir}: {what}. {advice}")
-        time.sleep(LOOK_EVERY_S)
-        holder = run_directory.holder(paths)
+    holder = _current_holder(paths)
     if holder is None and run_end.read(paths) is None:
         advice = f"`status {run_dir}` shows its jobs, `run` resumes them"
         raise RunDirError(f"{run_dir}: no supervisor is running, so there is nothing to follow; {advice}")
     return paths, holder
 
 
-def follow(paths: RunPaths, holder: LockHolder | None) -> Iterator[Snapshot]:
-    """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``."""
+def _current_holder(paths: RunPaths) -> LockHolder | None:
+    """:raises RunDirError: the lock names a process that does not run."""
+    holder = run_directory.holder(paths)
+    patience = time.monotonic() + control.UNKNOWN_S
+    while holder is not None and not holder.is_current:  # it has just taken the lock, and writes its name
+        if time.monotonic() > patience:
+            what = f"is locked, but the process that its lock names does not run here ({holder})"
+            advice = f"It may run in another container, or be left over. `status {paths.root}` shows the jobs"
+            raise RunDirError(f"{paths.root}: {what}. {advice}")
+        time.sleep(LOOK_EVERY_S)
+        holder = run_directory.holder(paths)
+    return holder
+
+
+def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) -> Iterator[Snapshot]:
+    """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``.
+
+    :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any longer.
+    """
     while True:
         # Before the ledger is read: afterwards nothing is written.
         is_over = holder is None or run_directory.holder(paths) != holder
@@ -74,7 +99,7 @@ def follow(paths: RunPaths, holder: LockHolder | None) -> Iterator[Snapshot]:
         if is_over:
             return
         due = time.monotonic() + max(READ_EVERY_S, (time.monotonic() - began) / READ_SHARE)
-        while time.monotonic() < due and run_directory.holder(paths) == holder:
+        while time.monotonic() < min(due, until) and run_directory.holder(paths) == holder:
             time.sleep(LOOK_EVERY_S)
 
 
@@ -85,6 +110,36 @@ def end_of(paths: RunPaths, holder: LockHolder | None) -> RunEnd:
         return end
     message = KILLED if paths.root.exists() else REMOVED
     return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())
+
+
+def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
+    """Return when the experiment has ended or, if there are ``names``, when those jobs have.
+
+    :raises UsageError: not a run directory, or no such job.
+    """
+    paths, until = run_directory.existing(run_dir), time.monotonic() + timeout_s
+    holder = _current_holder(paths)
+    rows: Sequence[SummaryRow] = []
+    for snapshot in follow(paths, holder, until):
+        rows = snapshot.rows
+        if names and rows:
+            jobs = control.resolve(snapshot, names)
+            rows = [row for row in rows if row["job_id"] in jobs]
+            if _are_over(rows):
+                return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
+        if snapshot.holder is not None and time.monotonic() >= until:
+            text = f"{run_dir}: has not ended within {timeout_s:g} s; the experiment continues"
+            return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=text)
+    end = end_of(paths, holder)
+    if holder is None and run_end.read(paths) is None and _are_over(rows):  # an earlier version records no end
+        return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
+    if end.message:
+        return WaitEnd(rows=rows, exit_code=end.exit_code, problem=end.message)
+    return WaitEnd(rows=rows, exit_code=control.exit_code(rows) if names else end.exit_code)
+
+
+def _are_over(rows: Sequence[SummaryRow]) -> bool:
+    return bool(rows) and all(row["state"] in TERMINAL for row in rows)
 
 
 def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
@@ -100,8 +155,8 @@ def changes(before: Snapshot, now: Snapshot) -> Iterator[Change]:
 
 def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
     if row["attempts"] > old["attempts"]:
-        number = row["attempts"] - 1
-        yield "launched", "launched" + (f", attempt {number}" if number else "")
+        number = row["attempts"]
+        yield "launched", "launched" + (f", attempt {number}" if number > 1 else "")
     match row["state"]:
         case "RUNNING":
             return

@@ -20,9 +20,7 @@ from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow
 
-_TIME = r"\.\d{8}T\d{6}(-\d+)?"
-"""What :func:`run_directory.set_aside` and ``--fresh`` append to a name."""
-_ASIDE = re.compile(rf".+{_TIME}")
+_ASIDE = re.compile(rf".+{run_directory.TIME}")
 _TABLE_BEFORE = re.compile(r"(progress|timings)\.csv\.before-\d{8}T\d{6}")
 _LOG = re.compile(r"worker\.log|rank-\d+\.log")
 
@@ -78,7 +76,7 @@ def _former(paths: RunPaths) -> Iterator[Leftover]:
     for entry in _entries(root.parent.resolve()):
         former = RunPaths(Path(entry.path))
         if (
-            re.fullmatch(re.escape(root.name) + _TIME, entry.name)
+            re.fullmatch(re.escape(root.name) + run_directory.TIME, entry.name)
             and entry.is_dir(follow_symlinks=False)
             and run_directory.is_run_directory(former)
             and run_directory.holder(former) is None

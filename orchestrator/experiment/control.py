@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from orchestrator.core import log_limit
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, Request, SummaryRow, summary
+from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, summary
+from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor.events import SilentReporter
 
@@ -27,7 +25,6 @@ FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
 UNKNOWN_S = 5.0
 """How long a supervisor that has just started may take to write its name into the lock."""
-CHUNK = 1 << 16
 NAMES_SHOWN = 10
 
 JobVerb: TypeAlias = Literal["cancel", "retry", "pause", "resume"]
@@ -62,101 +59,82 @@ class Snapshot:
     holder: LockHolder | None
     written: float | None = None
     """When the rows were written to ``summary.json``, which they are from if the supervisor runs on another host."""
+    live: LiveFacts | None = None
+    """What the supervisor reports beside the ledger; None where none runs, or an earlier version of this program."""
 
     @property
     def over(self) -> bool:
         return self.holder is None or all(row["state"] in TERMINAL for row in self.rows)
 
+    def facts(self) -> list[dict[str, Any]]:
+        """The rows as JSON objects; while a supervisor runs, with what it reports beside the ledger."""
+        return [{**row, **self._live_facts(row)} for row in self.rows]
+
+    def _live_facts(self, row: SummaryRow) -> dict[str, Any]:
+        if self.live is None:
+            return {}
+        is_running = row["state"] == "RUNNING"
+        job = self.live.jobs.get(row["job_id"]) if is_running else None
+        return {
+            "phase": job.phase if job else "starting" if is_running else None,
+            "cpu_share": job.cpu_share if job else None,
+            "run_delay_share": job.run_delay_share if job else None,
+            "waiting": self.live.waiting if row["state"] == "PENDING" else None,
+        }
+
 
 def status(run_dir: Path) -> Snapshot:
-    """:raises UsageError: it is not a run directory, or its ledger is damaged."""
+    """What the files of a run directory say, read as of now: without a supervisor no job is RUNNING.
+
+    :raises UsageError: it is not a run directory, or its ledger is damaged.
+    """
     paths = run_directory.existing(run_dir)
     holder = run_directory.holder(paths)
     if holder is not None and holder.is_elsewhere:
         rows, written = summary.read(paths)
-        return Snapshot(paths=paths, rows=rows, holder=holder, written=written)
+        live = live_facts.read(paths, holder.key)
+        return Snapshot(paths=paths, rows=_as_of_now(rows, holder), holder=holder, written=written, live=live)
     if holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
-        return Snapshot(paths=paths, rows=ledger.summary(), holder=holder)
+        rows = _as_of_now(ledger.summary(), holder)
+        live = None if holder is None else live_facts.read(paths, holder.key)
+        return Snapshot(paths=paths, rows=rows, holder=holder, live=live)
     finally:
         ledger.abandon()
+
+
+def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:
+    """The time of running jobs counts up to now; jobs that a supervisor left RUNNING when it was killed are PENDING."""
+    now = time.time()
+    for row in rows:
+        if row["state"] == "RUNNING" and holder is None:
+            row["state"], row["pid"] = "PENDING", None
+        elif row["state"] == "RUNNING" and row["started_at"] is not None:
+            row["wall_s"] = (row["wall_s"] or 0.0) + max(0.0, now - row["started_at"])
+    return rows
+
+
+def exit_code(rows: Iterable[SummaryRow]) -> int:
+    """Like that of `run`.
+
+    0: all jobs SUCCEEDED. 1: some FAILED or are CANCELLED. 130: none of these, but jobs run, wait or are paused.
+    """
+    states = {row["state"] for row in rows}
+    if states & {"FAILED", "CANCELLED"}:
+        return 1
+    return 0 if states == {"SUCCEEDED"} else 130
 
 
 def find(run_dir: Path, job: str) -> JobPaths:
     """The directory of the job whose id is ``job`` or begins with it. :raises UsageError: none, several, or new."""
     snapshot = status(run_dir)
-    (job_id,) = _resolve(snapshot, [job])
+    (job_id,) = resolve(snapshot, [job])
     paths = snapshot.paths.job(job_id)
     if not paths.spec.exists():
-        raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({_row(snapshot, job_id)['state']})")
+        raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({row_of(snapshot, job_id)['state']})")
     return paths
-
-
-def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
-    """The last ``lines`` (0: all) of a worker's log in chunks; with ``follow`` what follows until the job is over."""
-    snapshot = status(run_dir)
-    (job_id,) = _resolve(snapshot, [job])
-    row = _row(snapshot, job_id)
-    attempts, ranks = row["attempts"], row["ranks"]
-    if rank >= ranks:
-        raise UsageError(f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}")
-    if attempt is not None and not 0 <= attempt < attempts:
-        raise UsageError(f"{job_id} has {count(attempts, 'attempt')}, numbered from 0; there is no attempt {attempt}")
-    if not attempts and not follow:
-        raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
-    number = attempt if attempt is not None else max(0, attempts - 1)
-    position: int | None = None
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    while True:
-        path = snapshot.paths.job(job_id).attempt(number).log_of(rank)
-        # The state is read before the log: a job that is over writes nothing more.
-        over = _row(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
-        if path.exists():
-            with _opened(path) as file:
-                log = file.fileno()
-                dropped = log_limit.dropped_bytes(log)  # read first: the log may be cut while it is read
-                file.seek(_tail(log, lines) if position is None else log_limit.offset_in_log(position, dropped))
-                while chunk := file.read(CHUNK):
-                    yield decoder.decode(chunk)
-                position = log_limit.position_in_output(file.tell(), dropped)
-        if not follow or over:
-            yield decoder.decode(b"", final=True)
-            return
-        time.sleep(FOLLOW_EVERY_S)
-        snapshot = status(run_dir)
-        latest = max(0, _row(snapshot, job_id)["attempts"] - 1)
-        if attempt is None and latest != number:
-            number, position = latest, 0
-            yield f"--- attempt {latest} ---\n"
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _tail(descriptor: int, lines: int) -> int:
-    """Offset of the last ``lines`` lines. Reads from the end, so that the length of the file does not matter."""
-    if lines == 0:
-        return 0
-    position = os.fstat(descriptor).st_size
-    ends_whole = position > 0 and os.pread(descriptor, 1, position - 1) == b"\n"
-    # The newline before the first of these lines is searched; a newline at the very end begins no line.
-    newlines = lines + 1 if ends_whole else lines
-    while position > 0:
-        start = max(0, position - CHUNK)
-        block = os.pread(descriptor, position - start, start)
-        at = len(block)
-        while newlines and (at := block.rfind(b"\n", 0, at)) >= 0:
-            newlines -= 1
-        if newlines == 0:
-            return start + at + 1
-        position = start
-    return 0
 
 
 def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
@@ -267,9 +245,9 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
 
 def _ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     snapshot, command = status(run_dir), COMMANDS[verb]
-    named = _resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
-    states = {job_id: _row(snapshot, job_id)["state"] for job_id in named}
-    if verb == "retry" and (invalid := [id_ for id_ in named if _row(snapshot, id_)["cause"] == Cause.INVALID]):
+    named = resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
+    states = {job_id: row_of(snapshot, job_id)["state"] for job_id in named}
+    if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
         if jobs:
             advice = "correct what `status` says and run the job file, which examines them again"
             raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}")
@@ -347,14 +325,14 @@ def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -
         ledger.abandon()
 
 
-def _row(snapshot: Snapshot, job_id: str) -> SummaryRow:
+def row_of(snapshot: Snapshot, job_id: str) -> SummaryRow:
     for row in snapshot.rows:
         if row["job_id"] == job_id:
             return row
     raise UsageError(f"{snapshot.paths.root}: job {job_id} has been removed")
 
 
-def _resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
+def resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
     """The job ids that ``names`` are, or that begin with them. :raises UsageError: no job or several fit a name."""
     job_ids = [row["job_id"] for row in snapshot.rows]
     if names and not job_ids and snapshot.holder is not None:

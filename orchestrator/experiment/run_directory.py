@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -27,6 +28,10 @@ from orchestrator.core.regular_files import open_regular
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
 
+TIME = r"\.\d{8}T\d{6}(-\d+)?"
+"""What :func:`set_aside` and ``--fresh`` append to a name."""
+RUN_FILES = ("ledger.sqlite3", "supervisor.lock")
+"""A run directory has at least one of them."""
 LARGEST_LOCK_BYTES = 1 << 16
 """As much is read of the file of a lock."""
 
@@ -162,6 +167,19 @@ def _errors_explained(root: Path) -> Iterator[None]:
 
 def is_run_directory(paths: RunPaths) -> bool:
     return paths.lock.exists() or paths.ledger.exists()
+
+
+def only_one() -> Path | None:
+    """The current directory if it is a run directory, or the only one in it or in its folder ``runs``; None otherwise.
+
+    Those that ``--fresh`` renamed do not count.
+    """
+    here = Path()
+    if is_run_directory(RunPaths(here)):
+        return here
+    files = [file for below in (here, here / "runs") for name in RUN_FILES for file in below.glob(f"*/{name}")]
+    found = {file.parent for file in files if not re.fullmatch(f".+{TIME}", file.parent.name)}
+    return found.pop() if len(found) == 1 else None
 
 
 def existing(root: Path) -> RunPaths:

@@ -119,9 +119,12 @@ def _jobs(paths: RunPaths, holder: LockHolder | None) -> Mapping[str, int]:
         return {}
     ledger = Ledger.open(paths.ledger, read_only=True)
     try:
-        return ledger.counts()
+        jobs = Counter(ledger.counts())
     finally:
         ledger.abandon()
+    if holder is None and jobs["RUNNING"]:  # its supervisor was killed
+        jobs["PENDING"] += jobs.pop("RUNNING")
+    return jobs
 
 
 def _state(holder: LockHolder | None, jobs: Mapping[str, int]) -> str:

@@ -21,7 +21,7 @@ from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow
+from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.machine import imported_code, provenance
 from orchestrator.machine.cpu_locks import shared_directory
@@ -80,6 +80,7 @@ def run(
         this = run_directory.holder(paths)
         holder = "" if this is None else this.key
         stack.enter_context(run_end.recorded(paths, holder, outcome))
+        stack.callback(live_facts.remove, paths)
         ledger = _existing_ledger(paths, options, experiment.jobs, stack)
         if ledger is not None and apply_late_requests(ledger, holder):
             stops.request("requested by `stop`")

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from orchestrator.core.atomic_files import writing_whole
@@ -65,11 +65,11 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
         raise LedgerError(f"{text}; {advice}") from error
 
 
-def to_json(rows: Iterable[SummaryRow]) -> str:
+def to_json(rows: Iterable[Mapping[str, object]]) -> str:
     return "[\n" + ",\n".join(map(_line, rows)) + "\n]\n"
 
 
-def _line(row: SummaryRow) -> str:
+def _line(row: Mapping[str, object]) -> str:
     return plain(json.dumps(row, ensure_ascii=False))
 
 

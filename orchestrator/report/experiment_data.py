@@ -123,7 +123,7 @@ def _job(
     first = row["ep_rew_mean_first"]
     return {
         **row,
-        "state": "INTERRUPTED" if is_running and not running else row["state"],
+        "state": "PENDING" if is_running and not running else row["state"],
         # The files of a running job are newer than the ledger.
         "env_steps": max(row["env_steps"], int(env_steps)),
         "ep_rew_mean": curve[-1][1] if curve and is_running else row["ep_rew_mean"],

@@ -30,7 +30,7 @@ class FailedAttempt(TypedDict):
 
 
 class ReportedJob(SummaryRow):
-    """A row of ``summary.json``, of which ``report.json`` repeats some columns; ``state`` may be INTERRUPTED."""
+    """A row of ``summary.json``, of which ``report.json`` repeats some columns. RUNNING: its supervisor runs."""
 
     robot: str
     group: str

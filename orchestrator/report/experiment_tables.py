@@ -100,7 +100,7 @@ def _measures(evaluation: Evaluation) -> str:
 def failures(jobs: Sequence[ReportedJob]) -> list[Section]:
     """Failed attempts, and jobs that failed without one; no section where there are none."""
     rows: list[tuple[ReportedJob, str, FailedAttempt | ReportedJob]] = [
-        (job, str(failure["attempt"]), failure) for job in jobs for failure in job["failures"]
+        (job, str(failure["attempt"] + 1), failure) for job in jobs for failure in job["failures"]
     ]
     rows += [(job, DASH, job) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
     if not rows:

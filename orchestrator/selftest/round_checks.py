@@ -47,7 +47,9 @@ def shortfalls(
         if results.get(job_id) != expected.get(job_id)
     ]
     open_ended = [attempt for attempt in attempts if attempt["ended_at"] is None or attempt["wall_s"] is None]
-    texts += [f"Attempt {attempt['number']} of {attempt['job_id']} has no end in the ledger." for attempt in open_ended]
+    texts += [
+        f"Attempt {attempt['number'] + 1} of {attempt['job_id']} has no end in the ledger." for attempt in open_ended
+    ]
     if paths.error_log.exists() and not may_have_errors:
         texts.append(f"The supervisor reported an error of its own: {paths.error_log}.")
     return [*texts, *_wrong_files(paths, rows)], results

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.core.job import AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Placed
+from orchestrator.ledger.live_facts import Phase
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import retry_policy
 
@@ -66,6 +67,13 @@ class ActiveAttempt:
             last_progress=self.last_progress if self.is_placed else math.inf,
             rss_mib=self.rss_mib,
         )
+
+    @property
+    def phase(self) -> Phase:
+        """What it does, as far as the supervisor knows."""
+        if self.end_reason is not None:
+            return "stopping"
+        return "starting" if self.progress is None else self.progress.phase
 
     @property
     def where(self) -> str:

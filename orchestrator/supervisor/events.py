@@ -27,6 +27,8 @@ class View:
     steps_to_go: int
     env_steps_per_s: float
     cores_busy: float
+    waiting: str | None = None
+    """Why jobs that would have a slot are not launched; None: none waits for anything else."""
 
 
 class Reporter(Protocol):
@@ -75,7 +77,7 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     node, cpus, ranks = attempt.node, attempt.slot.cpus, attempt.job.resources.ranks
     as_ranks, on_node = f"as {ranks} ranks " if ranks > 1 else "", "" if node is None else f"{node}, "
     text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
-    text += f", attempt {number}" if number else ""
+    text += f", attempt {number + 1}" if number else ""
     reporter.event("launched", text, job_id=job_id, number=number, pid=pid, node=node, cpus=cpus, ranks=ranks)
 
 

@@ -30,6 +30,14 @@ class FreeDisk:
         """Whether jobs wait for space that others may free."""
         return bool(self._awaited)
 
+    @property
+    def reason(self) -> str | None:
+        """Why jobs wait for space; None: none does."""
+        if not self._awaited or self._free_mib is None:
+            return None
+        jobs = f"Jobs with resources.min_free_disk from {min(self._awaited):,} MiB on wait for free disk space"
+        return f"{jobs}: {self._free_mib:,} MiB are free on the file system of {self.root}"
+
     def admits(self, job: Job) -> bool:
         """Whether ``job`` may be launched. If it may not, this is reported, once for all that ask for as much."""
         asked_mib = job.resources.min_free_disk_mib

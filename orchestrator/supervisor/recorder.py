@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.atomic_files import no_follow, write_whole
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import JobRow, Ledger, Request, summary
+from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.events import Reporter, View
 
 RECORD_EVERY_S = 1.0
 PROGRESS_SHARE = 0.05
 """At most this share of the supervisor's time goes into recording progress: one row per running job."""
 SUMMARY_SHARE = 0.005
 """At most this share goes into ``summary.*``, which are written whole each time and grow with the number of jobs."""
+LIVE_SHARE = 0.005
+"""At most this share goes into ``live.json``, which names every running job."""
 PAGE_ROWS = 1000
 """Jobs added to ``summary.*`` in one turn: the loop continues to handle events while a hundred thousand are written."""
 
@@ -37,6 +41,8 @@ class Recorder:
     paths: RunPaths
     ledger: Ledger
     reporter: Reporter
+    holder: str = ""
+    """Names the supervisor in ``live.json``; without a name that is not written."""
     _is_locked: bool = field(default=False, init=False)
     """Whether another process has the ledger locked, and this was reported."""
     _was_refused: bool = field(default=False, init=False)
@@ -47,6 +53,7 @@ class Recorder:
     """Attempts whose latest progress is not in the ledger yet, by job."""
     _next_progress: float = field(default=0.0, init=False)
     _next_summary: float = field(default=0.0, init=False)
+    _next_live: float = field(default=0.0, init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
     _writing_s: float = field(default=0.0, init=False)
 
@@ -108,11 +115,15 @@ class Recorder:
             self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
 
-    def end_turn(self, now: float, *, final: bool = False) -> bool:
+    def end_turn(self, now: float, view: Callable[[], View] | None = None, *, final: bool = False) -> bool:
         """Commit; record progress and write ``summary.*`` once a second, or as their cost allows; if ``final``, now.
+
+        :param view: as in :meth:`Reporter.tick`; from it ``live.json`` is made, as often.
 
         Returns False while another process has the ledger locked: what happened waits for the next call.
         """
+        if view is not None and self.holder and now >= self._next_live:
+            self._write_live(now, view)
         try:
             self._write(now, final=final)
         except LedgerBusyError as error:
@@ -123,6 +134,14 @@ class Recorder:
             self.reporter.event("warning", f"{self.paths.ledger}: no longer locked; everything has been recorded")
         self._was_refused = False
         return True
+
+    def _write_live(self, now: float, view: Callable[[], View]) -> None:
+        begun, seen = time.monotonic(), view()
+        jobs = {attempt.job.job_id: _live(attempt) for attempt in seen.active}
+        facts = LiveFacts(holder=self.holder, waiting=seen.waiting, jobs=jobs)
+        with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
+            write_whole(self.paths.live, facts.to_line(), durable=False)
+        self._next_live = now + max(RECORD_EVERY_S, (time.monotonic() - begun) / LIVE_SHARE)
 
     def _report_lock(self, error: LedgerBusyError) -> None:
         self._was_refused = True
@@ -185,3 +204,10 @@ class Recorder:
         except OSError as why:
             return f"its traceback could not be written to {self.paths.error_log}: {why.strerror or why}"
         return f"its traceback is in {self.paths.error_log}"
+
+
+def _live(attempt: ActiveAttempt) -> LiveJob:
+    progress = attempt.progress
+    if progress is None:
+        return LiveJob(phase=attempt.phase, cpu_share=None, run_delay_share=None)
+    return LiveJob(phase=attempt.phase, cpu_share=progress.cpu_share, run_delay_share=progress.run_delay_share)

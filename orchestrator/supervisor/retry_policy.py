@@ -25,6 +25,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
+from orchestrator.core.text import count
 
 RETRYABLE = (Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.NODE_LOST, Cause.RANK_LOST, Cause.LAUNCH)
 """Causes that may not recur in another attempt; they count against ``max_retries``."""
@@ -125,7 +126,7 @@ def next_state(outcome: AttemptOutcome, *, failures: int, max_retries: int, now:
         case cause if cause in RETRYABLE and failures < max_retries:
             return Pending(failures=failures + 1, not_before=now + backoff_s(failures + 1))
         case cause if cause in RETRYABLE and max_retries > 0:
-            return Failed(cause=cause, message=f"{outcome.message} (attempt {failures + 1} of {max_retries + 1})")
+            return Failed(cause=cause, message=f"{outcome.message} (after {count(failures, 'retry', 'retries')})")
         case cause:
             return Failed(cause=cause, message=outcome.message)
 

@@ -45,7 +45,7 @@ from orchestrator.supervisor.termination import IDLE_S, Termination
 
 LOCK_WAIT_S = 0.2
 """Longest time that the loop waits for a ledger that another process has locked."""
-VIEWED = 5
+VIEWED = 100
 """How many of the jobs that ended last, and of those that wait, are part of the view."""
 
 
@@ -89,7 +89,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.reporter = DetachableReporter(self.reporter)
-        self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter)
+        self._recorder = Recorder(paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder)
         self._jobs = JobTable(recorder=self._recorder, now=self.now)
         self._termination = Termination(
             active=self._active,
@@ -154,7 +154,7 @@ class Supervisor:
         self._termination.enforce_limits()
         if self._may_launch:
             self._launch_waiting()
-        self._recorder.end_turn(self.now())
+        self._recorder.end_turn(self.now(), self._view)
         self.reporter.tick(self._view)
 
     def request_stop(self, reason: str) -> None:
@@ -264,8 +264,7 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
-        now = self.now()
-        job = attempt.job
+        now, job = self.now(), attempt.job
         # First, because it may raise: what follows ends the attempt as a whole.
         self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
         self._active.remove(attempt)
@@ -396,4 +395,5 @@ class Supervisor:
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,
+            waiting=self._launcher.disk.reason,
         )

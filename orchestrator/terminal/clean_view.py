@@ -7,15 +7,13 @@ from typing import Any
 
 from orchestrator.core.text import count
 from orchestrator.experiment.cleaning import KINDS, Cleaned
-from orchestrator.terminal.output import show_table
+from orchestrator.terminal.output import bytes_text, show_table
 from orchestrator.terminal.tables import Column, number_column
-
-UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def show(cleaned: Cleaned) -> None:
     kinds = [row for row in facts(cleaned)["kinds"] if row["count"]]
-    items, size = count(len(cleaned.leftovers), "item"), _size_text(sum(row["bytes"] for row in kinds))
+    items, size = count(len(cleaned.leftovers), "item"), bytes_text(sum(row["bytes"] for row in kinds))
     if not kinds:
         print(f"{cleaned.run_dir}: there is nothing to remove")
         return
@@ -25,7 +23,7 @@ def show(cleaned: Cleaned) -> None:
     columns: Sequence[Column[Any]] = [
         Column("kind", lambda row: row["kind"]),
         number_column("items", lambda row: f"{row['count']:,}"),
-        number_column("size", lambda row: _size_text(row["bytes"])),
+        number_column("size", lambda row: bytes_text(row["bytes"])),
     ]
     show_table(columns, kinds, below=["", f"{cleaned.run_dir}: {what}"])
 
@@ -40,11 +38,3 @@ def facts(cleaned: Cleaned) -> dict[str, Any]:
         "paths": [str(found.path) for found in cleaned.leftovers],
         "problems": list(cleaned.problems),
     }
-
-
-def _size_text(size: float) -> str:
-    for unit in UNITS[:-1]:
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} {UNITS[-1]}"

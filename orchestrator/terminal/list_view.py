@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.text import Text
 from orchestrator.core.text import count
 from orchestrator.experiment.run_index import FINISHED, ListedRun
 from orchestrator.terminal.output import show_table
+from orchestrator.terminal.screen import counted
 from orchestrator.terminal.tables import NONE, Column
 
 STATE_COLOUR = {"running": "cyan", "paused": "yellow", "interrupted": "yellow", "unreadable": "bold red"}
@@ -18,7 +20,7 @@ STATE_COLOUR = {"running": "cyan", "paused": "yellow", "interrupted": "yellow", 
 def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
     shown = chosen(runs, is_all=is_all)
     left_out = len(runs) - len(shown)
-    more = f"--all shows {count(left_out, 'experiment')} more, which finished" if left_out else ""
+    more = f"`list --all` shows {count(left_out, 'experiment')} more, which finished" if left_out else ""
     if not shown:
         print(f"no experiment runs or can be resumed; {more}" if more else "no experiment was started here")
         return
@@ -54,5 +56,4 @@ def facts(run: ListedRun) -> dict[str, Any]:
 
 
 def _jobs(run: ListedRun) -> str:
-    states = ", ".join(f"{number:,} {state.lower()}" for state, number in run.jobs.items())
-    return states or ("examining the robots" if run.state == "running" else NONE)
+    return counted(Counter(run.jobs)) or ("examining the robots" if run.state == "running" else NONE)

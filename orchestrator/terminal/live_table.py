@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.core.messages import Progress
-from orchestrator.core.text import duration, number, plain
-from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.core.text import plain
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
-from orchestrator.terminal import background_output
+from orchestrator.terminal import background_output, screen
 from orchestrator.terminal.output import console, writable
-from orchestrator.terminal.tables import Column, number_column, table
+from orchestrator.terminal.screen import Screen
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
-    from rich.table import Table
+    from rich.console import Console
     from rich.text import Text
 
 REFRESH_EVERY_S = 1.0
@@ -103,14 +98,14 @@ class LiveReporter(SilentReporter):
         self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:
-        self.draw(lambda: screen(view()))
+        self.draw(lambda: screen.of_view(view()))
 
     def draw(self, shown: Callable[[], Screen]) -> None:
         """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
         now = time.monotonic()
         if now >= self._next and background_output.is_read(self._console.file):
-            self._live.update(rendered(shown(), self._console.width, self._console.height), refresh=True)
+            self._live.update(screen.rendered(shown(), self._console.width, self._console.height), refresh=True)
             self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
 
     def _print_due(self, *, at_once: bool = False) -> None:
@@ -153,136 +148,3 @@ def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonRepo
     finally:
         with contextlib.suppress(OSError):
             live.close()
-
-
-def rendered(shown: Screen, width: int, height: int) -> Group:
-    """Totals and the running jobs that fit on the screen; where there is room, the last ended and the next jobs."""
-    from rich.console import Group
-    from rich.text import Text
-
-    room = max(1, height - 6)
-    running = list(itertools.islice(shown.running, room))
-    room -= len(running)
-    after = shown.next_up[: room // 2]
-    before = shown.ended[max(0, len(shown.ended) - (room - len(after))) :]
-    parts: list[RenderableType] = [Text(), _totals(shown), _table([*before, *running, *after], width)]
-    if len(running) < shown.counts["RUNNING"]:
-        parts.append(Text(f"… and {shown.counts['RUNNING'] - len(running)} more running", style="dim"))
-    return Group(*parts)
-
-
-def _totals(shown: Screen) -> Text:
-    from rich.text import Text
-
-    counts = shown.counts
-    done = sum(counts[name] for name in ("SUCCEEDED", "FAILED", "CANCELLED"))
-    remaining_s = shown.steps_to_go / shown.env_steps_per_s if shown.env_steps_per_s else None
-    text = Text(f"{done}/{sum(counts.values())} jobs done", style="bold")
-    styles = {"FAILED": "bold red", "CANCELLED": "yellow", "PAUSED": "yellow", "RUNNING": "cyan", "PENDING": "dim"}
-    for name, style in styles.items():
-        if counts[name]:
-            text.append(f" · {counts[name]} {name.lower()}", style=f"not bold {style}")
-    speed = f"{shown.env_steps_per_s:,.0f} env_steps/s"
-    busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
-    times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(remaining_s)}"
-    return text.append(f"\n{speed}{busy} · {times}", style="not bold")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRow:
-    job_id: str
-    state: str
-    style: str
-    share: float = 0.0
-    """Share of its training that is done."""
-    env_steps_per_s: float | None = None
-    ep_rew_mean: float | None = None
-    remaining_s: float | None = None
-    cpu_share: float | None = None
-    run_delay_share: float | None = None
-    attempt: str = ""
-    cpus: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
-    """What the table shows: totals, and rows that are shown as far as there is room."""
-
-    elapsed_s: float | None
-    counts: Counter[str]
-    running: Iterable[LiveRow]
-    """In order of launch."""
-    ended: Sequence[LiveRow]
-    """The jobs that ended last, the latest at the end."""
-    next_up: Sequence[LiveRow]
-    steps_to_go: int
-    env_steps_per_s: float
-    cores_busy: float | None = None
-    """None where it is not known."""
-
-
-def screen(view: View) -> Screen:
-    return Screen(
-        elapsed_s=view.elapsed_s,
-        counts=view.counts,
-        running=map(_running, view.active),
-        ended=[_ended(attempt, state.name) for attempt, state in view.ended],
-        next_up=[pending(job.job_id) for job in view.next_up],
-        steps_to_go=view.steps_to_go,
-        env_steps_per_s=view.env_steps_per_s,
-        cores_busy=view.cores_busy,
-    )
-
-
-def pending(job_id: str) -> LiveRow:
-    return LiveRow(job_id=job_id, state="pending", style="dim")
-
-
-def _running(attempt: ActiveAttempt) -> LiveRow:
-    progress, total = attempt.progress or Progress(phase="starting"), attempt.job.spec.total_timesteps
-    rate = progress.env_steps_per_s
-    return LiveRow(
-        job_id=attempt.job.job_id,
-        state="stopping" if attempt.end_reason is not None else progress.phase,
-        style="cyan",
-        share=progress.env_steps / total,
-        env_steps_per_s=rate,
-        ep_rew_mean=progress.ep_rew_mean,
-        remaining_s=max(0, total - progress.env_steps) / rate if rate else None,
-        cpu_share=progress.cpu_share,
-        run_delay_share=progress.run_delay_share,
-        attempt=str(attempt.handle.number + 1),
-        cpus=attempt.where,
-    )
-
-
-def _ended(attempt: ActiveAttempt, state: str) -> LiveRow:
-    from orchestrator.terminal.status_view import STATE_STYLE
-
-    row = _running(attempt)
-    return LiveRow(
-        job_id=row.job_id,
-        state=state.lower(),
-        style=STATE_STYLE[state],
-        share=1.0 if state == "SUCCEEDED" else row.share,
-        ep_rew_mean=row.ep_rew_mean,
-        attempt=row.attempt,
-    )
-
-
-def _table(rows: Sequence[LiveRow], width: int) -> Table:
-    bar_width = 8 if width < 100 else 20
-    columns: list[Column[LiveRow]] = [
-        Column("job", lambda row: row.job_id),
-        Column("state", lambda row: row.state, rank=2, style=lambda row: row.style),
-        Column("progress", lambda _: "", rank=3, bar=lambda row: row.share, bar_width=bar_width),
-        number_column("", lambda row: f"{row.share:.0%}"),
-        number_column("env_steps/s", lambda row: number(row.env_steps_per_s, ",.0f"), rank=1),
-        number_column("return", lambda row: number(row.ep_rew_mean, ",.1f")),
-        number_column("ETA", lambda row: duration(row.remaining_s), rank=1),
-        number_column("CPU", lambda row: number(row.cpu_share, ".0%"), rank=4),
-        number_column("wait", lambda row: number(row.run_delay_share, ".0%"), rank=4),
-        number_column("attempt", lambda row: row.attempt, rank=5),
-        number_column("on CPU", lambda row: row.cpus, rank=6),
-    ]
-    return table(columns, rows, width)

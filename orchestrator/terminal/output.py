@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.segment import Segment as RichSegment
 
 PIPE_WIDTH = 10_000
+BYTES = ("B", "KiB", "MiB", "GiB")
 
 
 def console() -> Console:
@@ -77,6 +78,15 @@ def examination() -> Iterator[Callable[[int, int], None]]:
         return
     with on.status("examining …") as status:
         yield lambda done, robots: status.update(f"examining: {done:,} of {count(robots, 'robot')}")
+
+
+def bytes_text(size: float) -> str:
+    """``1536`` → ``1.5 KiB``."""
+    for unit in BYTES[:-1]:
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} {BYTES[-1]}"
 
 
 def mute() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group
@@ -12,56 +11,49 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.text import count, duration, listed, number
+from orchestrator.core.text import count, listed
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.session import RunResult
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
+from orchestrator.terminal import screen
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
-from orchestrator.terminal.tables import NONE, Column, number_column, table
 
-STATE_STYLE = {
-    "PENDING": "dim",
-    "RUNNING": "cyan",
-    "PAUSED": "yellow",
-    "SUCCEEDED": "green",
-    "FAILED": "bold red",
-    "CANCELLED": "yellow",
-    "INTERRUPTED": "yellow",
-}
 TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
 PAUSED_SHOWN = 5
 
 
-def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> None:
-    """Show one snapshot after the other.
+def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
+    """Show one snapshot after the other; returns the last.
 
-    :param in_place: on a terminal each replaces the one before; in a pipe they always follow one another.
+    :param in_place: on a terminal each replaces the one before, with the jobs that fit, and the last one is shown
+        whole; in a pipe they follow one another.
     """
     on = console()
-    last: Group | None = None
+    last: Snapshot | None = None
     with contextlib.ExitStack() as stack:
         live = None
         if in_place and on.is_terminal:
             live = stack.enter_context(Live(console=on, auto_refresh=False, transient=True))
         for snapshot in snapshots:
-            parts = [] if last is None or live else [""]
-            last = _status(snapshot, on.width)
             if live:
-                live.update(last, refresh=True)
+                shown = screen.of_snapshot(snapshot)
+                live.update(screen.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True)
             else:
-                put(on, *parts, last)
+                put(on, *([] if last is None else [""]), _status(snapshot, on.width))
+            last = snapshot
     if live and last:
-        put(on, last)
+        put(on, _status(last, on.width))
+    return last
 
 
 def show_end(finished: RunResult) -> None:
     """Show how a run ended, where its results are, and what to do next."""
     on = console()
     root = finished.paths.root
-    put(on, "", summary(finished.rows, on.width, alive=False), *_remarks(finished.rows))
+    put(on, "", summary(finished.rows, on.width), *_remarks(finished.rows))
     put(
         on,
         "",
@@ -81,65 +73,26 @@ def show_end(finished: RunResult) -> None:
         put(on, Text(text, style="yellow"))
 
 
-def summary(rows: Sequence[SummaryRow], width: int, *, alive: bool) -> Table:
-    """A table with one line per job.
-
-    :param alive: whether a supervisor is running; without one, no job is.
-    """
-    return table(_columns(rows, alive=alive), rows, width)
+def summary(rows: Sequence[SummaryRow], width: int) -> Table:
+    """A table with one line per job."""
+    return screen.jobs_table(screen.of_rows(rows), width)
 
 
-def _columns(rows: Sequence[SummaryRow], *, alive: bool) -> list[Column[SummaryRow]]:
-    starts = max((len(_return(row["ep_rew_mean_first"])) for row in rows), default=0)
-    ends = max((len(_return(row["ep_rew_mean"])) for row in rows), default=0)
-
-    def returns(row: SummaryRow) -> str:
-        start, end = _return(row["ep_rew_mean_first"]), _return(row["ep_rew_mean"])
-        return NONE if start == end == NONE else f"{start:>{starts}} → {end:>{ends}}"
-
-    columns: list[Column[SummaryRow]] = [
-        Column("job", lambda row: row["job_id"]),
-        Column("state", lambda row: _state(row, alive), style=lambda row: STATE_STYLE[_state(row, alive)]),
-        number_column("return: first → last", returns, style=_return_style),
-        number_column("evaluated", lambda row: _return(row["eval_mean"]), rank=1),
-        number_column("env_steps", lambda row: f"{row['env_steps']:,}", rank=2),
-        number_column("done", lambda row: f"{min(1.0, row['env_steps'] / row['total_timesteps']):.0%}", rank=5),
-        number_column("time", lambda row: duration(row["wall_s"]), rank=1),
-        number_column("env_steps/s", lambda row: number(row["env_steps_per_s"], ",.0f"), rank=3),
-    ]
-    if any(row["ranks"] > 1 for row in rows):
-        columns.append(number_column("ranks", lambda row: str(row["ranks"]), rank=4))
-    if any(row["node"] for row in rows):
-        columns.append(Column("node", lambda row: row["node"] or NONE, rank=3))
-    return [*columns, number_column("attempts", lambda row: str(row["attempts"]), rank=4)]
-
-
-def _return(value: float | None) -> str:
-    return number(value, ",.1f")
-
-
-def _return_style(row: SummaryRow) -> str:
-    first, last = row["ep_rew_mean_first"], row["ep_rew_mean"]
-    if first is None or last is None:
-        return "dim"
-    return "green" if last > first else "red" if last < first else ""
-
-
-def _state(row: SummaryRow, alive: bool) -> str:
-    if alive or row["state"] not in ("RUNNING", "PENDING"):
-        return str(row["state"])
-    return "INTERRUPTED" if row["attempts"] else "PENDING"
-
-
-def _status(snapshot: Snapshot, width: int) -> Group:
-    states = Counter(row["state"] for row in snapshot.rows)
-    counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items()) or "examining the robots"
+def _title(snapshot: Snapshot) -> str:
     supervisor = f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
     if snapshot.written is not None:
         age_s = max(0.0, time.time() - snapshot.written)
         supervisor += f" As of {age_s:.0f} s ago, when it wrote summary.json: the ledger is for its host only."
-    jobs = summary(snapshot.rows, width, alive=snapshot.holder is not None)
-    return Group(f"{snapshot.paths.root}: {counts}. {supervisor}", "", jobs, *_remarks(snapshot.rows))
+    return f"{snapshot.paths.root}: {supervisor}"
+
+
+def _status(snapshot: Snapshot, width: int) -> Group:
+    if not snapshot.rows:
+        first = ["The robots are examined before the first launch."] if snapshot.holder else []
+        return Group(_title(snapshot), *first)
+    jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live), width)
+    above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
+    return Group(*above, jobs, *_remarks(snapshot.rows))
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:

@@ -17,6 +17,10 @@ NONE = "–"
 GAP = 2
 LEAST_NAME = 16
 """Width that the first column keeps before other columns are dropped."""
+EXPENDABLE = 5
+"""Columns of this rank and above are dropped before the first column is shortened."""
+EMPTY = 1000
+"""Rank of a column that has no value in any row."""
 
 Row = TypeVar("Row")
 
@@ -25,7 +29,8 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column: how it shows a row.
 
-    :param rank: where there is no room, columns of the highest rank are dropped first; those of rank 0 stay.
+    :param rank: where there is no room, columns without any value are dropped first, then those of the highest rank;
+        those of rank 0 stay. See also :data:`EXPENDABLE`.
     :param is_number: aligned right.
     :param bar: fraction to be drawn as a bar ``bar_width`` wide, in place of text.
     """
@@ -52,7 +57,8 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     from rich.text import Text
 
     texts = [[plain(column.text(row)) for row in rows] for column in columns]
-    kept, first_width = _fitted(columns, list(map(_width, columns, texts)), width)
+    ranks = [_rank(column, shown) for column, shown in zip(columns, texts, strict=True)]
+    kept, first_width = _fitted(ranks, list(map(_width, columns, texts)), width)
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
@@ -76,13 +82,18 @@ def _width(column: Column[Row], texts: Sequence[str]) -> int:
     return max(cell_len(column.name), column.bar_width, *map(cell_len, texts), 1)
 
 
-def _fitted(columns: Sequence[Column[Row]], widths: Sequence[int], width: int) -> tuple[list[int], int]:
+def _rank(column: Column[Row], texts: Sequence[str]) -> int:
+    is_empty = column.bar is None and all(text.strip() in ("", NONE) for text in texts)
+    return EMPTY if column.rank and is_empty else column.rank
+
+
+def _fitted(ranks: Sequence[int], widths: Sequence[int], width: int) -> tuple[list[int], int]:
     """The indices of the columns that there is room for, and the width of the first."""
-    kept = list(range(len(columns)))
+    kept = list(range(len(ranks)))
     while True:
         others = sum(widths[index] + GAP for index in kept[1:])
-        if widths[kept[0]] + others <= width or all(columns[index].rank == 0 for index in kept):
+        if widths[kept[0]] + others <= width or all(ranks[index] == 0 for index in kept):
             return kept, max(4, min(widths[kept[0]], width - others))
-        if LEAST_NAME + others <= width:
+        if LEAST_NAME + others <= width and all(ranks[index] < EXPENDABLE for index in kept):
             return kept, width - others
-        kept.remove(max(reversed(kept), key=lambda index: columns[index].rank))
+        kept.remove(max(reversed(kept), key=lambda index: ranks[index]))

@@ -39,7 +39,8 @@ RUN_OPTIONS = (
 HELP = {
     (): ("run", "status", "logs", "stop", "retry", "pause", "resume", "set", "reload", "doctor", "schema"),
     ("run",): RUN_OPTIONS,
-    ("status",): ("RUN_DIR", "--watch", "--json"),
+    ("status",): ("RUN_DIR", "--watch", "--exit-code", "--json"),
+    ("wait",): ("RUN_DIR", "[JOB]", "--timeout"),
     ("logs",): ("RUN_DIR", "JOB", "--follow", "-f", "--lines", "-n", "--attempt"),
     ("stop",): ("RUN_DIR", "[JOB]"),
     ("retry",): ("RUN_DIR", "[JOB]"),
@@ -183,7 +184,8 @@ def test_status_json_is_the_rows_of_summary_json(finished: Experiment) -> None:
 def test_status_watch_ends_when_nobody_is_at_work(finished: Experiment) -> None:
     done = invoke("status", "run", "--watch", cwd=finished.cwd)
     assert done.returncode == 0
-    assert "2 succeeded. No supervisor is running." in done.stdout
+    assert "2 succeeded" in done.stdout
+    assert "No supervisor is running." in done.stdout
 
 
 SECRET = "swordfish-4711"
@@ -297,6 +299,33 @@ def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment)
     assert invoke("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout == "line 99999 é\n"
 
 
+def test_logs_without_a_job_lists_them_with_their_last_lines(finished: Experiment) -> None:
+    log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
+    log.write_text("x" * 5000 + "\nthe last \x1b line\n\n")
+    (finished.run_dir / "jobs/balancer-s0/attempts/0/worker.log").unlink()
+    shown = invoke("logs", "run", cwd=finished.cwd).stdout
+    assert re.search(r"^hopper-s0 +SUCCEEDED +1 +4\.9 KiB +the last \\u001b line$", shown, re.MULTILINE)
+    assert re.search(r"^balancer-s0 +SUCCEEDED +1 +– +cannot be read", shown, re.MULTILINE)
+    assert invoke("logs", "run", "hopper", "--attempt", "1", cwd=finished.cwd).stdout == log.read_text()
+
+
+def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(finished: Experiment) -> None:
+    below = finished.cwd / "project"
+    (below / "runs").mkdir(parents=True)
+    finished.run_dir.rename(below / "runs/one")
+    for cwd in (below, below / "runs", below / "runs/one"):
+        assert "hopper-s0" in invoke("status", cwd=cwd).stdout
+        assert "hopper-s0" in invoke("logs", cwd=cwd).stdout
+    shutil.copytree(below / "runs/one", below / "runs/one.20260101T000000")  # as `--fresh` leaves one
+    assert "hopper-s0" in invoke("status", cwd=below).stdout
+    shutil.copytree(below / "runs/one", below / "runs/two")
+    for words in (["status"], ["logs"]):
+        done = invoke(*words, cwd=below)
+        assert (done.returncode, done.stdout) == (0, invoke("list", cwd=below).stdout)
+    refused = invoke("status", "--watch", cwd=below)
+    assert (refused.returncode, "name a run directory" in refused.stderr) == (2, True)
+
+
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     with Run(jobs, "--run-dir", "run", "--grace", "0.2", cwd=tmp_path) as run:
@@ -329,7 +358,8 @@ def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     ("arguments", "fragment"),
     [
         (("logs", "run", "hoper-s0"), "no such job; jobs here: hopper-s0"),
-        (("logs", "run", "hopper", "--attempt", "3"), "there is no attempt 3"),
+        (("logs", "run", "hopper", "--attempt", "3"), "has 1 attempt, numbered from 1; there is no attempt 3"),
+        (("logs", "run", "-f"), "name a job"),
         (("stop", "run", "hopper"), "hopper-s0 is SUCCEEDED"),
         (("retry", "run", "nobody"), "no such job"),
     ],
@@ -378,7 +408,7 @@ def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 130, err
     assert "stopping (SIGINT): workers save a checkpoint" in out
-    assert re.search("^hopper-s0 +INTERRUPTED ", out, re.MULTILINE)
+    assert re.search("^hopper-s0 +PENDING ", out, re.MULTILINE)
     assert "Run the same command again to resume." in out
 
 
@@ -435,6 +465,8 @@ def test_fresh_starts_over_and_keeps_what_was(
     (aside,) = finished.cwd.glob("run.*")
     assert (aside / "ledger.sqlite3").is_file()
     assert str(aside) in done.stdout
+    assert "former run directories" in invoke("clean", "run", cwd=finished.cwd).stdout
+    assert not aside.exists()
 
 
 def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experiment) -> None:

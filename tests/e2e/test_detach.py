@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import attach, control, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.terminal import attach_view
 
 HELD = f"""{STUBS}
 import time
@@ -86,6 +86,32 @@ def following(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextlib.contextmanager
+def waiting(cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A `wait` that has begun to wait."""
+    process = subprocess.Popen(
+        commands.command("wait", "run"),
+        cwd=cwd,
+        env=commands.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            commands.wait_until(lambda: heeds_sigint(process.pid), "the command waits")
+            yield process
+        finally:
+            process.kill()
+
+
+def heeds_sigint(pid: int) -> bool:
+    """Whether the command has its handler: Python itself has one until the program begins, which loads SQLite later."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")]
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1) and "sqlite" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
@@ -161,6 +187,39 @@ def test_ctrl_c_ends_who_follows_and_not_the_experiment(jobs: Path, tmp_path: Pa
     assert (none.returncode, "no supervisor is running" in none.stderr) == (2, True)
 
 
+def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
+    typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    late = invoke("wait", "run", "two", "--timeout", "1s", cwd=tmp_path)
+    assert (late.returncode, late.stdout, "continues" in late.stderr) == (124, "run: 1 pending\n", True)
+    assert invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 130
+    (tmp_path / "go-one-s0").touch()
+    one = invoke("wait", "run", "one", cwd=tmp_path)
+    assert (one.returncode, one.stdout, one.stderr) == (0, "run: 1 succeeded\n", "")
+    assert invoke("stop", "run", "two", cwd=tmp_path).returncode == 0
+    all_of_it = invoke("wait", "run", cwd=tmp_path)
+    assert (all_of_it.returncode, all_of_it.stdout) == (1, "run: 1 succeeded, 1 cancelled\n")
+    assert [invoke("wait", "run", job, cwd=tmp_path).returncode for job in ("one", "two")] == [0, 1], "it is over"
+    assert invoke("status", "run", "--exit-code", cwd=tmp_path).returncode == 1
+    wrong = invoke("wait", "run", "--timeout", "soon", cwd=tmp_path)
+    assert (wrong.returncode, "--timeout soon" in wrong.stderr) == (2, True)
+
+
+def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
+    typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    with waiting(tmp_path) as gives_up, waiting(tmp_path) as stays:
+        gives_up.send_signal(signal.SIGINT)
+        _, err = gives_up.communicate(timeout=commands.PATIENCE_S)
+        assert (gives_up.returncode, "continues" in err) == (130, True)
+        os.kill(supervisor(run_dir).pid, signal.SIGKILL)
+        out, err = stays.communicate(timeout=commands.PATIENCE_S)
+    assert (stays.returncode, "was killed" in err) == (1, True)
+    assert out == "run: 2 pending\n"
+    again = invoke("wait", "run", cwd=tmp_path)
+    assert (again.returncode, "was killed" in again.stderr) == (1, True)
+
+
 def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(jobs: Path, tmp_path: Path, run_dir: Path) -> None:
     typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     follower = following(tmp_path)
@@ -204,26 +263,6 @@ def test_two_readings_of_the_ledger_show_what_happened(
     changes = list(attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now)))
     assert [change.kind for change in changes] == kinds
     assert all(change.message.startswith("a ") for change in changes)
-
-
-def test_the_table_of_a_reading_has_totals_and_what_runs_ended_and_waits() -> None:
-    running = {"state": "RUNNING", "attempts": 2, "env_steps": 250, "env_steps_per_s": 50.0, "cpus": [3]}
-    screen = attach_view.screen(snapshot(a=running, b=FAILED | {"ended_at": 1.0}, c={"state": "PENDING"}))
-    (row,) = screen.running
-    assert (row.job_id, row.share, row.remaining_s, row.cpus, row.attempt) == ("a", 0.25, 15.0, "3", "2")
-    assert ([row.job_id for row in screen.ended], [row.job_id for row in screen.next_up]) == (["b"], ["c"])
-    assert (screen.steps_to_go, screen.env_steps_per_s) == (1750, 50.0)
-
-
-def test_the_table_of_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
-    with run_directory.claim(tmp_path / "run") as paths:
-        holder = run_directory.holder(paths)
-    assert holder is not None
-    for since in (holder.since, holder.since.partition(".")[0]):  # the second as earlier versions recorded it
-        screen = attach_view.screen(replace(snapshot(a={"state": "PENDING"}), holder=replace(holder, since=since)))
-        assert screen.elapsed_s is not None
-    screen = attach_view.screen(replace(snapshot(), holder=replace(holder, since="just now")))
-    assert screen.elapsed_s is None
 
 
 def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_without_a_shortfall_nothing_is_left(tmp_path: Path) -> None:
     [
         ({"weights": "cd" * 32}, "", "a-s0 is SUCCEEDED, cdcdcdcdcdcd"),
         ({"state": "FAILED"}, "", "a-s0 is FAILED (the knee fell off)"),
-        ({"state": "RUNNING", "attempt_ends": False}, "", "Attempt 0 of a-s0 has no end"),
+        ({"state": "RUNNING", "attempt_ends": False}, "", "Attempt 1 of a-s0 has no end"),
         ({}, "open('run/ledger.sqlite3', 'r+b').truncate(100)", "The ledger cannot be read"),
         ({}, "sys.exit('no room')", "exit code 1: no room. Resumed"),
     ],

@@ -95,7 +95,7 @@ def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
         suspended.process.send_signal(signal.SIGCONT)
         assert suspended.wait() == ExitCode.ORPHANED, suspended.log
     assert without_log(paths) == left
-    assert "attempt 1 of this job has begun" in suspended.log
+    assert "attempt 2 of this job has begun" in suspended.log
 
 
 @pytest.mark.slow

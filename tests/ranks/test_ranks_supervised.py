@@ -32,9 +32,9 @@ from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.local_backend import LocalBackend
-from orchestrator.experiment import control, reconcile, recovery
+from orchestrator.experiment import reconcile, recovery, worker_logs
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.terminal import live_table, status_view
+from orchestrator.terminal import screen, status_view
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -273,7 +273,7 @@ def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
             attempt.log_of(rank).write_text(f"I am rank {rank}\n")
 
     def text(job: str, rank: int) -> str:
-        return "".join(control.log(tmp_path, job, follow=False, lines=0, attempt=None, rank=rank))
+        return "".join(worker_logs.log(tmp_path, job, follow=False, lines=0, attempt=None, rank=rank))
 
     assert [text("a", 0), text("a", 1), text("b", 0)] == ["I am rank 0\n", "I am rank 1\n", "I am rank 0\n"]
     with pytest.raises(UsageError, match="a has 2 ranks, numbered from 0; there is no rank 2"):
@@ -306,15 +306,13 @@ def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -
     one = Experiment(tmp_path / "one", [make_job("a")])
     for experiment in (several, one):
         experiment.run()
-    shown = [rendered(status_view.summary(each.ledger.summary(), 200, alive=False)) for each in (several, one)]
+    shown = [rendered(status_view.summary(each.ledger.summary(), 200)) for each in (several, one)]
     assert ["ranks" in table for table in shown] == [True, False]
 
 
 def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
-    experiment.reporter.each_turn = lambda view: shown.append(
-        rendered(live_table.rendered(live_table.screen(view), 200, 40))
-    )
+    experiment.reporter.each_turn = lambda view: shown.append(rendered(screen.rendered(screen.of_view(view), 200, 40)))
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

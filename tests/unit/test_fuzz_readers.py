@@ -39,9 +39,10 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import control, recovery, resume, run_directory
+from orchestrator.experiment import control, recovery, resume, run_directory, worker_logs
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, summary
+from orchestrator.ledger import Ledger, live_facts, summary
+from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine import provenance
 from orchestrator.report import compose
 from orchestrator.terminal import status_view
@@ -76,6 +77,7 @@ SQL_VALUES = st.one_of(
 CELLS = st.sampled_from([(table, column) for table, columns in TABLES.items() for column in columns])
 
 
+LIVE = LiveFacts(holder="", jobs={"j0-s0": LiveJob(phase="training", cpu_share=1.0, run_delay_share=None)})
 EVALUATION = {
     "episodes": 2,
     "deterministic": {"mean": 1.0, "std": 0.5, "measures": {"speed": {"mean": 2.0}}},
@@ -112,13 +114,14 @@ def read_everything(root: Path) -> None:
     """Every reader of a run directory; each ends in an error of ours at worst."""
     for reader in (
         lambda: status_view.show([control.status(root)], in_place=False),
-        lambda: list(control.log(root, "j0-s0", follow=False, lines=5, attempt=0)),
+        lambda: list(worker_logs.log(root, "j0-s0", follow=False, lines=5, attempt=1)),
         lambda: compose(root),
         lambda: job_metrics.gather(root),
         lambda: contention.find(root),
         lambda: compare.compare(root, root),
         lambda: resume.load(root),
         lambda: run_directory.existing(root),
+        lambda: live_facts.read(RunPaths(root), ""),
     ):
         with contextlib.suppress(OrchestratorError):
             reader()
@@ -210,6 +213,7 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
     "experiment.toml": st.sampled_from([b"name = 3", b"", b"name = 'a'\nmax_parallel = 'x'", b"x" * 300, b"[" * 9999]),
     "supervisor.lock": ANY,
     "summary.json": ANY,
+    "live.json": contents(LiveFacts, LIVE),
     "certificate.json": ANY,
     "bench/plan.json": mutated(plan()),
     "bench/ranks.json": ANY,

@@ -131,9 +131,9 @@ def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
     assert "so far" in Page(tmp_path / "run/report/index.html").text
 
 
-def test_job_whose_supervisor_died_is_interrupted(tmp_path: Path) -> None:
+def test_a_job_whose_supervisor_died_waits_to_be_resumed(tmp_path: Path) -> None:
     facts = report.compose(make_run_dir(tmp_path / "run", [Trained(state="RUNNING")]).root).facts
-    assert facts["jobs"][0]["state"] == "INTERRUPTED"
+    assert facts["jobs"][0]["state"] == "PENDING"
     assert facts["attempts"][0]["ended_at"] is None
     assert experiment_figures.attempt_outcome(facts["attempts"][0]) == "interrupted"
     assert facts["attempts"][0]["until"] >= facts["attempts"][0]["started_at"]

@@ -106,7 +106,7 @@ def test_of_several_ranks_the_one_that_ended_is_named(
         (Cause.STALLED, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.RANK_LOST, 0, 1, Pending(failures=1, not_before=101.0)),
         (Cause.LAUNCH, 0, 1, Pending(failures=1, not_before=101.0)),
-        (Cause.SIGNAL, 2, 2, Failed(cause=Cause.SIGNAL, message="why (attempt 3 of 3)")),
+        (Cause.SIGNAL, 2, 2, Failed(cause=Cause.SIGNAL, message="why (after 2 retries)")),
         (Cause.SIGNAL, 0, 0, Failed(cause=Cause.SIGNAL, message="why")),
         (Cause.ERROR, 0, 9, Failed(cause=Cause.ERROR, message="why")),
         (Cause.DIVERGED, 0, 9, Failed(cause=Cause.DIVERGED, message="why")),

@@ -165,7 +165,7 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
     assert [launch.number for launch in experiment.fake.launches] == [0, 1, 2, 3]
     assert experiment.fake.time_s == pytest.approx(4 * 1.0 + 1.0 + 2.0 + 4.0, abs=0.01)
     assert experiment.reporter.kinds("k").count("retrying") == 3
-    assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (attempt 4 of 4)"
+    assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (after 3 retries)"
     assert rows(tmp_path)["k"]["attempts"] == 4
 
 
@@ -377,7 +377,8 @@ def test_the_view_does_not_count_again_what_a_waiting_job_has_done(tmp_path: Pat
     assert again.supervisor._view().steps_to_go == 600
 
 
-def test_the_view_names_the_last_that_ended(tmp_path: Path) -> None:
+def test_the_view_names_the_last_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.supervisor.supervisor.VIEWED", 5)
     table = {"j0000": Behaviour(returncode=1)}
     experiment = Experiment(tmp_path, [make_job(name) for name in names(9)], behaviours(table), cpus=1)
     seen: list[list[tuple[str, str]]] = []

@@ -95,7 +95,7 @@ def end_if_superseded(next_attempt: Path) -> None:
     :param next_attempt: the folder that the supervisor creates before it launches the next attempt.
     """
     if os.path.exists(next_attempt):  # noqa: PTH110 - False, and no error, while the file system does not answer
-        print(f"worker: attempt {next_attempt.name} of this job has begun; this attempt ends", flush=True)
+        print(f"worker: attempt {int(next_attempt.name) + 1} of this job has begun; this attempt ends", flush=True)
         os._exit(ExitCode.ORPHANED)
 
 

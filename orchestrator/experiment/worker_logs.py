@@ -1,0 +1,129 @@
+"""The output of workers: the logs of a run directory, and one of them, also while it is written."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.core import log_limit
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.regular_files import open_regular
+from orchestrator.core.text import count, last_line
+from orchestrator.experiment import control
+
+FOLLOW_EVERY_S = 0.3
+CHUNK = 1 << 16
+LAST_LINE_BYTES = 1 << 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLog:
+    """The log of a job's last attempt; with several ranks, that of rank 0."""
+
+    job_id: str
+    state: str
+    attempt: int
+    """Counted from 1."""
+    size: int | None
+    """Bytes; None where there is no log, or none that can be read."""
+    last_line: str
+
+
+def listing(run_dir: Path) -> list[WorkerLog]:
+    """The logs of all jobs that were launched, in the order of the job file.
+
+    :raises UsageError: as :func:`control.status`.
+    """
+    snapshot = control.status(run_dir)
+    logs = []
+    for row in snapshot.rows:
+        if row["attempts"]:
+            size, line = _end_of(snapshot.paths.job(row["job_id"]).attempt(row["attempts"] - 1).worker_log)
+            state, attempt = row["state"], row["attempts"]
+            logs.append(WorkerLog(job_id=row["job_id"], state=state, attempt=attempt, size=size, last_line=line))
+    return logs
+
+
+def _end_of(path: Path) -> tuple[int | None, str]:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - LAST_LINE_BYTES))
+            return size, last_line(file.read(LAST_LINE_BYTES).decode("utf-8", "replace"), "")
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+
+
+def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | None, rank: int = 0) -> Iterator[str]:
+    """The last ``lines`` (0: all) of a worker's log in chunks; with ``follow`` what follows until the job is over.
+
+    :param attempt: counted from 1; None: the last.
+    """
+    snapshot = control.status(run_dir)
+    (job_id,) = control.resolve(snapshot, [job])
+    row = control.row_of(snapshot, job_id)
+    attempts, ranks = row["attempts"], row["ranks"]
+    if rank >= ranks:
+        raise UsageError(f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}")
+    if attempt is not None and not 1 <= attempt <= attempts:
+        raise UsageError(f"{job_id} has {count(attempts, 'attempt')}, numbered from 1; there is no attempt {attempt}")
+    if not attempts and not follow:
+        raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
+    number = attempt or max(1, attempts)
+    position: int | None = None
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while True:
+        path = snapshot.paths.job(job_id).attempt(number - 1).log_of(rank)
+        # The state is read before the log: a job that is over writes nothing more.
+        over = control.row_of(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
+        if path.exists():
+            with _opened(path) as file:
+                descriptor = file.fileno()
+                dropped = log_limit.dropped_bytes(descriptor)  # read first: the log may be cut while it is read
+                begin = _tail(descriptor, lines) if position is None else log_limit.offset_in_log(position, dropped)
+                file.seek(begin)
+                while chunk := file.read(CHUNK):
+                    yield decoder.decode(chunk)
+                position = log_limit.position_in_output(file.tell(), dropped)
+        if not follow or over:
+            yield decoder.decode(b"", final=True)
+            return
+        time.sleep(FOLLOW_EVERY_S)
+        snapshot = control.status(run_dir)
+        latest = max(1, control.row_of(snapshot, job_id)["attempts"])
+        if attempt is None and latest != number:
+            number, position = latest, 0
+            yield f"--- attempt {latest} ---\n"
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _tail(descriptor: int, lines: int) -> int:
+    """Offset of the last ``lines`` lines. Reads from the end, so that the length of the file does not matter."""
+    if lines == 0:
+        return 0
+    position = os.fstat(descriptor).st_size
+    ends_whole = position > 0 and os.pread(descriptor, 1, position - 1) == b"\n"
+    # The newline before the first of these lines is searched; a newline at the very end begins no line.
+    newlines = lines + 1 if ends_whole else lines
+    while position > 0:
+        start = max(0, position - CHUNK)
+        block = os.pread(descriptor, position - start, start)
+        at = len(block)
+        while newlines and (at := block.rfind(b"\n", 0, at)) >= 0:
+            newlines -= 1
+        if newlines == 0:
+            return start + at + 1
+        position = start
+    return 0

@@ -1,0 +1,291 @@
+"""The totals and the table of jobs that `run`, `attach` and `status` show, from the supervisor's view or from files."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.text import duration, number
+from orchestrator.terminal.tables import NONE, Column, number_column, table
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestrator.experiment.control import Snapshot
+    from orchestrator.ledger import SummaryRow
+    from orchestrator.ledger.live_facts import LiveFacts
+    from orchestrator.supervisor.active_attempts import ActiveAttempt
+    from orchestrator.supervisor.events import View
+
+STATE_STYLE = {
+    "PENDING": "dim",
+    "RUNNING": "cyan",
+    "PAUSED": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "bold red",
+    "CANCELLED": "yellow",
+}
+LINES_AROUND = 6
+"""Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out, and the cursor."""
+WIDE = 100
+"""From this width on the bar is long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A line of the table. None: not known, or without meaning in this state."""
+
+    job_id: str
+    state: str
+    """That of the ledger; of a running job rather what it does: starting, training, evaluating or stopping."""
+    is_running: bool = False
+    share: float | None = None
+    """Share of its training that is done."""
+    env_steps: int | None = None
+    env_steps_per_s: float | None = None
+    ep_rew_mean_first: float | None = None
+    ep_rew_mean: float | None = None
+    eval_mean: float | None = None
+    remaining_s: float | None = None
+    wall_s: float | None = None
+    """Of all attempts."""
+    cpu_share: float | None = None
+    run_delay_share: float | None = None
+    attempts: int = 0
+    ranks: int = 1
+    where: str = ""
+
+    @property
+    def style(self) -> str:
+        return STATE_STYLE["RUNNING" if self.is_running else self.state]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Totals, and jobs that are shown as far as there is room."""
+
+    elapsed_s: float | None
+    """Since when the supervisor runs; None where none does, or that is not known."""
+    counts: Counter[str]
+    running: Iterable[JobLine]
+    """In order of launch."""
+    ended: Sequence[JobLine]
+    """The jobs that ended last, the latest at the end."""
+    next_up: Sequence[JobLine]
+    steps_to_go: int
+    env_steps_per_s: float
+    cores_busy: float | None = None
+    waiting: str | None = None
+    """Why jobs that would have a slot are not launched."""
+
+
+def of_view(view: View) -> Screen:
+    return Screen(
+        elapsed_s=view.elapsed_s,
+        counts=view.counts,
+        running=map(_of_attempt, view.active),
+        ended=[_of_attempt(attempt, state.name) for attempt, state in view.ended],
+        next_up=[JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up],
+        steps_to_go=view.steps_to_go,
+        env_steps_per_s=view.env_steps_per_s,
+        cores_busy=view.cores_busy,
+        waiting=view.waiting,
+    )
+
+
+def _of_attempt(attempt: ActiveAttempt, ended: str | None = None) -> JobLine:
+    """:param ended: the state of its job; None while it runs."""
+    last, total = attempt.progress, attempt.job.spec.total_timesteps
+    steps = 0 if last is None else last.env_steps
+    rate = None if last is None or ended else last.env_steps_per_s
+    return JobLine(
+        job_id=attempt.job.job_id,
+        state=ended or attempt.phase,
+        is_running=ended is None,
+        share=1.0 if ended == "SUCCEEDED" else steps / total,
+        env_steps=None if last is None else steps,
+        env_steps_per_s=rate,
+        ep_rew_mean=None if last is None else last.ep_rew_mean,
+        remaining_s=max(0, total - steps) / rate if rate else None,
+        cpu_share=None if last is None or ended else last.cpu_share,
+        run_delay_share=None if last is None or ended else last.run_delay_share,
+        attempts=attempt.handle.number + 1,
+        ranks=attempt.job.resources.ranks,
+        where="" if ended else attempt.where,
+    )
+
+
+def of_snapshot(snapshot: Snapshot) -> Screen:
+    rows: dict[str, list[SummaryRow]] = {}
+    for row in snapshot.rows:
+        rows.setdefault(row["state"], []).append(row)
+    running, pending = rows.get("RUNNING", []), rows.get("PENDING", [])
+    ended = [row for state in TERMINAL for row in rows.get(state, [])]
+    live = snapshot.live
+    shares = [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
+    return Screen(
+        elapsed_s=_age_s(snapshot),
+        counts=Counter({state: len(those) for state, those in rows.items()}),
+        running=of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live),
+        ended=of_rows(sorted(ended, key=lambda row: row["ended_at"] or 0.0)),
+        next_up=of_rows(pending),
+        steps_to_go=sum(map(_steps_to_go, running)) + sum(map(_steps_to_go, pending)),
+        env_steps_per_s=sum(row["env_steps_per_s"] or 0.0 for row in running),
+        cores_busy=sum(shares) if shares else None,
+        waiting=live.waiting if live and pending else None,
+    )
+
+
+def of_rows(rows: Iterable[SummaryRow], live: LiveFacts | None = None) -> list[JobLine]:
+    """:param live: what is known of running jobs beside the ledger."""
+    return [_of_row(row, live) for row in rows]
+
+
+def _of_row(row: SummaryRow, live: LiveFacts | None) -> JobLine:
+    is_running = row["state"] == "RUNNING"
+    job = live.jobs.get(row["job_id"]) if live and is_running else None
+    phase = job.phase if job else "starting" if live else row["state"]
+    rate = row["env_steps_per_s"]
+    cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
+    return JobLine(
+        job_id=row["job_id"],
+        state=phase if is_running else row["state"],
+        is_running=is_running,
+        share=_share(row),
+        env_steps=row["env_steps"],
+        env_steps_per_s=rate,
+        ep_rew_mean_first=row["ep_rew_mean_first"],
+        ep_rew_mean=row["ep_rew_mean"],
+        eval_mean=row["eval_mean"],
+        remaining_s=_steps_to_go(row) / rate if rate and is_running else None,
+        wall_s=row["wall_s"],
+        cpu_share=job.cpu_share if job else None,
+        run_delay_share=job.run_delay_share if job else None,
+        attempts=row["attempts"],
+        ranks=row["ranks"],
+        where=" ".join(filter(None, (row["node"], cpus))),
+    )
+
+
+def _share(row: SummaryRow) -> float | None:
+    if row["state"] == "SUCCEEDED":
+        return 1.0
+    return min(1.0, row["env_steps"] / row["total_timesteps"]) if row["attempts"] else None
+
+
+def _steps_to_go(row: SummaryRow) -> int:
+    return max(0, row["total_timesteps"] - row["env_steps"])
+
+
+def _age_s(snapshot: Snapshot) -> float | None:
+    """How long the supervisor runs, by the clock of its host."""
+    if snapshot.holder is None:
+        return None
+    try:
+        since = datetime.datetime.fromisoformat(snapshot.holder.since).timestamp()
+    except ValueError:  # it has just begun
+        return None
+    return max(0.0, time.time() - since)
+
+
+def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
+    """Totals and the jobs that fit on a terminal: first those that run, then the next ones, then the last ended."""
+    from rich.console import Group
+    from rich.text import Text
+
+    room = max(1, height - LINES_AROUND - bool(shown.waiting))
+    running = list(itertools.islice(shown.running, room))
+    room -= len(running)
+    next_up = shown.next_up[: max(room - room // 2, room - len(shown.ended))]
+    room -= len(next_up)
+    ended = [*reversed(shown.ended[max(0, len(shown.ended) - room) :])] if room else []
+    parts: list[RenderableType] = [Text(title, no_wrap=True, overflow="ellipsis"), totals(shown)]
+    parts.append(jobs_table([*running, *next_up, *ended], width, has_bar=True))
+    left = shown.counts - Counter(RUNNING=len(running), PENDING=len(next_up)) - Counter(line.state for line in ended)
+    if left:
+        parts.append(Text(f"… {left.total():,} more: {counted(left)}", style="dim"))
+    return Group(*parts)
+
+
+def counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[state]:,} {state.lower()}" for state in STATE_STYLE if counts[state])
+
+
+def totals(shown: Screen) -> Text:
+    """How many jobs are in which state, and while a supervisor runs, how fast they are and how long it takes."""
+    from rich.text import Text
+
+    counts = shown.counts
+    done = sum(counts[name] for name in TERMINAL)
+    text = Text(f"{done:,}/{counts.total():,} jobs done", style="bold")
+    for name in (*TERMINAL, "PAUSED", "RUNNING", "PENDING"):
+        if counts[name]:
+            text.append(f" · {counts[name]:,} {name.lower()}", style=f"not bold {STATE_STYLE[name]}")
+    if shown.elapsed_s is not None:
+        remaining_s = shown.steps_to_go / shown.env_steps_per_s if shown.env_steps_per_s else None
+        busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
+        times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(remaining_s)}"
+        text.append(f"\n{shown.env_steps_per_s:,.0f} env_steps/s{busy} · {times}", style="not bold")
+    if shown.waiting:
+        text.append(f"\n{shown.waiting}", style="not bold yellow")
+    return text
+
+
+def jobs_table(lines: Sequence[JobLine], width: int, *, has_bar: bool = False) -> Table:
+    """A table with one line per job, in at most ``width`` cells."""
+    return table(_columns(lines, width, has_bar=has_bar), lines, width)
+
+
+def _columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[Column[JobLine]]:
+    """In the order in which they stand; the higher its rank, the sooner a column goes."""
+    both = [line for line in lines if line.ep_rew_mean_first is not None]
+    starts = max((len(_return(line.ep_rew_mean_first)) for line in both), default=0)
+    ends = max((len(_return(line.ep_rew_mean)) for line in lines), default=0)
+
+    def returns(line: JobLine) -> str:
+        end = f"{_return(line.ep_rew_mean):>{ends}}"
+        return end if line.ep_rew_mean_first is None else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
+
+    is_any_running = any(line.is_running for line in lines)
+    is_all_done = all(line.share == 1.0 for line in lines)
+    is_any_retried = any(line.attempts > 1 for line in lines)
+    bar: Column[JobLine] = Column(
+        "progress", lambda _: "", rank=10, bar=lambda line: line.share or 0.0, bar_width=8 if width < WIDE else 20
+    )
+    columns: list[Column[JobLine] | None] = [
+        Column("job", lambda line: line.job_id),
+        Column("state", lambda line: line.state, style=lambda line: line.style),
+        number_column("return", returns, rank=1, style=_return_style),
+        number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
+        bar if has_bar else None,
+        number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
+        number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
+        number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=2),
+        number_column("ETA", lambda line: duration(line.remaining_s), rank=3) if is_any_running else None,
+        number_column("time", lambda line: duration(line.wall_s), rank=6),
+        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4) if is_any_running else None,
+        number_column("wait", lambda line: number(line.run_delay_share, ".0%"), rank=4) if is_any_running else None,
+        number_column("ranks", lambda line: str(line.ranks), rank=5) if any(line.ranks > 1 for line in lines) else None,
+        number_column("attempts", lambda line: str(line.attempts or NONE), rank=2 if is_any_retried else 7),
+        number_column("on CPU", lambda line: line.where, rank=9) if any(line.where for line in lines) else None,
+    ]
+    return [column for column in columns if column is not None]
+
+
+def _return(value: float | None) -> str:
+    return number(value, ",.1f")
+
+
+def _return_style(line: JobLine) -> str:
+    first, last = line.ep_rew_mean_first, line.ep_rew_mean
+    if first is None or last is None:
+        return "dim" if last is None else ""
+    return "green" if last > first else "red" if last < first else ""

@@ -1,0 +1,177 @@
+"""The totals and the table of jobs, as far as there is room, from the view of the supervisor and from files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from supervisor_helpers import make_job
+
+from orchestrator.core.job import Cause, Failed, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.base import Handle
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.control import Snapshot
+from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.machine.slots import Slot
+from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.events import View
+from orchestrator.terminal import screen
+from orchestrator.terminal.screen import JobLine, Screen
+
+ROW = {
+    **{"state": "PENDING", "attempts": 0, "env_steps": 0, "total_timesteps": 1000, "env_steps_per_s": None},
+    **{"started_at": None, "ended_at": None, "wall_s": None, "ep_rew_mean_first": None, "ep_rew_mean": None},
+    **{"eval_mean": None, "node": None, "cpus": None, "ranks": 1, "message": None, "cause": None},
+}
+FAILED = {"state": "FAILED", "attempts": 1, "ended_at": 1.0}
+RUNNING = {"state": "RUNNING", "attempts": 2, "env_steps": 250, "env_steps_per_s": 50.0, "cpus": [3], "started_at": 1.0}
+
+
+def snapshot(**jobs: dict[str, object]) -> Snapshot:
+    rows = [{**ROW, "job_id": job_id, **values} for job_id, values in jobs.items()]
+    return Snapshot(paths=RunPaths(Path("run")), rows=rows, holder=None)  # type: ignore[arg-type]
+
+
+def printed(shown: RenderableType, width: int) -> list[str]:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(shown)
+    return capture.get().splitlines()
+
+
+def a_screen(running: int, pending: int, ended: int, *, name: str = "job", **totals: Any) -> Screen:
+    def lines(kind: str, count: int, **values: Any) -> list[JobLine]:
+        return [JobLine(job_id=f"{kind}-{name}-{number}", **values) for number in range(count)]
+
+    live = {"share": 0.46, "env_steps": 46_000, "env_steps_per_s": 1234.0, "ep_rew_mean": 123.4, "remaining_s": 75.0}
+    return Screen(
+        elapsed_s=60.0,
+        counts=Counter(RUNNING=running, PENDING=pending, SUCCEEDED=ended),
+        running=lines("live", running, state="training", is_running=True, cpu_share=0.98, attempts=2, **live),
+        next_up=lines("next", pending, state="PENDING"),
+        ended=lines("over", ended, state="SUCCEEDED", share=1.0, attempts=1),
+        steps_to_go=1000,
+        env_steps_per_s=10.0,
+        **totals,
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "shown", "left"),
+    [
+        ((3, 0, 0), ["live"] * 3, ""),
+        ((2, 22, 0), ["live"] * 2 + ["next"] * 16, "… 6 more: 6 pending"),
+        ((2, 10, 12), ["live"] * 2 + ["next"] * 8 + ["over"] * 8, "… 6 more: 2 pending, 4 succeeded"),
+        ((2, 0, 22), ["live"] * 2 + ["over"] * 16, "… 6 more: 6 succeeded"),
+        ((24, 3, 3), ["live"] * 18, "… 12 more: 3 pending, 6 running, 3 succeeded"),
+    ],
+)
+def test_running_jobs_come_first_then_the_next_then_the_last_ended_and_the_rest_is_counted(
+    jobs: tuple[int, int, int], shown: list[str], left: str
+) -> None:
+    lines = printed(screen.rendered(a_screen(*jobs), 80, 24), 80)
+    assert [line[:4] for line in lines if re.match("live|next|over", line)] == shown
+    assert [line for line in lines if line.startswith("…")] == [left] * bool(left)
+    assert len(lines) <= 23
+    if "over" in shown:
+        latest = f"over-job-{jobs[2] - 1}"
+        assert next(line for line in lines if line.startswith("over")).startswith(latest)
+
+
+@pytest.mark.parametrize("height", [4, 8, 10, 24])
+def test_the_screen_is_never_higher_than_the_terminal(height: int) -> None:
+    lines = printed(screen.rendered(a_screen(2, 2, 2, waiting="No space."), 80, height), 80)
+    assert len(lines) <= max(height, 8)
+    assert any(line.startswith("live-job-0") for line in lines)
+
+
+def test_on_80_columns_stays_what_is_of_use_and_on_160_everything() -> None:
+    narrow, wide = (
+        printed(screen.rendered(a_screen(2, 22, 0, name="hopper-s0"), width, 24), width) for width in (80, 160)
+    )
+    assert max(map(len, narrow)) <= 80
+    for name in ("job", "state", "return", "done", "env_steps/s", "ETA", "attempts", "CPU"):
+        assert name in narrow[3].split()
+    for name in ("evaluated", "time", "wait", "progress"):  # the first three have no value here
+        assert (name in narrow[3].split(), name in wide[3].split()) == (False, True)
+    assert "live-hopper-s0-0" in narrow[4]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_of_ended_jobs_fits_and_keeps_the_returns(width: int) -> None:
+    row = {
+        **{"env_steps": 204_800, "total_timesteps": 204_800, "ep_rew_mean_first": 12.3, "ep_rew_mean": 1234.5},
+        **{"eval_mean": 1300.1, "env_steps_per_s": 4321.0, "wall_s": 3725.0, "attempts": 1},
+    }
+    states = {"hopper-s0": "SUCCEEDED", "a-name-" * 9 + "s0": "PAUSED", "脚-s0": "FAILED"}
+    rows = snapshot(**{name: {**row, "state": state} for name, state in states.items()}).rows
+    lines = printed(screen.jobs_table(screen.of_rows(rows), width), width)
+    assert len(lines) == 1 + len(rows), "a row was wrapped"
+    assert all("12.3 → 1,234.5" in line for line in lines[1:])
+    assert all(state in line for state, line in zip(states.values(), lines[1:], strict=True))
+    assert [name in lines[0] for name in ("ETA", "CPU", "wait")] == [False] * 3, "nothing runs"
+
+
+@pytest.mark.parametrize(("attempts", "kept"), [(1, "time"), (2, "attempts")])
+def test_attempts_are_of_use_where_a_job_has_several(attempts: int, kept: str) -> None:
+    line = JobLine(job_id="a" * 16, state="FAILED", share=0.5, env_steps_per_s=1.0, wall_s=1.0, attempts=attempts)
+    header = printed(screen.jobs_table([line], 55), 55)[0].split()
+    assert {"time", "attempts"} & set(header) == {kept}
+
+
+def test_the_view_of_the_supervisor_as_a_screen() -> None:
+    def attempt(name: str) -> ActiveAttempt:
+        handle, slot = Handle(name, 1), Slot(index=0, cpus=(0,), gpus=())
+        return ActiveAttempt(job=make_job(name), handle=handle, slot=slot, started=0.0, last_progress=0.0)
+
+    view = View(
+        elapsed_s=1.0,
+        counts=Counter(SUCCEEDED=1, FAILED=1, RUNNING=1, PENDING=1),
+        active=[attempt("live")],
+        ended=[(attempt("over0"), Failed(cause=Cause.ERROR, message="")), (attempt("over1"), Succeeded())],
+        next_up=[make_job("next")],
+        steps_to_go=0,
+        cores_busy=1.6,
+        env_steps_per_s=0.0,
+        waiting="No space.",
+    )
+    lines = printed(screen.rendered(screen.of_view(view), 120, 24), 120)
+    assert "2/4 jobs done · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
+    assert "0 env_steps/s · 1.6 cores busy · elapsed 0:01 · ETA –" in lines
+    assert "No space." in lines
+    shown = [line.split()[:2] for line in lines if re.match("live|over|next", line)]
+    assert shown == [["live", "starting"], ["next", "PENDING"], ["over1", "SUCCEEDED"], ["over0", "FAILED"]]
+    assert next(line for line in lines if line.startswith("live")).split()[-2:] == ["2", "0"], "attempts, from 1; CPU"
+
+
+def test_a_reading_of_the_files_as_a_screen() -> None:
+    reading = snapshot(a=RUNNING, b=FAILED, c={"state": "PENDING"}, d={**RUNNING, "started_at": 0.5})
+    shown = screen.of_snapshot(reading)
+    last_launched, row = shown.running
+    assert (last_launched.job_id, row.job_id) == ("d", "a"), "in order of launch"
+    assert (row.state, row.share, row.remaining_s, row.where, row.attempts) == ("RUNNING", 0.25, 15.0, "3", 2)
+    assert ([line.job_id for line in shown.ended], [line.job_id for line in shown.next_up]) == (["b"], ["c"])
+    assert (shown.steps_to_go, shown.env_steps_per_s) == (2500, 100.0)
+    jobs = {"a": LiveJob(phase="evaluating", cpu_share=0.5, run_delay_share=0.25)}
+    live = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", waiting="No space.", jobs=jobs)))
+    new, row = live.running
+    assert (row.state, row.cpu_share, row.run_delay_share, new.state) == ("evaluating", 0.5, 0.25, "starting")
+    assert (live.cores_busy, live.waiting) == (0.5, "No space.")
+
+
+def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
+    with run_directory.claim(tmp_path / "run") as paths:
+        holder = run_directory.holder(paths)
+    assert holder is not None
+    ages: Sequence[str] = (holder.since, holder.since.partition(".")[0])  # the second as earlier versions recorded it
+    for since in ages:
+        shown = screen.of_snapshot(replace(snapshot(a={}), holder=replace(holder, since=since)))
+        assert shown.elapsed_s is not None
+    assert screen.of_snapshot(replace(snapshot(), holder=replace(holder, since="just now"))).elapsed_s is None
