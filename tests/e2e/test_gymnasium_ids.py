@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,8 @@ from typing import Any
 
 import command_helpers as commands
 import gymnasium
+import mujoco
+import mujoco.viewer
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -70,6 +73,46 @@ def test_gymnasium_finds_nothing_wrong_with_the_pictures(monkeypatch: pytest.Mon
     env.close()
     with pytest.warns(RuntimeWarning, match='shows nothing: no display in this test; render_mode="rgb_array"'):
         make("balance", render_mode="human")
+
+
+class Viewer:
+    """In place of MuJoCo's, which needs a display: counts what it shows, until ``open`` is False."""
+
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, **_: Any) -> None:
+        self.data, self.times, self.open = data, [], True
+        self.cam, self.lock = mujoco.MjvCamera(), contextlib.nullcontext
+        self.is_running, self.close = lambda: self.open, lambda: setattr(self, "open", False)
+
+    def sync(self) -> None:
+        self.times.append(self.data.time)
+
+
+def test_a_window_shows_every_step_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, finished_once: commands.Experiment
+) -> None:
+    viewers: list[Viewer] = []
+
+    def launch(*arguments: Any, **settings: Any) -> Viewer:
+        viewers.append(Viewer(*arguments, **settings))
+        return viewers[-1]
+
+    monkeypatch.setattr(live_view, "display_problem", lambda: None)
+    monkeypatch.setattr(mujoco.viewer, "launch_passive", launch)
+    env = make("balance", render_mode="human")
+    job = orchestrator.make_env(finished_once.run_dir / "jobs/balancer-s0", 2, render_mode="human")
+    env.reset(seed=0)
+    job.reset()
+    for _ in range(2):
+        env.step(np.zeros(env.action_space.shape, np.float32))
+        job.step(np.zeros((2, *env.action_space.shape), np.float32))
+    for viewer in viewers:
+        assert viewer.times == pytest.approx([0.0, 0.02, 0.04])
+        viewer.open = False
+    assert env.render() is None
+    assert job.render() is None
+    assert [len(viewer.times) for viewer in viewers] == [3, 3]
+    env.close()
+    job.close()
 
 
 @pytest.mark.usefixtures("opengl")
