@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import environment
+from command_helpers import environment, wait_until
 from ray_helpers import Cluster
 
 from orchestrator.executors.ray import internals
@@ -65,24 +65,45 @@ def test_rays_command_line_runs() -> None:
 
 
 @pytest.mark.usefixtures("connection")
-def test_a_task_that_waits_in_a_thread_keeps_its_cpus() -> None:
-    """Two tasks that need the same four CPUs both wait for a third one, which needs none."""
+def test_a_task_that_waits_in_a_thread_keeps_its_cpus(tmp_path: Path) -> None:
+    """Two tasks that need the same three CPUs wait for one that needs none, as do two of the fourth CPU, which give it
+    up while they wait: when both of these have begun, the second of the others would have begun, too."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    @ray.remote(num_cpus=0)
-    def end() -> None:
-        time.sleep(3)
+    def end(go: Path) -> None:
+        while not go.exists():
+            time.sleep(0.02)
 
-    def wait(awaited: list[Any]) -> tuple[float, float]:
+    def wait(begun: Path, awaited: list[Any], keep: bool) -> tuple[float, float]:
         began = time.time()
-        internals.keeping_cpus(lambda: ray.get(awaited[0]))
+        begun.touch()
+        if keep:
+            internals.keeping_cpus(lambda: ray.get(awaited[0]))
+        else:
+            ray.get(awaited[0])
         return began, time.time()
 
     node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    task = ray.remote(wait).options(num_cpus=4, scheduling_strategy=node)
-    awaited = [end.remote()]
-    (_, first_end), (second_start, _) = sorted(ray.get([task.remote(awaited) for _ in range(2)]))
+    awaited = [ray.remote(num_cpus=0)(end).remote(tmp_path / "go")]
+
+    def begin(name: str, cpus: int) -> Any:
+        task = ray.remote(wait).options(num_cpus=cpus, scheduling_strategy=node)
+        return task.remote(tmp_path / name, awaited, cpus > 1)
+
+    def await_begin(name: str) -> None:
+        wait_until((tmp_path / name).exists, f"{name} has begun")
+
+    keeping = [begin("first", 3)]
+    await_begin("first")
+    keeping.append(begin("second", 3))
+    giving_up = [begin("third", 1)]
+    await_begin("third")
+    giving_up.append(begin("fourth", 1))
+    await_begin("fourth")
+    (tmp_path / "go").touch()
+    (_, first_end), (second_start, _) = sorted(ray.get(keeping))
+    ray.get(giving_up)
     assert second_start > first_end
 
 
