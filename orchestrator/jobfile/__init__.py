@@ -42,8 +42,8 @@ class Notify:
     on_failure: tuple[str, ...] = ()
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Sequence[str]]) -> Notify:
-        return cls(**{name: tuple(command) for name, command in table.items()})
+    def from_table(cls, table: Mapping[str, Sequence[str] | None]) -> Notify:
+        return cls(**{name: tuple(command or ()) for name, command in table.items()})
 
     @property
     def is_set(self) -> bool:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from orchestrator.core.errors import Problem
+from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.toml_models import Distributed, Entry, JobFile, NotifyTable, ResourcesTable, Retry, Settings
 from orchestrator.jobfile.value_types import ExpectedError
@@ -58,6 +59,9 @@ _INSTEAD: dict[tuple[type[BaseModel], str], str] = {
     (JobFile, "default"): "unknown key; did you mean [defaults]?",
 }
 
+LONGEST_NUMBER = 20
+"""Digits of a number in a key that decide its place; Python converts no number of thousands of digits."""
+
 
 class Problems:
     """The problems found so far in one job file, each once."""
@@ -66,8 +70,8 @@ class Problems:
         self._problems: dict[Problem, None] = {}
 
     def add(self, where: str, message: str) -> None:
-        """Note a problem; the parameters are fields of :class:`~orchestrator.core.errors.Problem`."""
-        self._problems[Problem(where=where, message=message)] = None
+        """Note a problem; the parameters, of which long ones are cut, are fields of :class:`.Problem`."""
+        self._problems[Problem(where=_cut(where), message=_cut(message))] = None
 
     def __bool__(self) -> bool:
         return bool(self._problems)
@@ -76,9 +80,18 @@ class Problems:
         """The problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
 
         def order(problem: Problem) -> list[int | str]:
-            return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", problem.where)]
+            return [
+                int(part[:LONGEST_NUMBER]) if part.isdecimal() else part
+                for part in re.split(r"([0-9]+)", problem.where)
+            ]
 
         return sorted(self._problems, key=order)
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a text that repeats a long value of the user."""
+    half = LONGEST_LINE // 2
+    return text if len(text) <= LONGEST_LINE else f"{text[:half]}…{text[-half:]}"
 
 
 def place(*parts: int | str) -> str:
