@@ -33,7 +33,7 @@ def trained(directory: Path, spec: WorkerSpec, *earlier: int) -> tuple[JobPaths,
         ("ppo", "fast", [200], 500),
         pytest.param("ppo", "sb3", [128, 129], 512, marks=slow),
         pytest.param("a2c", "sb3", [100], 700, marks=slow),
-        pytest.param("sac", "sb3", [600], 1300, marks=slow),
+        pytest.param("sac", "sb3", [600], 800, marks=slow),
         pytest.param("td3", "sb3", [300, 600], 900, marks=slow),
     ],
 )
