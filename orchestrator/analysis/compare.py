@@ -1,21 +1,25 @@
-"""Comparison of two run directories (other machine, version or settings): ratios with intervals.
+"""Comparison of run directories (other machine, version or settings): ratios with intervals.
 
-Two benchmarks are compared by baseline and level, two experiments by job, over its seeds. Read-only.
+Two benchmarks are compared by baseline and level, two experiments by job, over its seeds; of more than two, each is
+compared with the first. Read-only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.analysis import job_metrics, run_reader, samples
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment import control
-from orchestrator.ledger import SummaryRow
+from orchestrator.experiment import control, run_directory
+from orchestrator.experiment.reconcile import decisive_keys
+from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.ledger import JobRow, SummaryRow
 
 Kind = Literal["benchmark", "experiment"]
 
@@ -23,6 +27,9 @@ DIFFERENT_WORK = "the jobs that were measured"
 RETURNS = ("return", "evaluation")
 LONGEST_VALUE = 40
 """Characters of a value in the list of differences."""
+CASES_SHOWN, HASH_SHOWN = 5, 12
+OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
+"""Keys that are no settings; the learner that a job really had is among the facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +56,24 @@ class Comparison:
     pairs: Sequence[Pair]
     differences: Sequence[tuple[str, str, str]]
     """Other differences: the name, the value in A, the value in B."""
+    settings: Sequence[tuple[str, str, str]] = ()
+    """Likewise what jobs that both have are trained with; the jobs are named unless all of them differ alike."""
     only_a: Sequence[str]
     only_b: Sequence[str]
 
     def facts(self) -> dict[str, Any]:
-        """The content of ``--json``."""
-        differences = [{"what": what, "a": a, "b": b} for what, a, b in self.differences]
-        return {**asdict(self), "a": str(self.a), "b": str(self.b), "differences": differences}
+        """The content of ``--json`` for two run directories."""
+        named = {
+            name: [{"what": what, "a": a, "b": b} for what, a, b in rows]
+            for name, rows in (("differences", self.differences), ("settings", self.settings))
+        }
+        return {**asdict(self), "a": str(self.a), "b": str(self.b), **named}
+
+
+Line: TypeAlias = Sequence[Pair | None]
+"""One figure of one case: its pair in each comparison with the first run directory, None where one does not have it."""
+LETTERS = "ABCDEFGH"
+"""Names of the run directories in tables; as many can be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +85,8 @@ class _Side:
     """Cases whose values are upper bounds."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Case → what its jobs are trained with, by dotted key of the job file."""
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -74,7 +94,44 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
 
     :raises UsageError: for directories without results, of different kinds, or with nothing in common.
     """
-    a, b = (_benchmark(run) if samples.is_benchmark(run) else _experiment(run) for run in (run_a, run_b))
+    return compare_with_first([run_a, run_b])[0]
+
+
+def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
+    """Each run directory after the first, compared with the first. The errors are those of :func:`compare`."""
+    first, *others = [_benchmark(run) if samples.is_benchmark(run) else _experiment(run) for run in runs]
+    return [_compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)]
+
+
+def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, list[str]]]:
+    """Differences of several run directories from the same first one: the name, the value in each of them.
+
+    :param rows: for each of the others its settings or differences.
+    """
+    first: dict[str, str] = {}
+    others: dict[str, dict[int, str]] = {}
+    for place, differences in enumerate(rows):
+        for what, before, after in differences:
+            first.setdefault(what, before)
+            others.setdefault(what, {})[place] = after
+    return [(what, [first[what], *(others[what].get(i, first[what]) for i in range(len(rows)))]) for what in first]
+
+
+def facts(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """The content of ``--json``; of more than two run directories, that of every comparison with the first."""
+    if len(comparisons) == 1:
+        return comparisons[0].facts()
+    return {"kind": comparisons[0].kind, "comparisons": [one.facts() for one in comparisons]}
+
+
+def lines(comparisons: Sequence[Comparison]) -> list[Line]:
+    """All figures, in the order of the first run directory's."""
+    by_place = [{(pair.what, pair.figure): pair for pair in one.pairs} for one in comparisons]
+    places = dict.fromkeys(place for pairs in by_place for place in pairs)
+    return [[pairs.get(place) for pairs in by_place] for place in places]
+
+
+def _compared(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
         raise UsageError(
@@ -97,6 +154,7 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
+        settings=_settings(a, b),
         only_a=[what for what in a.cases if what not in b.cases],
         only_b=[what for what in b.cases if what not in a.cases],
     )
@@ -134,7 +192,7 @@ def _experiment(run_dir: Path) -> _Side:
     groups: dict[str, list[SummaryRow]] = {}
     snapshot = control.status(run_dir)
     for row in snapshot.rows:
-        groups.setdefault(row["job_id"].removesuffix(f"-s{row['seed']}"), []).append(row)
+        groups.setdefault(group_of(row["job_id"], row["seed"]), []).append(row)
     metrics = job_metrics.gather(run_dir).jobs
     speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
     cases = {name: _values(rows, speeds) for name, rows in groups.items()}
@@ -145,7 +203,54 @@ def _experiment(run_dir: Path) -> _Side:
         **_prefixed("", session.get("versions")),
         **_prefixed("git", session.get("git")),
     }
-    return _Side(kind="experiment", cases={name: values for name, values in cases.items() if values}, facts=facts)
+    finished = {name: values for name, values in cases.items() if values}
+    return _Side(kind="experiment", cases=finished, facts=facts, settings=_by_case(snapshot.paths, finished))
+
+
+def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any]]:
+    declared: dict[str, list[JobRow]] = {}
+    if cases:
+        with run_directory.reading_ledger(paths) as ledger:
+            for row in ledger.jobs():
+                declared.setdefault(group_of(row.job.job_id, row.job.spec.seed), []).append(row)
+    return {case: _declared(declared[case]) for case in cases if case in declared}
+
+
+def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
+    """Every setting that differs, once for all common cases in which both values are the same."""
+    common = [case for case in a.settings if case in b.settings]
+    cases_with: dict[tuple[str, str, str], list[str]] = {}
+    for case in common:
+        old, new = a.settings[case], b.settings[case]
+        for key in {**old, **new}:
+            if old.get(key) != new.get(key):
+                cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(case)
+    return [
+        (key if len(cases) == len(common) else f"{key} ({listed(cases, CASES_SHOWN)})", before, after)
+        for (key, before, after), cases in cases_with.items()
+    ]
+
+
+def _declared(rows: Sequence[JobRow]) -> dict[str, Any]:
+    """What the jobs of one case, which differ in their seed, are trained with."""
+    job, spec = rows[0].job, rows[0].job.spec
+    defaults = {f"{spec.algo}.{key}": value for key, value in DEFAULTS[spec.algo].items()}
+    keys = {key: value for key, value in decisive_keys(job).items() if key not in OF_ONE_JOB}
+    hashes = sorted({row.robot_hash[:HASH_SHOWN] for row in rows if row.robot_hash})
+    return {
+        "robot_hash": ", ".join(hashes),
+        "seeds": sorted(row.job.spec.seed for row in rows),
+        **defaults,
+        **keys,
+        "eval_episodes": spec.eval_episodes,
+        "resources.cores": job.resources.cores,
+        "resources.nice": job.resources.nice,
+    }
+
+
+def group_of(job_id: str, seed: int) -> str:
+    """The name of the jobs that differ from this one in their seed alone: name and point of the matrix."""
+    return job_id.removesuffix(f"-s{seed}")
 
 
 def _values(rows: Sequence[SummaryRow], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:

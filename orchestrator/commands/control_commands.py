@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 1.0
 MOST_JOBS = 1_000_000
+NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
 
 app = typer.Typer()
 
@@ -96,7 +97,7 @@ def logs(
         str | None,
         Argument(
             metavar="[JOB]",
-            help="A job, or the beginning of its name.",
+            help="A job, the beginning of its name, or a pattern that it alone matches.",
             show_default="the jobs are listed, with the last line of each log",
         ),
     ] = None,
@@ -134,7 +135,7 @@ def stop(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB]...", help="Jobs to cancel; if none are named, the whole experiment stops."),
+        Argument(metavar="[JOB]...", help=f"Jobs to cancel: {NAMES}; if none are named, the whole experiment stops."),
     ] = None,
     now: Annotated[
         bool, Option("--now", help="Kill the workers at once; their jobs resume from their last checkpoints.")
@@ -160,7 +161,7 @@ def retry(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB]...", help="Jobs to retry; if none are named, all failed and cancelled jobs."),
+        Argument(metavar="[JOB]...", help=f"Jobs to retry: {NAMES}; if none are named, all failed and cancelled jobs."),
     ] = None,
 ) -> None:
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
@@ -172,7 +173,7 @@ def retry(
 @app.command()
 def pause(
     run_dir: RunDir,
-    jobs: Annotated[list[str], Argument(metavar="JOB...", help="Jobs to pause, or the beginnings of their names.")],
+    jobs: Annotated[list[str], Argument(metavar="JOB...", help=f"Jobs to pause: {NAMES}.")],
 ) -> None:
     """Pause jobs until they are resumed, also over later runs. Running ones save a checkpoint and exit.
 
@@ -188,7 +189,7 @@ def resume(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB]...", help="Jobs to resume; if none are named, all paused jobs."),
+        Argument(metavar="[JOB]...", help=f"Jobs to resume: {NAMES}; if none are named, all paused jobs."),
     ] = None,
 ) -> None:
     """Queue paused jobs again; they resume from their last checkpoint."""

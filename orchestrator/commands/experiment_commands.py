@@ -65,7 +65,10 @@ def wait(
     run_dir: RunDir,
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB]...", help="Jobs to wait for; if none are named, the end of the whole experiment."),
+        Argument(
+            metavar="[JOB]...",
+            help="Jobs to wait for, also by patterns; if none are named, the end of the whole experiment.",
+        ),
     ] = None,
     timeout: Annotated[
         str | None,

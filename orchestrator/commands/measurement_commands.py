@@ -195,16 +195,31 @@ def report(
 
 @app.command()
 def compare(
-    run_a: Annotated[Path, Argument(metavar="RUN_A", help="Run directory of an experiment or a benchmark.")],
-    run_b: Annotated[Path, Argument(metavar="RUN_B", help="Another run directory of the same kind.")],
+    runs: Annotated[
+        list[Path],
+        Argument(metavar="RUN_A RUN_B...", help="Run directories of experiments, or of benchmarks: two to eight."),
+    ],
+    output: Annotated[
+        Path | None,
+        Option(metavar="FILE.html", help="Also write a web page: learning curves over each other, settings, figures."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two experiments or two benchmarks, such as of two machines or versions: ratios with intervals."""
+    """Compare experiments or benchmarks, such as of two machines, versions or settings: ratios with intervals.
+
+    Of more than two, each is compared with the first.
+    """
     from orchestrator.analysis import compare as comparison
     from orchestrator.terminal import compare_view
 
-    compared = comparison.compare(run_a, run_b)
+    if not 2 <= len(runs) <= len(comparison.LETTERS):
+        raise UsageError(f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}")
+    compared = comparison.compare_with_first(runs)
+    if output is not None:
+        from orchestrator.report import comparison_page
+
+        comparison_page.write(output, compared)
     if as_json:
-        print_json(compared.facts())
+        print_json(comparison.facts(compared))
     else:
-        compare_view.show(compared)
+        compare_view.show(compared, output)

@@ -98,7 +98,12 @@ def run(
             show_default="no such time",
         ),
     ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show jobs, slots and launch order; launch nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        Option(
+            "--dry-run", help="Show jobs, their states and hyperparameters, slots and launch order; launch nothing."
+        ),
+    ] = False,
     detach: Annotated[
         bool,
         Option(
@@ -147,10 +152,11 @@ def run(
         )
         with stoppable("stopped; nothing was launched"):
             if dry_run:
+                from orchestrator.experiment import dry_run as planning
                 from orchestrator.terminal import output, plan_view
 
                 with output.examination() as watch:
-                    plan = run_plan.dry_run(experiment, options, watch=watch, warm=warm)
+                    plan = planning.dry_run(experiment, options, watch=watch, warm=warm)
                 if as_json:
                     print_json(plan_view.facts(experiment, plan, options.run_dir))
                 else:

@@ -24,22 +24,27 @@ FoundRunDir = Annotated[
         show_default="the only one here or in runs/; if there are several, your experiments are listed",
     ),
 ]
-JobName = Annotated[str, Argument(metavar="JOB", help="A job, or the beginning of its name.")]
+JobName = Annotated[
+    str, Argument(metavar="JOB", help="A job, the beginning of its name, or a pattern that it alone matches.")
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Settings = Annotated[
     list[str] | None,
     Option(
-        "--set", metavar="KEY=VALUE", help="Set a default of the job file, such as ppo.n_steps=512. May be repeated."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key of all jobs, such as ppo.n_steps=512, whatever the job file says; a matrix keeps its values. "
+        "May be repeated.",
     ),
 ]
 Learner = Annotated[
     str | None,
-    Option(help="Learner of all jobs that name none: auto, fast or sb3.", show_default="the learner in the job file"),
+    Option(help="Learner of all jobs: auto, fast or sb3.", show_default="the learner in the job file"),
 ]
 
 
 def overrides(settings: list[str] | None, learner: str | None) -> dict[str, Any]:
-    """Defaults to be set, by dotted key, from ``--set`` and ``--learner``."""
+    """Settings of all jobs, by dotted key, from ``--set`` and ``--learner``."""
     from orchestrator.jobfile import parse_override
 
     chosen = {} if learner is None else {"learner": learner}

@@ -13,7 +13,7 @@ SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
 """Marks every process that a self-test starts, their descendants, and the temporary folders that they make."""
 
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
-"""The niceness that the worker's session is given; set only for a job that has one."""
+"""The niceness that the worker's session is given: of its job, or of the supervisor where that is more; unset: 0."""
 
 SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 """Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing or has changed."""

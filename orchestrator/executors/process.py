@@ -182,6 +182,7 @@ def worker_environment(
 
     :param added: set last; None removes a variable.
     """
+    nice = max(launch.nice, os.getpriority(os.PRIO_PROCESS, 0))
     variables: dict[str, str | None] = {
         **{name: value for name, value in os.environ.items() if name not in environment.DISTRIBUTED_VARIABLES},
         **(_rank_variables(rank, launch.ranks) if launch.ranks > 1 else {}),
@@ -192,7 +193,7 @@ def worker_environment(
         "PYTHONHASHSEED": "0",
         environment.CHANNEL_VARIABLE: str(channel),
         environment.TOKEN_VARIABLE: token,
-        environment.NICE_VARIABLE: str(launch.nice) if launch.nice else None,
+        environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
         **package_path(),
         **added,
     }

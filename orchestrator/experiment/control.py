@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,6 +16,7 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.jobfile.job_names import is_pattern, matching
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
@@ -128,9 +129,12 @@ def exit_code(rows: Iterable[SummaryRow]) -> int:
 
 
 def find(run_dir: Path, job: str) -> JobPaths:
-    """The directory of the job whose id is ``job`` or begins with it. :raises UsageError: none, several, or new."""
+    """The directory of the one job that has the id ``job``, begins with it or matches it as a pattern.
+
+    :raises UsageError: there is no such job or there are several, or it has not been launched yet.
+    """
     snapshot = status(run_dir)
-    (job_id,) = resolve(snapshot, [job])
+    (job_id,) = resolve(snapshot, [job], one=True)
     paths = snapshot.paths.job(job_id)
     if not paths.spec.exists():
         raise UsageError(f"{run_dir}: {job_id} has not been launched yet ({row_of(snapshot, job_id)['state']})")
@@ -245,7 +249,11 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
 
 def _ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     snapshot, command = status(run_dir), COMMANDS[verb]
-    named = resolve(snapshot, jobs) if jobs else [row["job_id"] for row in snapshot.rows]
+
+    def fits(row: SummaryRow) -> bool:
+        return row["state"] in command.from_states and not (verb == "retry" and row["cause"] == Cause.INVALID)
+
+    named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
     states = {job_id: row_of(snapshot, job_id)["state"] for job_id in named}
     if verb == "retry" and (invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]):
         if jobs:
@@ -332,18 +340,27 @@ def row_of(snapshot: Snapshot, job_id: str) -> SummaryRow:
     raise UsageError(f"{snapshot.paths.root}: job {job_id} has been removed")
 
 
-def resolve(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
-    """The job ids that ``names`` are, or that begin with them. :raises UsageError: no job or several fit a name."""
-    job_ids = [row["job_id"] for row in snapshot.rows]
+def resolve(
+    snapshot: Snapshot, names: Sequence[str], *, fits: Callable[[SummaryRow], bool] = lambda _: True, one: bool = False
+) -> list[str]:
+    """The job ids that ``names`` are, that begin with them, or that match them as patterns, each once.
+
+    :param fits: of several jobs that match a pattern, those are taken; all of them where it is true for none.
+    :param one: whether a pattern, too, may match a single job only.
+    :raises UsageError: no job fits a name, or several fit one that may have a single one.
+    """
+    rows = {row["job_id"]: row for row in snapshot.rows}
+    job_ids = list(rows)
     if names and not job_ids and snapshot.holder is not None:
         what = "still examines the robots; call this command again later"
         raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
-    resolved = []
+    resolved: dict[str, None] = {}
     for name in names:
-        matches = [name] if name in job_ids else [job_id for job_id in job_ids if job_id.startswith(name)]
-        if len(matches) != 1:
+        matches, may_be_several = matching(name, job_ids), is_pattern(name) and not one
+        if not matches or (len(matches) > 1 and not may_be_several):
             shown = matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
             what = "matches several jobs" if matches else "no such job; jobs here"
-            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {', '.join(shown[:NAMES_SHOWN])}")
-        resolved += matches
-    return resolved
+            every = "" if one or not matches else f"; '{name}*' in quotes names all of them"
+            raise UsageError(f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}")
+        resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
+    return list(resolved)

@@ -30,6 +30,7 @@ JOB_FILE_KEYS = {
     "ranks": "resources.ranks",
     "backend": "distributed.backend",
     "mode": "distributed.mode",
+    "model_edits": "model",
 }
 
 
@@ -48,7 +49,7 @@ def reconcile(
     :raises ChangedError: when jobs that have run are declared differently now, in a way that ``on_change`` refuses.
     """
     rows = {row.job.job_id: row for row in ledger.jobs()}
-    changed = _changed(rows, jobs, verdicts)
+    changed = changed_jobs(rows, jobs, verdicts)
     if changed:
         _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
     copied: list[Path] = []
@@ -89,7 +90,7 @@ def reconcile(
     return settled
 
 
-def _changed(
+def changed_jobs(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> dict[str, list[str]]:
     """Jobs that have run and would now train something else → the differences."""
@@ -132,7 +133,7 @@ def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
 
 def changed_keys(before: Job, after: Job) -> list[str]:
     """Each key that decides the result and differs, with both values."""
-    old, new = _keys(before), _keys(after)
+    old, new = decisive_keys(before), decisive_keys(after)
     return [
         f"{key}: {_shown(old, key)} → {_shown(new, key)}"
         for key in {**old, **new}
@@ -140,7 +141,7 @@ def changed_keys(before: Job, after: Job) -> list[str]:
     ]
 
 
-def _keys(job: Job) -> dict[str, object]:
+def decisive_keys(job: Job) -> dict[str, object]:
     """Everything that decides the result, under the job file's dotted keys."""
     keys: dict[str, object] = {}
     for name, value in dataclasses.asdict(job.spec).items():

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from pydantic import TypeAdapter
+
 from orchestrator.core.errors import Problem, RunDirError
 from orchestrator.core.job import Failed
 from orchestrator.core.regular_files import read_regular
@@ -15,6 +17,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Notify, Order
 from orchestrator.jobfile.toml_models import NotifyTable
+from orchestrator.jobfile.value_types import MaxParallel
 from orchestrator.ledger import JobRow
 
 
@@ -33,10 +36,10 @@ def load(run_dir: Path) -> RecordedExperiment:
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
-        name, max_parallel, order = top.get("name"), top.get("max_parallel", "auto"), top.get("order", "longest-first")
-        is_limit = type(max_parallel) is int and max_parallel >= 1
-        if not (isinstance(name, str) and (is_limit or max_parallel == "auto") and order in get_args(Order)):
-            raise ValueError("name, max_parallel or order is missing or wrong")
+        max_parallel = TypeAdapter(MaxParallel).validate_python(top.get("max_parallel", "auto"), strict=True)
+        name, order = top.get("name"), top.get("order", "longest-first")
+        if not (isinstance(name, str) and order in get_args(Order)):
+            raise ValueError("name or order is missing or wrong")
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirError(
             f"{paths.experiment}: cannot be read ({error}); run the job file, which replaces it"

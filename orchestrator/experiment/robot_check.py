@@ -62,7 +62,7 @@ class RobotCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One thing to examine. Without a request, ``problems`` is its result already."""
+    """One thing to examine. Without a request, ``problems`` or ``warnings`` are its result already."""
 
     path: str
     request: ExaminationRequest | None
@@ -71,6 +71,8 @@ class _Item:
     where: str | None = None
     """Job file and position in it; None for a file that is checked alone."""
     problems: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    """Of a job file as a whole."""
 
 
 def check(
@@ -163,11 +165,13 @@ def _of_job_file(path: Path) -> Iterator[_Item]:
     from orchestrator.jobfile import load
 
     try:
-        jobs = load(path).jobs
+        experiment = load(path)
     except SpecError as error:
         yield _Item(path=str(path), request=None, where=str(path), problems=[*map(str, error.problems)])
         return
-    for request, job in requests_of(jobs)[0].values():
+    if experiment.warnings:
+        yield _Item(path=str(path), request=None, where=str(path), warnings=experiment.warnings)
+    for request, job in requests_of(experiment.jobs)[0].values():
         named = str(path) if request.xml is None else os.path.relpath(request.xml)
         yield _Item(path=named, request=request, job=job.job_id, where=f"{path}: {job.where}")
 
@@ -191,7 +195,8 @@ def _checked(
 ) -> RobotCheck:
     """:param first_with: hash → the first file that has it; this function adds to it."""
     if answer is None:
-        return RobotCheck(path=item.path, verdict="error", messages=tuple(item.problems), figures={})
+        found: CheckVerdict = "error" if item.problems else "warning"
+        return RobotCheck(path=item.path, verdict=found, messages=(*item.problems, *item.warnings), figures={})
     fragment = answer.fragment if not item.is_named or answer.problem is None else None
     includer = includers.get(os.path.realpath(item.path)) if item.where is None else None
     if answer.problem is not None and includer:

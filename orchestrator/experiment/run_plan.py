@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
-from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.core.text import listed
+from orchestrator.core.text import joined, listed
 from orchestrator.executors.backend import opener
 from orchestrator.executors.base import Backend, BackendSettings
 from orchestrator.experiment import preflight
@@ -20,7 +20,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine
-from orchestrator.supervisor import free_disk, retry_policy
+from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.stop_signals import StopRequests
 
 SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
@@ -69,6 +69,8 @@ class Plan:
     warnings: Sequence[str]
     choices: Sequence[str]
     """What was chosen where the job file says ``auto``, and why."""
+    restriction: str = ""
+    """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty for nothing."""
 
 
 def plan(
@@ -127,6 +129,7 @@ def plan(
             *_by_robot(experiment.jobs, lambda job: _not_trained(verdicts[job.job_id])),
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
+        restriction=_restriction(machine) if options.executor == "local" else "",
     )
 
 
@@ -148,6 +151,11 @@ def examined(job: Job, verdict: JobVerdict) -> Job:
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, xml=xml, task=verdict.task or job.spec.task))
 
 
+def _restriction(machine: Machine) -> str:
+    found = topology.restrictions(machine, topology.online_cpus(), os.getpriority(os.PRIO_PROCESS, 0))
+    return f"This command and its jobs {joined(found)}." if found else ""
+
+
 def _choice(job: Job, verdict: JobVerdict) -> list[str]:
     return [f"task {job.spec.task} ({verdict.task_reason})"] if verdict.task_reason else []
 
@@ -163,23 +171,3 @@ def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> l
         for remark in remarks(job):
             names.setdefault((job.xml_source, remark), {})[job.spec.name] = None
     return [f"{listed(list(jobs_of_it), 1)}: {remark}" for (_, remark), jobs_of_it in names.items()]
-
-
-def dry_run(
-    experiment: Experiment,
-    options: RunOptions,
-    *,
-    watch: Callable[[int, int], None] = lambda *_: None,
-    warm: preflight.Child | None = None,
-) -> Plan:
-    """The plan, made without a run directory; its backend is closed already."""
-    stops = StopRequests()
-    with stops.installed(), TemporaryFolder() as staging:
-        dry_plan = plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
-        dry_plan.backend.close()
-    asked_mib = max((job.resources.min_free_disk_mib for job in dry_plan.jobs), default=0)
-    free_mib = free_disk.free_mib(options.run_dir)
-    if free_mib is None or free_mib >= asked_mib:
-        return dry_plan
-    waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
-    return dataclasses.replace(dry_plan, warnings=[*dry_plan.warnings, waits])

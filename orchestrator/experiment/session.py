@@ -158,6 +158,8 @@ def _report_plan(run_plan: Plan, options: RunOptions, aside: Path | None, report
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.until))
         text = f"everything ends by {when} (--until): the jobs are asked to stop {options.grace_s:g} s before that"
         reporter.event("until", text, until=options.until)
+    if run_plan.restriction:
+        reporter.event("restricted", run_plan.restriction)
     for choice in run_plan.choices:
         reporter.event("chosen", choice)
     for warning in run_plan.warnings:

@@ -66,7 +66,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
     :param attempt: counted from 1; None: the last.
     """
     snapshot = control.status(run_dir)
-    (job_id,) = control.resolve(snapshot, [job])
+    (job_id,) = control.resolve(snapshot, [job], one=True)
     row = control.row_of(snapshot, job_id)
     attempts, ranks = row["attempts"], row["ranks"]
     if rank >= ranks:

@@ -1,8 +1,8 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
 :func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are layers, each of which
-overrides the one before, tables key by key: the built-in defaults, ``[defaults]``, ``--set`` (``overrides``), the
-job's own table, and one point of its matrix. So ``--set`` replaces a default, and a job's own key wins over it.
+overrides the one before, tables key by key: the built-in defaults, ``[defaults]``, the job's own table, ``--set``
+(``overrides``), and one point of the job's matrix. So ``--set`` wins over what is written, except over a matrix.
 
 All problems of a file are found before anything is raised, each reported once, at the place where it was written.
 """
@@ -63,7 +63,7 @@ class Experiment:
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is launched."""
     notify: Notify = Notify()
     warnings: Sequence[str] = ()
-    """Settings without effect."""
+    """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
     source: str
     """The job file as the user named it, for messages."""
@@ -71,7 +71,7 @@ class Experiment:
     """Absolute directory to which relative paths refer."""
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults that were set from outside of the file."""
+    """Settings that were given from outside of the file."""
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
@@ -88,7 +88,7 @@ class Experiment:
 def load(path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invalid: bool = False) -> Experiment:
     """Read a job file.
 
-    :param overrides: dotted keys of ``[defaults]`` and their values, as from :func:`parse_override`.
+    :param overrides: dotted keys of ``[defaults]`` and their values for all jobs, as from :func:`parse_override`.
     :param skip_invalid: as ``on_invalid = "skip"`` in the file.
     :raises SpecError: with every problem of the file.
     """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
@@ -19,7 +20,9 @@ from orchestrator.jobfile.joint_rules import (
     check_family,
     check_tables,
     check_together,
+    few_iterations,
     takes_part,
+    why_kept,
     why_unused,
 )
 from orchestrator.jobfile.model_edit_keys import flat
@@ -67,21 +70,19 @@ class Choice:
 def expand(
     checked: Checked, *, base: Path, overrides: Mapping[str, Any], skip_invalid: bool, problems: Problems
 ) -> tuple[list[Job], list[str]]:
-    """All jobs, in the order of the file, and warnings about overrides; problems are added to ``problems``."""
+    """All jobs, in the order of the file, and warnings about settings; problems are added to ``problems``."""
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = _choices(checked.defaults.pop("matrix", {}), "defaults", problems)
-    unused = _override_trees(overrides, checked, problems)
-    common = [
-        Layer(built_in, lambda key: key),
-        Layer(checked.defaults, lambda key: f"defaults.{key}"),
-        Layer(functools.reduce(_merge, unused.values(), {}), "--set {}".format),
-    ]
-    for layer in common:
+    trees = _override_trees(overrides, checked, problems)
+    common = [Layer(built_in, lambda key: key), Layer(checked.defaults, lambda key: f"defaults.{key}")]
+    given = Layer(functools.reduce(_merge, trees.values(), {}), "--set {}".format)
+    for layer in (*common, given):
         check_family(layer, problems)
     shared: Tree = functools.reduce(overlay, (layer.values for layer in common), {})
     broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
+    unused, kept = dict(trees), list[tuple[str, str, str]]()
 
     robots = Robots(base, skip_invalid=skip_invalid)
     names = JobNames()
@@ -94,7 +95,9 @@ def expand(
         choices = {**shared_choices, **_choices(values.pop("matrix", {}), where, problems)}
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
-        settled = overlay(shared, values)
+        taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
+        settled = overlay(overlay(shared, values), taken)
+        kept += [(key, reason, where) for key in trees if (reason := why_kept(key, values, choices))]
         files = robots.find(values.get("xml"), values.get("name"), number, problems)
         count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * max(1, len(files))
         if len(jobs) + count > MOST_JOBS:
@@ -107,7 +110,7 @@ def expand(
         for point in itertools.product(*choices.values()):
             chosen = _point_layer(point)
             merged = overlay(settled, chosen.values)
-            check_together(merged, [*common, entry, chosen], where, bad, problems)
+            check_together(merged, [*common, entry, given, chosen], where, bad, problems)
             variants.append((merged, point))
             unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
@@ -115,7 +118,7 @@ def expand(
         for robot in files:
             for merged, point in variants:
                 jobs += _jobs(merged, point, robot, where=where, base=base, names=names, problems=problems)
-    return jobs, [f"--set {key} has no effect: {why_unused(key)}" for key in unused]
+    return jobs, [*_without_effect(unused, kept), *few_iterations(jobs)]
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
@@ -147,6 +150,21 @@ def _override_trees(overrides: Mapping[str, Any], checked: Checked, problems: Pr
         else:
             trees[key] = tree
     return trees
+
+
+def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Warnings about overrides.
+
+    :param unused: those that no job takes.
+    :param kept: the key, the reason and the place where jobs keep their own value.
+    """
+    places: dict[tuple[str, str], list[str]] = {}
+    for key, reason, where in kept:
+        places.setdefault((key, reason), []).append(where)
+    partly = {key for key, _ in places}
+    return [f"--set {key} has no effect: {why_unused(key)}" for key in unused if key not in partly] + [
+        f"--set {key} has no effect on {listed(of_jobs, 5)}: {reason}" for (key, reason), of_jobs in places.items()
+    ]
 
 
 def _choices(matrix: Mapping[str, Any], where: str, problems: Problems) -> dict[str, list[Choice]]:

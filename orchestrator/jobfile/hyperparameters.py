@@ -10,7 +10,17 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile import value_types
-from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Expected, Fraction, Schedule, TomlTable, key
+from orchestrator.jobfile.value_types import (
+    MOST,
+    Count,
+    CountFromZero,
+    Expected,
+    Fraction,
+    Schedule,
+    TomlTable,
+    Whole,
+    key,
+)
 
 _LEARNING_RATE = 'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
 _GAMMA = "Discount factor, 0 to 1."
@@ -24,12 +34,13 @@ _AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
 
 def _train_freq(value: Any) -> int | list[Any]:
+    value = [*map(value_types.whole, value)] if isinstance(value, list) else value_types.whole(value)
     match value:
         case bool() | [bool(), _]:
             pass
         case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
             return value
-    raise value_types.ExpectedError('expected a whole number of at least 1 (steps), or [1, "episode"]')
+    raise value_types.ExpectedError(f'expected a whole number of steps from 1 to {MOST:_}, or [1, "episode"]')
 
 
 def _is_auto_ent_coef(text: str) -> bool:
@@ -52,16 +63,16 @@ _AutoEntCoef = Annotated[
 ]
 EntCoef = Annotated[
     Annotated[float, Field(ge=0, le=MOST)] | _AutoEntCoef,
-    Expected('"auto", "auto_0.1" (learnt, with an initial value), or a number of at least 0'),
+    Expected(f'"auto", "auto_0.1" (learnt, with an initial value), or a number from 0 to {MOST:_}'),
 ]
 TargetEntropy = Annotated[
     Annotated[float, Field(ge=-MOST, le=MOST)] | Literal["auto"],
-    Expected('"auto" (minus the number of actions) or a number'),
+    Expected(f'"auto" (minus the number of actions) or a number from -{MOST:_} to {MOST:_}'),
 ]
 Positive = Annotated[float, Field(gt=0)]
 OptionalPositive = Annotated[float | None, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-SampleFreq = Annotated[int, Field(ge=-1, le=MOST)]
+SampleFreq = Annotated[int, Field(ge=-1, le=MOST), Whole]
 
 
 class OnPolicy(TomlTable):

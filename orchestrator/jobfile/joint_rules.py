@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
+from orchestrator.core.job import Job
 from orchestrator.core.task_names import PRESETS
+from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
@@ -15,6 +17,8 @@ from orchestrator.jobfile.validation_errors import Problems
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
+FEWEST_ITERATIONS = 5
+"""A training of PPO with fewer updates hardly learns, and has as few points in its learning curve."""
 
 
 def check_family(layer: Layer, problems: Problems) -> list[str]:
@@ -43,12 +47,23 @@ def _has(value: Any, found: Any) -> bool:
     return bool(value == found)
 
 
+def why_kept(key: str, entry: Mapping[str, Any], varied: Collection[str]) -> str:
+    """Why the jobs of an entry keep their own value of this key of ``--set``; empty where they take its value.
+
+    :param varied: the keys of the entry's matrix.
+    """
+    if any(f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.") for one in varied):
+        return "its matrix varies it"
+    own = next((other for other in FAMILY if other in entry or other in varied), key) if key in FAMILY else key
+    return "" if own == key else f"it has its own {own}"
+
+
 def why_unused(key: str) -> str:
     """Why no job uses the setting with this dotted key."""
     top = key.partition(".")[0]
     users = {"env_kwargs": "env or entry_point", "task_options": "a task", "distributed": "several ranks"}
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}
-    return f"no job with {users[top]} takes it" if top in users else "every job has its own value"
+    return f"no job with {users[top]} takes it" if top in users else "no job takes it"
 
 
 def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
@@ -67,6 +82,8 @@ def check_together(
     """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid already.
 
     A problem is reported where the value was written, so that a wrong default is one problem, not one per job.
+
+    :param layers: the last three are the entry, ``--set`` and the point of the matrix.
     """
 
     def report(keys: Sequence[str], message: str) -> None:
@@ -74,7 +91,7 @@ def check_together(
         problems.add(written, message)
 
     if not bad & {*FAMILY, "xml", "env_kwargs", "task_options", "policy"}:
-        _check_environment(merged, layers[-2:], report)
+        _check_environment(merged, [layers[-3], layers[-1]], report)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(["model"], "changes a robot, but this job has none; set xml")
     algo = merged["algo"]
@@ -179,3 +196,31 @@ def _check_minibatches(values: Mapping[str, Any], merged: Mapping[str, Any], rep
             f"{batch_size}{default}: every epoch would end with a minibatch of {rollout % batch_size}; use {instead}"
         )
         report(["ppo.batch_size", "ppo.n_steps", "n_envs"], message)
+
+
+def few_iterations(jobs: Sequence[Job]) -> list[str]:
+    """Warnings about jobs of PPO that make fewer updates than :data:`FEWEST_ITERATIONS`, and what to set instead."""
+    alike: dict[tuple[int, int, int, int], dict[str, None]] = {}
+    for spec in (job.spec for job in jobs if job.spec.algo == "ppo"):
+        if spec.total_timesteps <= (FEWEST_ITERATIONS - 1) * spec.steps_an_iteration:
+            values = {**DEFAULTS["ppo"], **spec.hyperparameters}
+            key = spec.total_timesteps, spec.n_envs, values["n_steps"], values["batch_size"]
+            alike.setdefault(key, {})[spec.name] = None
+    return [f"{listed(list(names), 3)}: {_few_iterations(*key)}" for key, names in alike.items()]
+
+
+def _few_iterations(total: int, n_envs: int, n_steps: int, batch_size: int) -> str:
+    rollout = n_steps * n_envs
+    made = math.ceil(total / rollout)
+    rounded = f", so {made * rollout:_} env_steps are trained" if total % rollout else ""
+    longest, unit = (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs), batch_size // math.gcd(batch_size, n_envs)
+    shorter = 1 << longest.bit_length() - 1 if longest else 0
+    if shorter % unit:
+        shorter = longest // unit * unit
+    instead = f"total_timesteps = {FEWEST_ITERATIONS * rollout:_}" + (
+        f", or ppo.n_steps = {shorter}" if shorter else ""
+    )
+    return (
+        f"total_timesteps = {total:_} makes {count(made, 'iteration')} of n_envs × n_steps = {n_envs} × {n_steps} = "
+        f"{rollout:_} env_steps{rounded}; expected at least {FEWEST_ITERATIONS}: set {instead}"
+    )

@@ -10,7 +10,7 @@ from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backe
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
-from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, key
+from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
 
@@ -20,7 +20,7 @@ class ResourcesTable(TomlTable):
 
     ranks: Count = key(1, "Processes that train one policy together and share n_envs and batch_size.", 4)
     cores: Count = key(1, "Number of CPU cores to which the job is pinned.")
-    threads: Annotated[int | None, Field(ge=1, le=MOST)] = key(
+    threads: Annotated[int | None, Field(ge=1, le=MOST), Whole] = key(
         None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
     )
     memory: value_types.Size = key(2048, "Memory that the job needs and must not exceed.", shown="2 GiB")

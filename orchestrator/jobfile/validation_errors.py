@@ -204,7 +204,7 @@ def _expected(info: FieldInfo | None) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(quoted, get_args(kind)))}"
     if kind in (int, float):
-        return ("a whole number" if kind is int else "a number") + _limits(info)
+        return _limited("a whole number" if kind is int else "a number", info)
     if get_origin(kind) is list:
         return "a list"
     return {bool: "true or false", str: "text in quotes"}.get(kind, "a table")
@@ -216,21 +216,20 @@ def _kind(info: FieldInfo) -> Any:
     return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else info.annotation
 
 
-def _limits(info: FieldInfo) -> str:
+def _limited(number: str, info: FieldInfo) -> str:
+    """``number`` with both limits of the field; where it has no upper one, "finite" stands for it."""
     limits = {
         name: getattr(limit, name) for limit in info.metadata for name in ("ge", "gt", "le") if hasattr(limit, name)
     }
     match limits:
-        case {"ge": least, "le": most} if info.annotation is float:
-            return f" between {least} and {most}"
-        case {"ge": 0}:
-            return ", 0 or more"
+        case {"ge": least, "le": most}:
+            return f"{number} from {least} to {_toml(most)}"
         case {"ge": least}:
-            return f" of at least {least}"
+            return f"a finite number of at least {least}"
         case {"gt": least}:
-            return f" above {least}"
+            return f"a finite number above {least}"
         case _:
-            return ""
+            return "a finite number"
 
 
 def _hint(value: Any, info: FieldInfo | None) -> str:
@@ -247,8 +246,6 @@ def _hint(value: Any, info: FieldInfo | None) -> str:
         choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
         suggested = suggestion(value, choices) if choices else None
         return f"; did you mean {quoted(suggested)}?" if suggested else ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 10**12 and info.annotation is int:
-        return f"; write {int(value):_}, without point or exponent"
     return ""
 
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen, Predicate
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import core_schema
 
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
@@ -30,8 +39,11 @@ _SIZE_UNITS = {
 }
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[A-Za-z]+\s*)+\Z")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
-DURATION = 'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds'
-_CHECKPOINT_EVERY = 'a whole number of env_steps above 0, or a duration above 0 such as "10min", "30s" or "1h"'
+SIZE = 'such as "2 GiB", "512 MiB" or "1.5 GB", above 0 and below 1 EiB'
+DURATION = f'a duration above 0 such as "2h", "10min", "90s" or "1h30min", or a number of seconds, up to {MOST:_}'
+_CHECKPOINT_EVERY = (
+    f'a whole number of env_steps from 1 to {MOST:_}, or a duration above 0 such as "10min", "30s" or "1h"'
+)
 _DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -86,7 +98,7 @@ def parse_size(text: str) -> int:
 
     :raises ExpectedError: with the accepted forms.
     """
-    expected = 'expected a size such as "2 GiB", "512 MiB" or "1.5 GB"'
+    expected = f"expected a size {SIZE}"
     match = _SIZE.match(text.strip())
     if match is None:
         raise ExpectedError(expected)
@@ -94,7 +106,7 @@ def parse_size(text: str) -> int:
         raise ExpectedError(f'unknown unit "{match[2]}": {expected}')
     size = float(match[1]) * _SIZE_UNITS[match[2].lower()]
     if not 0 < size < 2**60:
-        raise ExpectedError(f"{expected}, above 0 and below 1 EiB")
+        raise ExpectedError(expected)
     return math.ceil(size / 2**20)
 
 
@@ -112,7 +124,7 @@ def parse_duration(text: str) -> float:
         if unit not in _DURATION_UNITS:
             raise ExpectedError(f'unknown unit "{unit}" (known: d, h, min, s): {expected}')
         seconds += float(number) * _DURATION_UNITS[unit]
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= MOST:
         raise ExpectedError(expected)
     return seconds
 
@@ -124,7 +136,8 @@ def _pattern(regex: str) -> WithJsonSchema:
 def _schedule(text: str) -> str:
     start, end, _ = parse_schedule(text)
     if not (0 < start <= MOST and 0 <= end <= MOST):
-        raise ValueError(f'"{text}" must start above 0 and must not fall below 0, for example "linear(3e-4, 0)"')
+        limits = f"must start above 0, must not fall below 0 and must not exceed {MOST:_}"
+        raise ValueError(f'"{text}" {limits}, for example "linear(3e-4, 0)"')
     return text
 
 
@@ -210,16 +223,23 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-Count = Annotated[int, Field(ge=1, le=MOST)]
-CountFromZero = Annotated[int, Field(ge=0, le=MOST)]
+def whole(value: Any) -> Any:
+    """``1e6`` → ``1000000``: a float without a fraction counts as a whole number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(whole)
+"""For every key that takes whole numbers: accepts ``1e6`` as well."""
+Count = Annotated[int, Field(ge=1, le=MOST), Whole]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST), Whole]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AboveZero = Annotated[float, Field(gt=0, le=MOST)]
 _ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\s*\([^()]*\)\s*$")]
-_Schedule = Expected('a number above 0 or a schedule such as "linear(3e-4, 0)"')
+_Schedule = Expected(f'a number above 0 and up to {MOST:_}, or a schedule such as "linear(3e-4, 0)"')
 Schedule = Annotated[AboveZero | _ScheduleText, _Schedule]
 OptionalSchedule = Annotated[AboveZero | _ScheduleText | None, _Schedule]
 _SizeText = Annotated[str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")]
-Size = Annotated[_SizeText, Expected('a size with its unit, such as "2 GiB", "512 MiB" or "1.5 GB"')]
+Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
 _DURATION_PATTERN = r"^\s*(\d+(\.\d+)?\s*(d|h|min|s)\s*)+$"
 _DurationText = Annotated[str, AfterValidator(parse_duration), _pattern(_DURATION_PATTERN)]
 Duration = Annotated[AboveZero | _DurationText, Expected(DURATION)]
@@ -233,9 +253,10 @@ FreeDisk = Annotated[
 _Interval = Annotated[str, AfterValidator(_interval), _pattern(_DURATION_PATTERN)]
 CheckpointEvery = Annotated[Count | _Interval, Expected(_CHECKPOINT_EVERY)]
 """env_steps; or a duration, as it was written."""
-Nice = Annotated[int, Field(ge=0, le=19), Expected("a whole number from 0 to 19")]
+Nice = Annotated[int, Field(ge=0, le=19), Whole, Expected("a whole number from 0 to 19")]
 Seeds = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**32 - 1)]],  # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits
+    # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.
+    list[Annotated[int, Field(ge=0, le=2**32 - 1), Whole]],
     MinLen(1),
     Expected("a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]"),
     AfterValidator(_distinct),
@@ -267,7 +288,8 @@ class PolicyAndCritics(TomlTable):
 NetArch = Annotated[
     list[Count] | PolicyAndValue | PolicyAndCritics,
     Expected(
-        "a list of layer widths, [64, 64], or a table with both, { pi = [64, 64], vf = [128, 128] } "
+        f"a list of layer widths from 1 to {MOST:_}, [64, 64], or a table with both, "
+        "{ pi = [64, 64], vf = [128, 128] } "
         "(SAC, TD3: qf in the place of vf)"
     ),
 ]
@@ -297,4 +319,4 @@ Command = Annotated[
 ]
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 Options = Annotated[dict[Any, Any], Expected("a table"), AfterValidator(_options)]
-MaxParallel = Annotated[Literal["auto"] | Count, Expected('"auto" or a whole number of at least 1')]
+MaxParallel = Annotated[Literal["auto"] | Count, Expected(f'"auto" or a whole number from 1 to {MOST:_}')]

@@ -39,6 +39,7 @@ def examine(
         *doctor_checks.use(machine, max_parallel),
         *doctor_checks.cores(machine),
         *doctor_checks.affinity(machine, online_cpus(root)),
+        *doctor_checks.niceness(os.getpriority(os.PRIO_PROCESS, 0)),
         *doctor_checks.quota(machine, throttled_s(root)),
         *doctor_checks.governor(machine, root),
         *doctor_checks.load(machine),

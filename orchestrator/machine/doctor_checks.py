@@ -76,6 +76,15 @@ def affinity(machine: Machine, online: Sequence[int]) -> Iterator[Finding]:
     yield Finding("note", "Affinity", text, cure)
 
 
+def niceness(value: int) -> Iterator[Finding]:
+    """:param value: the niceness of this process."""
+    if value <= 0:
+        yield Finding("ok", "Niceness", f"{value}: jobs get as much CPU time as other programs, or more.")
+        return
+    text = f"this process has niceness {value}; a job started from here inherits it and gives way to other programs."
+    yield Finding("note", "Niceness", text, "for jobs that do not give way, start the command without nice")
+
+
 def quota(machine: Machine, throttled: float | None) -> Iterator[Finding]:
     if machine.quota is None:
         yield Finding("ok", "CPU quota", "none: no cgroup limits CPU time.")

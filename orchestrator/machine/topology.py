@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.procfs import text_of
+from orchestrator.core.text import cpu_text
 from orchestrator.machine import cgroup
 from orchestrator.machine.cgroup import ROOT
 from orchestrator.machine.gpu import Gpu, detect_gpus
@@ -94,6 +95,19 @@ def cpu_model() -> str:
 def online_cpus(root: Path = ROOT) -> list[int]:
     """Every CPU that is online, whether this process may use it or not; empty when the kernel does not report it."""
     return _cpu_list(text_of(root / "sys/devices/system/cpu/online"))
+
+
+def restrictions(machine: Machine, online: Sequence[int], niceness: int) -> list[str]:
+    """What this process and its jobs have or may use by `nice`, `taskset` and the like; empty where they do nothing.
+
+    :param online: as from :func:`online_cpus`.
+    """
+    usable = sorted(cpu.index for cpu in machine.cpus)
+    few = len(usable) < len(online)
+    return [
+        *([f"have niceness {niceness}"] if niceness > 0 else []),
+        *([f"may use only {cpu_text(usable)} of the {len(online)} online"] if few else []),
+    ]
 
 
 def _cpu_list(text: str | None) -> list[int]:

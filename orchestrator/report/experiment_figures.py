@@ -43,21 +43,42 @@ def learning_curves(robots: Sequence[ReportedRobot], curves: Mapping[str, Learni
     drawn, panels = drawing.panels(len(robots), columns=4, height_in=1.05)
     for axes, robot in zip(panels, robots, strict=True):
         seeds = [curves[job_id] for job_id in robot["jobs"] if curves[job_id]]
-        single = len(seeds) == 1
-        for curve in seeds:
-            steps, values = zip(*curve, strict=True)
-            axes.plot(steps, values, color=SERIES[0], linewidth=1.4 if single else 0.6, alpha=1 if single else 0.5)
-        if not single:
-            axes.set_ylim(axes.get_ylim())  # that of the seeds: an interval of two or three can be very wide
-            _median_curve(axes, seeds)
-        axes.set_title(plain(robot["robot"], 32), fontsize=7.5)
-        axes.set_xlim(left=0)
-        drawing.plain_ticks(axes, x=True, y=True, most=4)
-        axes.set_xlabel("env_steps", fontsize=7, labelpad=1)
+        _panel(axes, robot["robot"], {SERIES[0]: seeds})
     return drawn
 
 
-def _median_curve(axes: Axes, seeds: Sequence[LearningCurve]) -> None:
+def curves_over_each_other(cases: Mapping[str, Sequence[Sequence[LearningCurve]]], names: Sequence[str]) -> Drawn:
+    """One panel per case; of each run directory in ``names`` the curves of the seeds, in a colour of its own.
+
+    :param cases: name → for each run directory its curves; none where it does not have the case.
+    """
+    drawn, panels = drawing.panels(len(cases), columns=3, height_in=1.4, legend_in=0.17 * len(names) + 0.1)
+    colours = SERIES[: len(names)]
+    for axes, (case, runs) in zip(panels, cases.items(), strict=True):
+        _panel(axes, case, dict(zip(colours, runs, strict=True)))
+    drawing.colour_legend(drawn, colours, [plain(name, 90) for name in names], columns=1)
+    return drawn
+
+
+def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) -> None:
+    """Of each colour thin lines for the seeds, and the median of several with its interval."""
+    for colour, seeds in runs.items():
+        single = len(seeds) == 1
+        for curve in seeds:
+            steps, values = zip(*curve, strict=True)
+            axes.plot(steps, values, color=colour, linewidth=1.4 if single else 0.6, alpha=1 if single else 0.5)
+    if any(len(seeds) > 1 for seeds in runs.values()):
+        axes.set_ylim(axes.get_ylim())  # that of the seeds: an interval of two or three can be very wide
+    for colour, seeds in runs.items():
+        if len(seeds) > 1:
+            _median_curve(axes, seeds, colour)
+    axes.set_title(plain(title, 32), fontsize=7.5)
+    axes.set_xlim(left=0)
+    drawing.plain_ticks(axes, x=True, y=True, most=4)
+    axes.set_xlabel("env_steps", fontsize=7, labelpad=1)
+
+
+def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None:
     """Median over seeds with its interval, over the range that all of them cover."""
     import numpy as np
 
@@ -68,8 +89,8 @@ def _median_curve(axes: Axes, seeds: Sequence[LearningCurve]) -> None:
     values = np.array([np.interp(steps, *np.array(curve).T) for curve in seeds])
     estimates = [(one.median, one.low, one.high) for one in map(location, values.T.tolist())]
     middle, low, high = np.array(estimates, dtype=float).T
-    axes.plot(steps, middle, color=SERIES[0], linewidth=1.6)
-    axes.fill_between(steps, low, high, color=SERIES[0], alpha=0.2, linewidth=0)
+    axes.plot(steps, middle, color=colour, linewidth=1.6)
+    axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None]) -> Drawn:

@@ -9,8 +9,10 @@ from orchestrator.report.document import Document
 from orchestrator.report.drawing import COLOURS, Rendered
 
 
-def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
-    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is escaped."""
+def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: bool = True) -> str:
+    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is escaped.
+    :param has_files: whether the figures lie beside the page as well.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -19,6 +21,7 @@ def html(document: Document, drawings: Mapping[str, Rendered]) -> str:
     template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
     return template.render(
         document=document,
+        has_files=has_files,
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         light={name: light for name, (light, _) in COLOURS.items()},
         dark={name: dark for name, (_, dark) in COLOURS.items()},

@@ -1,47 +1,69 @@
-"""What ``compare`` shows: two experiments or two benchmarks beside each other."""
+"""What ``compare`` shows: experiments, or benchmarks, beside each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.compare import Comparison, Pair, names_of
+from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, lines, merged, names_of
 from orchestrator.bench.throughput_ratios import with_interval
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
 
-def show(comparison: Comparison) -> None:
-    """Print the table, what else differs, and what only one of the two has."""
+def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
+    """Print the table, what else differs, and what only some have.
+
+    :param comparisons: each of another run directory with the same first one.
+    :param page: the web page that was written.
+    """
     below: list[str | Text] = []
-    if comparison.differences:
-        below += ["", Text("Other differences", style="bold")]
-        below += [f"{what}: {a} → {b}" for what, a, b in comparison.differences]
-    finished = " (or finished only there)" if comparison.kind == "experiment" else ""
-    for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if only:
-            below += ["", f"Only in {name}{finished}: {names_of(only)}"]
-    above = [f"A: {comparison.a}", f"B: {comparison.b}", ""]
-    show_table(COLUMNS, comparison.pairs, above=above, below=below)
+    for title, rows in (
+        ("Settings", [one.settings for one in comparisons]),
+        ("Other differences", [one.differences for one in comparisons]),
+    ):
+        if any(rows):
+            below += ["", Text(title, style="bold")]
+            below += [f"{what}: {' → '.join(values)}" for what, values in merged(rows)]
+    finished = " (or finished only there)" if comparisons[0].kind == "experiment" else ""
+    for letter, one in zip(LETTERS[1:], comparisons, strict=False):
+        than = f", not in {letter}" if len(comparisons) > 1 else ""
+        if one.only_a:
+            below += ["", f"Only in A{than}{finished}: {names_of(one.only_a)}"]
+        if one.only_b:
+            below += ["", f"Only in {letter}{', not in A' if than else ''}{finished}: {names_of(one.only_b)}"]
+    runs = [comparisons[0].a, *(one.b for one in comparisons)]
+    above = [*(f"{letter}: {run}" for letter, run in zip(LETTERS, runs, strict=False)), ""]
+    below += ["", f"Learning curves and tables: {page}"] if page is not None else []
+    show_table(_columns(len(comparisons)), lines(comparisons), above=above, below=below)
 
 
-def _side(pair: Pair, letter: str) -> str:
+def _any(line: Line) -> Pair:
+    return next(pair for pair in line if pair is not None)
+
+
+def _side(pair: Pair | None, letter: str) -> str:
+    """The value of the side ``a`` or ``b``."""
+    if pair is None:
+        return NONE
     estimate = pair.a if letter == "a" else pair.b
     form = ",.0f" if abs(estimate.median) >= 100 else ".2f"
     return f"{'≤ ' if letter in pair.bound else ''}{with_interval(estimate, f'{{:{form}}}'.format)}"
 
 
-def _ratio(pair: Pair) -> str:
-    if pair.ratio is None:
+def _ratio(pair: Pair | None) -> str:
+    """B divided by A, with its interval."""
+    if pair is None or pair.ratio is None:
         return NONE
     sign = {"a": "≥ ", "b": "≤ "}.get(pair.bound, "")
     return f"{sign}{with_interval(pair.ratio, '{:.2f}'.format)}"
 
 
-def _style(pair: Pair) -> str:
+def _style(pair: Pair | None) -> str:
     """Green where the interval lies above 1, red where it lies below: of every figure, more is better."""
-    ratio = pair.ratio
+    ratio = None if pair is None else pair.ratio
     if ratio is None:
         return "dim"
     if ratio.low is not None and ratio.low > 1:
@@ -49,11 +71,21 @@ def _style(pair: Pair) -> str:
     return "red" if ratio.high is not None and ratio.high < 1 else ""
 
 
-COLUMNS: Sequence[Column[Pair]] = (
-    Column("", lambda pair: pair.what),
-    Column("figure", lambda pair: pair.figure),
-    number_column("A", lambda pair: _side(pair, "a")),
-    number_column("B", lambda pair: _side(pair, "b")),
-    number_column("B / A", _ratio, style=_style),
-    number_column("values", lambda pair: f"{pair.a.n}, {pair.b.n}", rank=1),
-)
+def _columns(others: int) -> list[Column[Line]]:
+    def column(place: int) -> list[Column[Line]]:
+        letter = LETTERS[place + 1]
+        return [
+            number_column(letter, lambda line: _side(line[place], "b")),
+            number_column(f"{letter} / A", lambda line: _ratio(line[place]), style=lambda line: _style(line[place])),
+        ]
+
+    def values(line: Line) -> str:
+        return ", ".join([str(_any(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)])
+
+    return [
+        Column("", lambda line: _any(line).what),
+        Column("figure", lambda line: _any(line).figure),
+        number_column("A", lambda line: _side(_any(line), "a")),
+        *(one for place in range(others) for one in column(place)),
+        number_column("values", values, rank=1),
+    ]

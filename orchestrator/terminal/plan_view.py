@@ -1,7 +1,8 @@
-"""What ``run --dry-run`` shows: the jobs, and how they would be launched."""
+"""What ``run --dry-run`` shows: the jobs, how they would be launched, and what they would be trained with."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,63 +12,151 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text
-from orchestrator.experiment.run_plan import Plan
+from orchestrator.core.text import count, cpu_text, listed
+from orchestrator.experiment.dry_run import DryRun, Prospect
+from orchestrator.experiment.reconcile import by_difference
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
+SHOWN = 10
+"""Sets of hyperparameters, and names of jobs, that are listed."""
+LEFT_AS_IT_IS = {
+    "SUCCEEDED": "do nothing",
+    "PAUSED": "do nothing; `resume` queues it",
+    **dict.fromkeys(("FAILED", "CANCELLED"), "do nothing; `retry` queues it"),
+}
 
-def show(experiment: Experiment, plan: Plan, run_dir: Path) -> None:
-    warnings = [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
+
+def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
+    plan, jobs = dry.plan, dry.plan.jobs
     nodes = plan.backend.facts().get("nodes")
     where = cpu_text(cpu.index for cpu in plan.machine.cpus) if nodes is None else count(len(nodes), "node")
-    jobs, lanes = count(len(plan.jobs), "job"), plan.backend.slots.lanes
-    heading = f"{experiment.name}: {jobs}, {lanes} at once on {where}, in this order, into {run_dir}"
+    refusals = _refusals(dry, run_dir)
+    launched = sum(prospect.action in ("start", "resume", "restart", "extend") for prospect in dry.prospects.values())
+    number = "none" if refusals or not launched else f"{launched:,}"
+    of_which = f", of which {number} would be launched" if refusals or launched < len(jobs) else ""
+    heading = (
+        f"{experiment.name}: {count(len(jobs), 'job')}{of_which}, {plan.backend.slots.lanes} at once on {where}, in "
+        f"this order, into {run_dir}"
+    )
     notify = [f"notify.{key}: {shlex.join(command)}" for key, command in asdict(experiment.notify).items() if command]
-    show_table(_columns(plan.jobs), plan.jobs, above=[*warnings, *plan.choices, *notify, heading, ""])
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)]
+    restriction = [plan.restriction] if plan.restriction else []
+    below = [*_hyperparameters(jobs), *_changes(dry)]
+    show_table(_columns(dry), jobs, above=[*warnings, *restriction, *plan.choices, *notify, heading, ""], below=below)
 
 
-def _columns(jobs: Sequence[Job]) -> list[Column[Job]]:
+def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
+    """Why the run would launch nothing."""
+    lines = []
+    if dry.holder:
+        advice = f"`status {run_dir}` shows its jobs, `stop {run_dir}` ends it"
+        lines.append(f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}")
+    if refused := [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]:
+        advice = "--on-change says what to do with them"
+        lines.append(f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}")
+    return lines
+
+
+def _changes(dry: DryRun) -> list[str]:
+    changed = {job_id: prospect.changes for job_id, prospect in dry.prospects.items() if prospect.changes}
+    lines = ["", "Declared differently now:", *by_difference(changed)] if changed else []
+    if dry.undeclared:
+        lines += ["", f"No longer in the job file, and not resumed: {listed(dry.undeclared, SHOWN)}"]
+    return lines
+
+
+def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
+    """What differs from the defaults of the jobs' algorithms, once for all jobs that have the same."""
+    with_same: dict[str, list[str]] = {}
+    for job in jobs:
+        with_same.setdefault(_set_values(job), []).append(job.job_id)
+    lines = [
+        f"  {'all jobs' if len(with_same) == 1 else listed(names, 3)}: {values or 'none'}"
+        for values, names in with_same.items()
+    ]
+    more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    heading = "Hyperparameters that differ from Stable-Baselines3's defaults (--json shows all):"
+    return ["", heading, *lines[:SHOWN], *more]
+
+
+def _set_values(job: Job) -> str:
+    spec, defaults = job.spec, DEFAULTS[job.spec.algo]
+    values = {f"{spec.algo}.{key}": value for key, value in spec.hyperparameters.items() if value != defaults[key]}
+    values |= {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+
+
+def _columns(dry: DryRun) -> list[Column[Job]]:
     columns: list[Column[Job]] = [
         Column("job", lambda job: job.job_id),
         Column("robot", lambda job: job.xml_source.name if job.xml_source else NONE, rank=1),
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),
         number_column("n_envs", lambda job: str(job.spec.n_envs), rank=2),
-        number_column("cores", lambda job: str(job.resources.cores)),
+        number_column("cores", lambda job: str(job.resources.cores), rank=2),
         number_column("threads", lambda job: str(job.resources.threads), rank=3),
         number_column("memory", lambda job: f"{job.resources.memory_mib:,} MiB", rank=4),
         number_column("GPUs", lambda job: str(job.resources.gpus), rank=5),
     ]
-    if any(job.resources.ranks > 1 for job in jobs):
+    if any(job.resources.ranks > 1 for job in dry.plan.jobs):
         columns.insert(5, number_column("ranks", lambda job: str(job.resources.ranks)))
+    if any(prospect.state is not None or prospect.action == "none" for prospect in dry.prospects.values()):
+        columns[1:1] = [
+            Column("state", lambda job: dry.prospects[job.job_id].state or "new"),
+            Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
+        ]
     return columns
 
 
-def facts(experiment: Experiment, plan: Plan, run_dir: Path) -> dict[str, Any]:
+def _prospect(prospect: Prospect) -> str:
+    match prospect.action:
+        case "start":
+            return "start it"
+        case "resume":
+            at = f"at {prospect.env_steps:,}" if prospect.env_steps else "at 0: it has no checkpoint"
+            return f"resume it {at}"
+        case "extend":
+            return f"train it further, from {prospect.env_steps:,}"
+        case "restart":
+            return "restart it: it has changed"
+        case "refuse":
+            return "be refused: it has changed"
+        case "none":
+            return LEFT_AS_IT_IS.get(prospect.state or "", "not train it: it is invalid")
+
+
+def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
     """The plan as JSON types."""
+    plan = dry.plan
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),
         "jobs_at_once": plan.backend.slots.lanes,
         **plan.backend.facts(),
         "cpus": [cpu.index for cpu in plan.machine.cpus],
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
+        "restriction": plan.restriction or None,
         "choices": list(plan.choices),
         "notify": {key: list(command) for key, command in asdict(experiment.notify).items() if command},
-        "jobs": [_job_facts(job) for job in plan.jobs],
+        "jobs": [_job_facts(job, dry.prospects[job.job_id]) for job in plan.jobs],
+        "undeclared": list(dry.undeclared),
     }
 
 
-def _job_facts(job: Job) -> dict[str, Any]:
-    """A job under the keys of the job file."""
+def _job_facts(job: Job, prospect: Prospect) -> dict[str, Any]:
+    """A job under the keys of the job file, with all of its hyperparameters, and what would be done with it."""
     facts = asdict(job.spec)
-    facts[job.spec.algo] = facts.pop("hyperparameters")
+    facts[job.spec.algo] = facts["hyperparameters"]
+    facts["hyperparameters"] = {**DEFAULTS[job.spec.algo], **facts["hyperparameters"]}
     if (interval_s := facts.pop("checkpoint_every_s")) is not None:
         facts["checkpoint_every"] = f"{interval_s:g}s"
     facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}
     del facts["ranks"], facts["extended_from"]  # the first is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     facts["allow_outside"] = job.allow_outside
-    return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries}
+    planned: dict[str, Any] = {"state": prospect.state, "action": prospect.action, "changes": list(prospect.changes)}
+    planned["resumes_from"] = prospect.env_steps if prospect.action in ("resume", "extend") else None
+    return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries, **planned}

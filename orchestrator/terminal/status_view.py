@@ -20,7 +20,6 @@ from orchestrator.terminal import screen
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 
-TRACEBACK_LINES = 4
 REASONS_SHOWN = 20
 PAUSED_SHOWN = 5
 
@@ -103,15 +102,13 @@ def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
 
 
 def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
-    """``(job_id, reason)`` of the first few failed jobs, with the last lines of a traceback."""
+    """``(job_id, reason)`` of the first few failed jobs, each with its cause and its place in the user's own code."""
     failed = [row for row in rows if row["state"] == "FAILED"]
     shown = [(row["job_id"], _reason(row)) for row in failed[:REASONS_SHOWN]]
     return shown + ([("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else [])
 
 
 def _reason(row: SummaryRow) -> str:
-    """The message, and where the error was raised; the error itself is in the message."""
+    """The cause and the message, which says where the error was raised; the traceback is in the log."""
     cause = "" if row["cause"] in (None, "error", "invalid") else f"{row['cause']}: "
-    *places, _ = (row["traceback"] or "").splitlines() or [""]
-    lines = [f"\n    {line}" for line in places[-TRACEBACK_LINES:] if not line.startswith("Traceback")]
-    return f"{cause}{row['message'] or 'no reason is recorded; see its log'}{''.join(lines)}"
+    return f"{cause}{row['message'] or 'no reason is recorded; see its log'}"

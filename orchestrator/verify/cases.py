@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
+from orchestrator.jobfile.job_names import matching
 from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12
@@ -84,13 +84,11 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
         job_ids = [job.job_id for job in jobs]
         matches: set[str] = set()
         for name in names:
-            fitting = [id_ for id_ in job_ids if id_.startswith(name) or fnmatch.fnmatchcase(id_, name)]
-            matching = [name] if name in job_ids else fitting
-            if not matching:
+            if not (found := matching(name, job_ids)):
                 near = difflib.get_close_matches(name, job_ids, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
                 raise UsageError(f"{source}: --jobs {name}: no such job; {hint}")
-            matches.update(matching)
+            matches.update(found)
         return [job for job in jobs if job.job_id in matches], {}
     first: dict[tuple[object, ...], Job] = {}
     left_out: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -68,6 +70,69 @@ class TestExperiments:
         ledger.close()
         with pytest.raises(UsageError, match=r"nothing that is finished\. Names of finished jobs"):
             compare(finished_once.run_dir, copy)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, finished_once: Experiment) -> list[Path]:
+    """Three copies of an experiment; in the second all jobs, in the third hopper alone, were trained otherwise."""
+    copies = [shutil.copytree(finished_once.run_dir, tmp_path / name) for name in ("a", "b", "c")]
+    changes = [
+        (copies[1], "spec = json_set(spec, '$.total_timesteps', 40000, '$.hyperparameters.n_steps', 512)", "%"),
+        (copies[2], "spec = json_set(spec, '$.task_options', json('{\"speed\": 2}')), robot_hash = 'ffff'", "hopper%"),
+    ]
+    for copy, change, job_ids in changes:
+        with contextlib.closing(sqlite3.connect(copy / "ledger.sqlite3")) as ledger, ledger:
+            ledger.execute(f"UPDATE declared SET {change} WHERE job_id LIKE ?", (job_ids,))
+    return copies
+
+
+class TestSettings:
+    def test_those_of_all_jobs_are_told_once_and_others_with_the_jobs(self, runs: list[Path]) -> None:
+        assert list(compare(runs[0], runs[1]).settings) == [
+            ("ppo.n_steps", "64", "512"),
+            ("total_timesteps", "512", "40000"),
+        ]
+        (robot, option) = compare(runs[0], runs[2]).settings
+        assert (robot[0], robot[2]) == ("robot_hash (hopper)", "ffff")
+        assert option == ("task_options.speed (hopper)", "–", "2")
+
+    def test_a_default_that_is_written_is_no_difference(self, runs: list[Path]) -> None:
+        with contextlib.closing(sqlite3.connect(runs[1] / "ledger.sqlite3")) as ledger, ledger:
+            ledger.execute("UPDATE declared SET spec = json_set(spec, '$.hyperparameters.gamma', 0.99)")
+        assert "ppo.gamma" not in {what for what, _, _ in compare(runs[0], runs[1]).settings}
+
+    def test_more_than_two_are_compared_with_the_first(self, runs: list[Path], tmp_path: Path) -> None:
+        shown = commands.invoke("compare", *runs, cwd=tmp_path).stdout
+        header, row = (
+            next(line for line in shown.splitlines() if line.split()[:2] == start)
+            for start in (["figure", "A"], ["hopper", "return"])
+        )
+        assert header.split() == ["figure", "A", "B", "B", "/", "A", "C", "C", "/", "A", "values"]
+        assert row.split()[-3:] == ["1,", "1,", "1"]
+        assert "total_timesteps: 512 → 40000 → 512\n" in shown
+        assert "task_options.speed (hopper): – → – → 2\n" in shown
+        facts = json.loads(commands.invoke("compare", *runs, "--json", cwd=tmp_path).stdout)
+        assert [one["b"] for one in facts["comparisons"]] == [str(runs[1]), str(runs[2])]
+        two = json.loads(commands.invoke("compare", *runs[:2], "--json", cwd=tmp_path).stdout)
+        assert two["settings"][1] == {"what": "total_timesteps", "a": "512", "b": "40000"}
+
+    def test_the_number_of_run_directories_is_checked(self, runs: list[Path], tmp_path: Path) -> None:
+        for several in (runs[:1], runs * 3):
+            done = commands.invoke("compare", *several, cwd=tmp_path)
+            assert (done.returncode, f"found {len(several)}" in done.stderr) == (2, True)
+
+    def test_the_page_has_the_learning_curves_of_all_over_each_other(self, runs: list[Path], tmp_path: Path) -> None:
+        shown = commands.invoke("compare", *runs, "--output", "page.html", cwd=tmp_path)
+        assert "page.html" in shown.stdout
+        page = (tmp_path / "page.html").read_text()
+        assert "total_timesteps" in page
+        panels = page.split("<svg", 1)[1].split("</svg>", 1)[0]
+        assert all(text in panels for text in (">hopper<", ">balancer<", *(f"{letter}: " for letter in "ABC")))
+        assert all(panels.count(f"var(--{colour})") > 1 for colour in ("blue", "orange", "green"))
+
+    def test_a_page_that_cannot_be_written_is_a_mistake_of_the_user(self, runs: list[Path], tmp_path: Path) -> None:
+        done = commands.invoke("compare", *runs, "--output", tmp_path, cwd=tmp_path)
+        assert (done.returncode, str(tmp_path) in done.stderr) == (2, True)
 
 
 def test_a_benchmark_is_not_compared_with_an_experiment(finished_once: Experiment, tmp_path: Path) -> None:

@@ -17,28 +17,28 @@ from orchestrator.worker.runtime import niceness
 LOOK = [("look", None), ("exit", 0)]
 
 
-def seen(root: Path, nice: int) -> list[str]:
-    """The niceness of both ranks of an attempt."""
+def seen(root: Path, nice: int, session: int) -> list[str]:
+    """The niceness of both ranks of an attempt, whose sessions have the niceness ``session``."""
     launch = make_rank_group(root, f"nice-{nice}", LOOK, LOOK, nice=nice)
     with local() as executor:
         handle = executor.submit(launch)
         assert until_exit(executor, handle)[handle].returncode == 0
     found = [json.loads((launch.job_dir / name).read_text()) for name in ("seen.json", "seen-1.json")]
-    assert {of_rank.get(NICE_VARIABLE) for of_rank in found} == {str(nice) if nice else None}
+    assert {of_rank.get(NICE_VARIABLE) for of_rank in found} == {str(session) if session else None}
     return [of_rank["nice"] for of_rank in found]
 
 
 def test_every_rank_has_the_niceness_of_its_job(tmp_path: Path) -> None:
-    assert seen(tmp_path, 19) == ["19", "19"]
+    assert seen(tmp_path, 19, 19) == ["19", "19"]
 
 
 def test_by_default_it_is_that_of_the_launcher(tmp_path: Path) -> None:
-    assert seen(tmp_path, 0) == [str(os.nice(0))] * 2
+    assert seen(tmp_path, 0, os.nice(0)) == [str(os.nice(0))] * 2
 
 
 def test_it_is_not_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpriority", lambda *_: 10)  # as if the launcher had this niceness
-    assert seen(tmp_path, 5) == [str(os.nice(0))] * 2
+    assert seen(tmp_path, 5, 10) == [str(os.nice(0))] * 2
 
 
 @pytest.mark.skipif(not niceness.AUTOGROUP.exists(), reason="this kernel has no autogroups")

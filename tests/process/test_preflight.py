@@ -21,7 +21,7 @@ from command_helpers import bow_to_permissions
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import preflight, run_plan
+from orchestrator.experiment import dry_run, preflight, run_plan
 from orchestrator.experiment.preflight import JobVerdict, examine
 from orchestrator.jobfile import from_mapping
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -325,7 +325,7 @@ def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None
     jobs = [{"name": name, "xml": str(HOPPER), "task": task} for name, task in (("a", "forward"), ("b", "stand"))]
     experiment = from_mapping({"name": "two", "jobs": jobs}, source="two", base=tmp_path)
     counts: list[tuple[int, int]] = []
-    run_plan.dry_run(experiment, run_plan.RunOptions(run_dir=tmp_path / "run"), watch=lambda *now: counts.append(now))
+    dry_run.dry_run(experiment, run_plan.RunOptions(run_dir=tmp_path / "run"), watch=lambda *now: counts.append(now))
     assert counts[0][0] == 0
     assert counts[-1] == (2, 2)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +52,24 @@ def test_the_last_lines_of_a_traceback_are_kept() -> None:
     assert code == ExitCode.ERROR
     assert trace.splitlines()[-1] == "99"
     assert len(trace.splitlines()) == 40
+
+
+def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_that_hides_it(tmp_path: Path) -> None:
+    code = {
+        "gait.py": "def fall():\n    return {}['knee']\n\ndef step():\n    fall()\n",
+        "site-packages/wrapper.py": "def call(step):\n    try:\n        step()\n    except KeyError as error:\n"
+        "        raise ValueError('cannot step') from error\n",
+    }
+    defined: dict[str, Any] = {}
+    for name, text in code.items():
+        exec(compile(text, str(tmp_path / name), "exec"), defined)
+    with pytest.raises(KeyError) as direct:
+        defined["step"]()
+    assert failures.describe(direct.value) == f"KeyError: 'knee' ({tmp_path / 'gait.py'}:2)"
+    with pytest.raises(ValueError, match="cannot step") as hidden:
+        defined["call"](defined["step"])
+    assert hidden.value.__traceback__ is not None
+    error = hidden.value.with_traceback(
+        hidden.value.__traceback__.tb_next
+    )  # without this file, which is the user's too
+    assert failures.describe(error) == f"ValueError: cannot step ({tmp_path / 'gait.py'}:2)"

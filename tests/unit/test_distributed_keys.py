@@ -108,7 +108,7 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
             "jobs[0].distributed.backend",
             r"nccl is for GPUs, and resources\.gpus is 0; set resources\.gpus = 1",
         ),
-        ({"resources": {"ranks": 0}}, "jobs[0].resources.ranks", "of at least 1, found 0"),
+        ({"resources": {"ranks": 0}}, "jobs[0].resources.ranks", "from 1 to 1_000_000_000_000, found 0"),
         ({"distributed": {"backend": "mpi"}}, "jobs[0].distributed.backend", 'one of "auto", "gloo", "nccl"'),
         ({"distributed": {"mode": "paramter-server"}}, "jobs[0].distributed.mode", 'did you mean "parameter-server"?'),
         ({"distributed": {"timeout": "soon"}}, "jobs[0].distributed.timeout", "expected a duration above 0"),

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from orchestrator.core.text import cpu_text
-from orchestrator.machine import doctor_checks
+from orchestrator.machine import doctor_checks, topology
 from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.thread_census import Stage
@@ -69,6 +69,27 @@ def test_affinity_mask_is_noted() -> None:
     (finding,) = doctor_checks.affinity(made(), [0, 1, 2, 3])
     assert finding.level == "note"
     assert "only CPUs 0 and 1 of the 4 online" in finding.detail
+
+
+def test_niceness_of_this_process_is_noted() -> None:
+    assert levels(doctor_checks.niceness(0)) == ["ok"]
+    (finding,) = doctor_checks.niceness(10)
+    assert (finding.level, "niceness 10" in finding.detail) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("niceness", "online", "expected"),
+    [
+        (0, [0, 1], []),
+        (-5, [0, 1], []),
+        (10, [0, 1], ["have niceness 10"]),
+        (0, [0, 1, 2, 3], ["may use only CPUs 0 and 1 of the 4 online"]),
+        (3, [0, 1, 2], ["have niceness 3", "may use only CPUs 0 and 1 of the 3 online"]),
+    ],
+)
+def test_what_nice_and_taskset_impose_is_said(niceness: int, online: list[int], expected: list[str]) -> None:
+    found = topology.restrictions(made(), online, niceness)
+    assert [text.startswith(start) for text, start in zip(found, expected, strict=True)] == [True] * len(expected)
 
 
 @pytest.mark.parametrize(

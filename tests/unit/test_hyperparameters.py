@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import LEAST_ITERATION, WorkerSpec
-from orchestrator.experiment.reconcile import _keys
+from orchestrator.experiment.reconcile import decisive_keys
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 
@@ -45,7 +45,7 @@ def test_a_job_gets_the_table_of_its_algorithm_and_the_others_in_defaults_are_fo
         {"gamma": 0.5, "ent_coef": "auto_0.1"},
     ]
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in jobs)
-    assert "sac.ent_coef" in _keys(jobs[1]), "differences are told under the job file's own keys"
+    assert "sac.ent_coef" in decisive_keys(jobs[1]), "differences are told under the job file's own keys"
 
 
 def test_a_matrix_may_hold_algorithms_and_hyperparameters() -> None:
@@ -78,7 +78,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({**SAC_JOB, "sac": {"replay_buffer_class": "x"}}, "sac.replay_buffer_class", "cannot be set"),
     ({**SAC_JOB, "sac": {"seed": 1}}, "sac.seed", "seeds = [0]"),
     ({**SAC_JOB, "buffer_size": 10}, "buffer_size", "in the table sac: sac.buffer_size (or"),
-    ({**SAC_JOB, "sac": {"train_freq": 0}}, "sac.train_freq", 'at least 1 (steps), or [1, "episode"], found 0'),
+    (
+        {**SAC_JOB, "sac": {"train_freq": 0}},
+        "sac.train_freq",
+        'from 1 to 1_000_000_000_000, or [1, "episode"], found 0',
+    ),
     ({**SAC_JOB, "sac": {"train_freq": [1, "steps"]}}, "sac.train_freq", 'or [1, "episode"]'),
     ({**SAC_JOB, "sac": {"train_freq": [True, "step"]}}, "sac.train_freq", 'or [1, "episode"]'),
     (
@@ -87,20 +91,24 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "whole episodes need n_envs = 1, and n_envs is 8",
     ),
     ({**SAC_JOB, "sac": {"ent_coef": "auto_0"}}, "sac.ent_coef", '"auto_0.1" (learnt, with an initial value)'),
-    ({**SAC_JOB, "sac": {"ent_coef": "learn"}}, "sac.ent_coef", "or a number of at least 0"),
+    ({**SAC_JOB, "sac": {"ent_coef": "learn"}}, "sac.ent_coef", "or a number from 0 to"),
     ({**SAC_JOB, "sac": {"ent_coef": -1}}, "sac.ent_coef", "found -1"),
     ({**SAC_JOB, "sac": {"target_entropy": "automatic"}}, "sac.target_entropy", "or a number"),
-    ({**SAC_JOB, "sac": {"gradient_steps": -2}}, "sac.gradient_steps", "at least -1"),
+    ({**SAC_JOB, "sac": {"gradient_steps": -2}}, "sac.gradient_steps", "from -1 to"),
     ({**SAC_JOB, "sac": {"learning_starts": 1000}}, "sac.learning_starts", "is not below total_timesteps = 1_000"),
     ({**SAC_JOB, "total_timesteps": 50}, "total_timesteps", "learning_starts = 100 is not below"),
-    ({"algo": "td3", "td3": {"action_noise": 0}}, "td3.action_noise", "a number above 0, found 0"),
-    ({"algo": "td3", "td3": {"target_policy_noise": -1}}, "td3.target_policy_noise", "0 or more, found -1"),
+    ({"algo": "td3", "td3": {"action_noise": 0}}, "td3.action_noise", "a finite number above 0, found 0"),
+    (
+        {"algo": "td3", "td3": {"target_policy_noise": -1}},
+        "td3.target_policy_noise",
+        "a finite number of at least 0, found -1",
+    ),
     (
         {**SAC_JOB, "policy": "MultiInputPolicy", "sac": {"n_steps": 3}},
         "sac.n_steps",
         "must be 1: Stable-Baselines3",
     ),
-    ({"algo": "a2c", "a2c": {"rms_prop_eps": 0}}, "a2c.rms_prop_eps", "a number above 0"),
+    ({"algo": "a2c", "a2c": {"rms_prop_eps": 0}}, "a2c.rms_prop_eps", "a finite number above 0"),
     (
         {"algo": "a2c", "n_envs": 1, "a2c": {"n_steps": 1, "normalize_advantage": True}},
         "a2c.n_steps",

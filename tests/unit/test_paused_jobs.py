@@ -201,6 +201,41 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
     assert rows(tmp_path)["ab"]["state"] == "CANCELLED"
 
 
+def test_a_pattern_means_all_jobs_that_match_and_are_in_a_fitting_state(tmp_path: Path) -> None:
+    job_ids = ("cart-s0", "cart-s1", "cart-s10", "dog-s1")
+    experiment = Experiment(tmp_path, [make_job(name) for name in job_ids])
+    experiment.ledger.set_state("cart-s10", Succeeded())
+    experiment.ledger.close()
+    assert "paused 1 job (cart-s1)" in control.pause(tmp_path, ["cart-s1*"])
+    with pytest.raises(UsageError, match=r"cart-s1 is PAUSED, cart-s10 is SUCCEEDED"):
+        control.pause(tmp_path, ["cart-s1*"])
+    assert "paused 2 jobs (cart-s0, dog-s1)" in control.pause(tmp_path, ["*-s[01]", "dog*"])
+    assert "queued 2 jobs (cart-s0, cart-s1) again" in control.resume(tmp_path, ["cart*"])
+    assert "cancelled 3 jobs (cart-s0, cart-s1, dog-s1)" in control.stop(tmp_path, ["*"])
+    assert "queued 1 job (dog-s1) again" in control.retry(tmp_path, ["d?g-*"])
+
+
+@pytest.mark.parametrize("command", [control.stop, control.retry, control.pause, control.resume])
+def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(
+    command: Callable[[Path, list[str]], str], tmp_path: Path
+) -> None:
+    Experiment(tmp_path, [make_job(name) for name in ("cart-s0", "dog-s1")]).ledger.close()
+    with pytest.raises(UsageError, match=r"crt-s\*: no such job; jobs here: cart-s0"):
+        command(tmp_path, ["crt-s*"])
+    with pytest.raises(UsageError, match="no such job"):
+        command(tmp_path, ["Cart-*"])
+
+
+def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(tmp_path: Path) -> None:
+    Experiment(tmp_path, [make_job(name) for name in ("cart-s0", "cart-s1")]).ledger.close()
+    with pytest.raises(UsageError, match=r"cart: matches several jobs: cart-s0, cart-s1; 'cart\*' in quotes"):
+        control.stop(tmp_path, ["cart"])
+    with pytest.raises(UsageError, match=r"cart-\*: matches several jobs: cart-s0, cart-s1$"):
+        control.find(tmp_path, "cart-*")
+    with pytest.raises(UsageError, match="cart-s1 has not been launched yet"):
+        control.find(tmp_path, "*-s1")
+
+
 @pytest.mark.parametrize("has_run", [True, False])
 @pytest.mark.parametrize("on_change", ["keep", "restart"])
 def test_a_paused_job_stays_paused_over_a_run_whatever_changes(has_run: bool, on_change: str, tmp_path: Path) -> None:

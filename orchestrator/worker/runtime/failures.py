@@ -12,6 +12,8 @@ from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
+_LONGEST_CHAIN = 20
+"""Exceptions, each the cause of the one before, that are searched for the user's own code."""
 _PACKAGE = str(Path(__file__).parents[2])
 
 
@@ -69,10 +71,18 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """``file:line`` of the innermost frame of the user's own code, or else of any code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
+    """``file:line`` of the last frame of the user's own code, in ``error`` or in what caused it; else of any code."""
+    chain: list[traceback.StackSummary] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < _LONGEST_CHAIN:
+        chain.append(traceback.extract_tb(cause.__traceback__))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    own = [frame for frames in chain for frame in reversed(frames) if _is_users(frame.filename)]
+    if not (frame := next(iter([*own, *chain[0][-1:]]), None)):
         return "no traceback"
-    libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
-    frame = ([frame for frame in frames if not frame.filename.startswith(libraries)] or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"
+
+
+def _is_users(file: str) -> bool:
+    libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
+    return not file.startswith(libraries) and not {"site-packages", "dist-packages"} & {*Path(file).parts}

@@ -1,0 +1,112 @@
+"""``run --dry-run``: the plan, and what the run would do with every job that the run directory has already."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.experiment import extension, preflight, run_directory, run_plan
+from orchestrator.experiment.reconcile import OnChange, changed_jobs
+from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import JobRow
+from orchestrator.supervisor import free_disk, job_directory
+from orchestrator.supervisor.stop_signals import StopRequests
+
+Action: TypeAlias = Literal["start", "resume", "restart", "extend", "refuse", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What a run would do with a job."""
+
+    state: str | None
+    """The job's state in the run directory; None where it is new there."""
+    action: Action
+    """``refuse``: nothing is launched, because of this job; ``none``: it is left as it is."""
+    env_steps: int = 0
+    """Of the checkpoint from which it resumes, or is trained further."""
+    changes: Sequence[str] = ()
+    """What is declared differently now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    plan: Plan
+    """Its backend is closed already."""
+    prospects: Mapping[str, Prospect]
+    """``job_id`` → its prospect."""
+    undeclared: Sequence[str] = ()
+    """Jobs of the run directory that the job file does not declare: they are not resumed."""
+    holder: str = ""
+    """The supervisor that runs now, because of which a run would be refused; empty where there is none."""
+
+
+def dry_run(
+    experiment: Experiment,
+    options: RunOptions,
+    *,
+    watch: Callable[[int, int], None] = lambda *_: None,
+    warm: preflight.Child | None = None,
+) -> DryRun:
+    """Plan a run without a run directory, and compare the plan with the one that is there.
+
+    :raises UsageError: where the run would be refused, except because of changed jobs and a supervisor that runs.
+    """
+    stops = StopRequests()
+    with stops.installed(), TemporaryFolder() as staging:
+        plan = run_plan.plan(experiment, options, Path(staging), stops=stops, watch=watch, warm=warm)
+        plan.backend.close()
+    asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
+    free_mib = free_disk.free_mib(options.run_dir)
+    if free_mib is not None and free_mib < asked_mib:
+        waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
+        plan = dataclasses.replace(plan, warnings=[*plan.warnings, waits])
+    paths, rows = RunPaths(options.run_dir), dict[str, JobRow]()
+    if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
+        with run_directory.reading_ledger(paths) as ledger:
+            rows = {row.job.job_id: row for row in ledger.jobs()}
+    changed = changed_jobs(rows, plan.jobs, plan.verdicts)
+    refused: Collection[str] = changed if options.on_change == "refuse" else ()
+    if options.on_change == "extend":
+        refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
+    prospects = {}
+    for job_id in (job.job_id for job in plan.jobs):
+        row, is_valid, changes = rows.get(job_id), plan.verdicts[job_id].problem is None, changed.get(job_id, ())
+        if row is None or not row.attempts:
+            prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
+        else:
+            action = _action(row.state, options.on_change if changes else "keep", is_refused=job_id in refused)
+            goes_on = action in ("resume", "extend")
+            env_steps = job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0
+            state = row.state.name
+            prospects[job_id] = Prospect(state=state, action=action, env_steps=env_steps, changes=changes)
+    return DryRun(
+        plan=plan,
+        prospects=prospects,
+        undeclared=[job_id for job_id in rows if job_id not in prospects],
+        holder=str(run_directory.holder(paths) or ""),
+    )
+
+
+def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
+    """What is done with a job that has been launched; one that has not changed is as one that is kept."""
+    if is_refused:
+        return "refuse"
+    if on_change == "restart":
+        return "restart"
+    if on_change == "extend" and isinstance(state, Succeeded):
+        return "extend"
+    return "resume" if isinstance(state, Pending | Running) else "none"
+
+
+def _unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
+    """A job that was never launched; it starts unless it may not, also where its robot was invalid before."""
+    starts = is_valid and not isinstance(state, Cancelled | Paused)
+    return Prospect(state=None if state is None else state.name, action="start" if starts else "none")

@@ -1,0 +1,111 @@
+"""The web page of ``compare``: learning curves of several experiments over each other, and what differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from orchestrator.analysis import run_reader
+from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, group_of, lines, merged
+from orchestrator.analysis.run_reader import LearningCurve
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.experiment import control
+from orchestrator.report import drawing, page
+from orchestrator.report import experiment_figures as figures
+from orchestrator.report.document import Columns, Document, Figure, Section, Table, Text, table
+from orchestrator.report.number_format import interval, plain
+
+MOST_PANELS = 24
+SETTINGS = "Settings that differ, of the jobs in brackets, otherwise of all jobs that have succeeded."
+
+
+def write(path: Path, comparisons: Sequence[Comparison]) -> None:
+    """Write the page of experiments that are all compared with the same first one.
+
+    :raises UsageError: they are benchmarks, or ``path`` cannot be written.
+    """
+    if comparisons[0].kind == "benchmark":
+        raise UsageError("--output: learning curves are of experiments; `report` draws the figures of a benchmark")
+    content = document(comparisons)
+    html = page.html(content, {figure.name: drawing.render(figure) for figure in content.figures()}, has_files=False)
+    try:
+        write_whole(path, html, durable=False)
+    except OSError as error:
+        raise UsageError(
+            f"--output {path}: cannot be written ({error.strerror}); expected the path of a file"
+        ) from error
+
+
+def document(comparisons: Sequence[Comparison]) -> Document:
+    runs = [comparisons[0].a, *(one.b for one in comparisons)]
+    names = [f"{letter}: {plain(run)}" for letter, run in zip(LETTERS, runs, strict=False)]
+    curves = list(map(_curves, runs))
+    cases = [case for case in curves[0] if any(case in others for others in curves[1:])]
+    sections = []
+    if cases:
+        shown = {case: [of_run.get(case, []) for of_run in curves] for case in cases[:MOST_PANELS]}
+        left_out = f" Only the first {MOST_PANELS} of {len(cases)} jobs are drawn." if len(cases) > MOST_PANELS else ""
+        caption = (
+            "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their median "
+            f"with its 95 % interval.{left_out}"
+        )
+        draw = partial(figures.curves_over_each_other, shown, names)
+        figure = Figure(name="learning-curves", title="Learning curves over each other", caption=caption, draw=draw)
+        sections.append(Section(title="Learning curves", parts=[figure]))
+    for title, caption, rows in (
+        ("Settings", SETTINGS, merged([one.settings for one in comparisons])),
+        ("Other differences", "Learner, machine and versions.", merged([one.differences for one in comparisons])),
+    ):
+        columns: Columns[tuple[str, list[str]]] = {"setting": lambda row: plain(row[0])}
+        columns |= {name: partial(_value, place) for place, name in enumerate(names)}
+        listing = table(rows, columns, caption=caption, text=list(columns))
+        sections.append(Section(title=title, parts=[listing if rows else Text(sentences=["Nothing differs."])]))
+    return Document(
+        title="Comparison",
+        subtitle=f"{', '.join(names)} · {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}",
+        headlines=[],
+        sections=[*sections, Section(title="Figures", parts=[_figures(comparisons, names)])],
+    )
+
+
+def _value(place: int, row: tuple[str, list[str]]) -> str:
+    return plain(row[1][place])
+
+
+def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
+    """Medians with 95 % intervals, and ratios to the first run directory."""
+    rows = lines(comparisons)
+    columns: Columns[Line] = {
+        "job": lambda line: plain(_any(line).what),
+        "figure": lambda line: _any(line).figure,
+        names[0]: lambda line: interval(_any(line).a.facts()),
+    }
+    for place, name in enumerate(names[1:]):
+        columns[name] = partial(_of, place)
+        columns[f"{name[0]} / A"] = partial(_of, place, is_ratio=True)
+    caption = "Of jobs that have succeeded: medians over seeds with 95 % intervals, and their ratios to A."
+    return table(rows, columns, caption=caption, text=("job", "figure"))
+
+
+def _any(line: Line) -> Pair:
+    return next(pair for pair in line if pair is not None)
+
+
+def _of(place: int, line: Line, *, is_ratio: bool = False) -> str:
+    pair = line[place]
+    estimate = None if pair is None else pair.ratio if is_ratio else pair.b
+    return interval(None if estimate is None else estimate.facts())
+
+
+def _curves(run_dir: Path) -> dict[str, list[LearningCurve]]:
+    """Name of the jobs that differ in their seed alone → their learning curves."""
+    snapshot = control.status(run_dir)
+    curves: dict[str, list[LearningCurve]] = {}
+    for row in snapshot.rows:
+        curve = run_reader.learning_curve(snapshot.paths.job(row["job_id"]).progress_csv)
+        if curve:
+            curves.setdefault(group_of(row["job_id"], row["seed"]), []).append(curve)
+    return curves
