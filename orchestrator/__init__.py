@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core import gymnasium_ids
 
 if TYPE_CHECKING:
-    from orchestrator.api import ExperimentResult, Result, run, train
+    from orchestrator.api import ExperimentProgress, ExperimentResult, JobProgress, Result, Results, run, train
     from orchestrator.core.errors import (
         AlteredRobotWarning,
         OrchestratorError,
+        RunInterrupted,
         SpecError,
         UnfinishedPolicyWarning,
         UsageError,
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlteredRobotWarning",
+    "ExperimentProgress",
     "ExperimentResult",
+    "JobProgress",
     "OrchestratorError",
     "Result",
+    "Results",
+    "RunInterrupted",
     "SpecError",
     "UnfinishedPolicyWarning",
     "UsageError",
@@ -39,8 +44,9 @@ __all__ = [
     "train",
 ]
 
+_IN_API = ("ExperimentProgress", "ExperimentResult", "JobProgress", "Result", "Results", "run", "train")
 _MODULES = {
-    **dict.fromkeys(("ExperimentResult", "Result", "run", "train"), "orchestrator.api"),
+    **dict.fromkeys(_IN_API, "orchestrator.api"),
     **dict.fromkeys(("load", "make_env"), "orchestrator.worker.policies.job_policy"),
 }
 """Where a name is defined, if not in ``orchestrator.core.errors``."""

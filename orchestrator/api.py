@@ -8,68 +8,41 @@ no process or open file remains.
 from __future__ import annotations
 
 import contextlib
-import glob
+import functools
 import os
+import re
 import secrets
 import sys
 import time
+import typing
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
 from orchestrator.core.paths import RunPaths, absolute, current_directory
-from orchestrator.core.text import plain
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.text import count, plain
 from orchestrator.experiment import end_time, run_plan, session
+from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
+from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
-from orchestrator.jobfile.job_names import is_showable
-from orchestrator.jobfile.robot_globs import file_fault
+from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
+from orchestrator.jobfile.toml_models import Settings
+from orchestrator.jobfile.validation_errors import suggestion
 from orchestrator.ledger import SummaryRow
-from orchestrator.supervisor.events import DetachableReporter, SilentReporter
+from orchestrator.results import ExperimentResult, Result, Results, result_of
+from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter
 from orchestrator.terminal.background_output import in_background
 from orchestrator.terminal.live_table import LineReporter
+from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
+
+__all__ = ["ExperimentProgress", "ExperimentResult", "JobProgress", "Result", "Results", "run", "train"]
 
 StrPath = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """Result of one training."""
-
-    ok: bool
-    error: str | None
-    """Why there is no trained policy; None if there is one."""
-    job_id: str | None = None
-    """None for a robot whose file name cannot be printed."""
-    xml: str | None
-    seed: int
-    state: str
-    ep_rew_mean: float | None = None
-    """Mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``)."""
-    eval_mean: float | None = None
-    """Mean deterministic return over ``eval_episodes`` episodes after training."""
-    env_steps: int = 0
-    wall_s: float | None = None
-    model: Path | None = None
-    """``model.zip``, for ``stable_baselines3.PPO.load``."""
-    vecnormalize: Path | None = None
-    """Normalisation statistics, for ``VecNormalize.load``; None if normalisation was off."""
-    job_dir: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentResult:
-    """Result of an experiment; ``results`` are in the order of the job file."""
-
-    run_dir: Path
-    results: tuple[Result, ...]
-    exit_code: int
-
-    @property
-    def ok(self) -> bool:
-        return self.exit_code == 0
+OnResult = Callable[[Result], object]
+OnProgress = Callable[[ExperimentProgress], object]
 
 
 def run(
@@ -79,123 +52,216 @@ def run(
     max_parallel: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
-    on_change: Literal["refuse", "restart", "keep"] = "refuse",
+    on_change: OnChange = "refuse",
     skip_invalid: bool = False,
     executor: str = "local",
     ray_address: str = "local",
     storage: str = "auto",
     until: str | None = None,
     show: bool = False,
+    on_result: OnResult | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ExperimentResult:
     """Run a job file, or resume it, as ``python -m orchestrator run JOBS`` does.
 
     :param jobs: path of the job file.
+    :param run_dir: directory for all results; the default is ``runs/<name>``, as with the command.
     :param overrides: defaults to set, as with ``--set``: ``{"ppo.n_steps": 512}``.
+    :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
+    :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
     :param executor: what launches the jobs, as with ``--executor``: ``"local"`` or ``"ray"``.
     :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or ``"HOST:PORT"``.
     :param storage: how other machines access the run directory, as with ``--storage``.
     :param until: time of day or duration by which everything has ended, as with ``--until``: ``"18:00"`` or ``"2h"``.
-    :param show: print one line per event.
+    :param show: print one line per event; in a Jupyter notebook, show a table that is updated in place.
+    :param on_result: called with the result of every job as soon as it has ended, in the calling thread; at first with
+        those of jobs that had ended before. An exception in it stops all jobs, resumable, and is raised here.
+    :param on_progress: called about once a second in the same way, with the progress of the running jobs.
     :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
     :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same call resumes them.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it; the same call resumes them.
-    :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited; the same call resumes.
+    :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the same call resumes.
     """
-    path = Path(jobs)
-    experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
-    options = run_plan.RunOptions(
-        run_dir=absolute(Path(run_dir or Path("runs") / experiment.directory_name)),
-        is_listed=True,
-        max_parallel=max_parallel,
-        fresh=fresh,
-        on_change=on_change,
-        executor=executor,
-        ray_address=ray_address,
-        storage=storage,
-        until=None if until is None else end_time.parse(until, run_plan.GRACE_S),
-    )
-    finished = _finish(experiment, options, show=show, job_file=path.read_bytes())
+    with _python_messages():
+        path = Path(jobs)
+        experiment = load(path, overrides=overrides or {}, skip_invalid=skip_invalid)
+        options = run_plan.RunOptions(
+            run_dir=absolute(Path(run_dir or Path("runs") / experiment.directory_name)),
+            is_listed=True,
+            max_parallel=max_parallel,
+            fresh=fresh,
+            on_change=_checked(on_change),
+            executor=executor,
+            ray_address=ray_address,
+            storage=storage,
+            until=None if until is None else end_time.parse(until, run_plan.GRACE_S),
+        )
+        to_result = functools.partial(result_of, RunPaths(options.run_dir))
+        callbacks = _callbacks(to_result, on_result, on_progress)
+        finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=path.read_bytes())
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
-    rows = sorted(finished.rows, key=lambda row: order[row["job_id"]])
+    rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
     return ExperimentResult(
-        run_dir=finished.paths.root,
-        results=tuple(_result(finished.paths, row) for row in rows),
-        exit_code=finished.exit_code,
+        run_dir=finished.paths.root, results=tuple(map(to_result, rows)), exit_code=finished.exit_code
     )
 
 
 def train(
-    xmls: Sequence[StrPath],
+    xmls: RobotLike | Sequence[RobotLike],
     *,
     task: str | None = None,
     total_timesteps: int = 200_000,
     seeds: Sequence[int] = (0,),
     max_parallel: int | None = None,
     run_dir: StrPath | None = None,
+    fresh: bool = False,
+    on_change: OnChange = "refuse",
     executor: str = "local",
     ray_address: str = "local",
     storage: str = "auto",
     show: bool = False,
+    on_result: OnResult | None = None,
+    on_progress: OnProgress | None = None,
     **defaults: Any,
-) -> list[Result]:
+) -> Results:
     """Train a policy for every robot, each in its own process, as many at once as there are cores.
 
     Results are in the order of ``xmls``, and for each robot in the order of ``seeds``. The result of a robot that
     cannot be trained has ``ok`` False and the reason in ``error``; the other robots are trained.
 
-    :param xmls: MJCF files.
+    :param xmls: the robots, or a single one: paths of MJCF files, patterns such as ``"robots/*.xml"``, folders (all
+        ``*.xml`` in them), MJCF text, or ``mujoco.MjSpec``. The files of a pattern or folder are sorted by path.
     :param task: as in a job file; the default is ``"auto"`` (chosen from each robot's structure), or no task if
         ``defaults`` has ``env`` or ``entry_point``.
-    :param run_dir: directory for all results; the default is a new directory in ``runs/``.
-    :param executor: as for :func:`run`, and so are ``ray_address``, ``storage`` and ``show``.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same call with the
+        same ``run_dir`` resumes.
+    :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``, ``storage``, ``show``,
+        ``on_result`` and ``on_progress``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key.
     :raises DiskFullError: no space is left; every job has stopped.
     :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
     :raises ClusterLostError: the head node of the cluster is lost, and its jobs with it.
-    :raises KeyboardInterrupt: after Ctrl-C, when every worker has exited.
+    :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited.
     """
-    if isinstance(xmls, str | os.PathLike):
-        raise UsageError("train: xmls is one path; expected a sequence of them, such as [path]")
+    _refuse_unknown(defaults)
+    with contextlib.ExitStack() as stack, _python_messages():
+        folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
+        robots = robot_arguments(xmls, folder)
+        new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+        root = absolute(Path(run_dir or new))
+        options = run_plan.RunOptions(
+            run_dir=root,
+            max_parallel=max_parallel,
+            fresh=fresh,
+            on_change=_checked(on_change),
+            executor=executor,
+            ray_address=ray_address,
+            storage=storage,
+        )
+        if task is None and not {"env", "entry_point"} & defaults.keys():
+            task = "auto"
+        shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
+        if task is not None:
+            shared["task"] = task
+        results = {
+            (robot.name, seed): Result(ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED")
+            for robot in robots
+            for seed in seeds
+            if robot.fault
+        }
+        if on_result is not None:
+            for result in results.values():
+                on_result(result)
+        if declared := [robot.entry() for robot in robots if not robot.fault]:
+            data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
+            experiment = from_mapping(data, source="orchestrator.train", base=current_directory() or root)
+            to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
+            callbacks = _callbacks(to_result, on_result, on_progress)
+            finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=None)
+            results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
+    in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
+    return Results(in_order, run_dir=root if declared else None)
+
+
+def _refuse_unknown(defaults: Mapping[str, Any]) -> None:
+    """Refuse what is no key of a job, but like an argument of :func:`train`. The job file refuses the others."""
     if "matrix" in defaults:
         raise UsageError("train: matrix belongs in a job file; call train once for each of its points")
-    files = [absolute(Path(xml)) for xml in xmls]
-    new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-    root = absolute(Path(run_dir or new))
-    if task is None and not {"env", "entry_point"} & defaults.keys():
-        task = "auto"
-    shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
-    if task is not None:
-        shared["task"] = task
-    # A path that cannot be printed cannot stand in a job file at all.
-    unusable = {index: file_fault(file) for index, file in enumerate(files) if not is_showable(str(file))}
-    declared = [
-        {"name": _name(index, file), "xml": str(file) if file.exists() else glob.escape(str(file))}
-        for index, file in enumerate(files)
-        if index not in unusable
-    ]
-    rows: dict[tuple[str, int], Result] = {}
-    if declared:
-        data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
-        experiment = from_mapping(data, source="orchestrator.train", base=current_directory() or root)
-        options = run_plan.RunOptions(
-            run_dir=root, max_parallel=max_parallel, executor=executor, ray_address=ray_address, storage=storage
-        )
-        finished = _finish(experiment, options, show=show, job_file=None)
-        rows = {(row["name"], row["seed"]): _result(finished.paths, row) for row in finished.rows}
-    return [
-        rows.get((_name(index, file), seed))
-        or Result(ok=False, error=unusable[index], xml=str(file), seed=seed, state="FAILED")
-        for index, file in enumerate(files)
-        for seed in seeds
-    ]
+    arguments = list(train.__kwdefaults__ or ())
+    for key in defaults.keys() - Settings.model_fields.keys():
+        if (near := suggestion(key, [*Settings.model_fields, *arguments])) in arguments:
+            raise UsageError(f'train: {plain(key)}: unknown argument; did you mean "{near}"?')
 
 
-def _name(index: int, file: Path) -> str:
-    """A name that is unique even where two files have the same name."""
-    return f"{index:03d}-{file.stem}"
+def _checked(on_change: OnChange) -> OnChange:
+    if on_change not in (valid := typing.get_args(OnChange)):
+        expected = ", ".join(f'"{value}"' for value in valid)
+        raise UsageError(f"on_change={on_change!r}: unknown; expected one of {expected}")
+    return on_change
+
+
+def _result_of_robot(paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow) -> Result:
+    if (robot := robots.get(row["name"])) is None:  # `reload` has added it
+        return result_of(paths, row)
+    message = row["message"] and robot.explained(row["message"])
+    return result_of(paths, {**row, "message": message, "xml": robot.xml})
+
+
+def _callbacks(
+    to_result: Callable[[SummaryRow], Result], on_result: OnResult | None, on_progress: OnProgress | None
+) -> CallbackReporter | None:
+    if on_result is None and on_progress is None:
+        return None
+    on_end = None if on_result is None else (lambda row: on_result(to_result(row)))
+    return CallbackReporter(on_end=on_end, on_progress=on_progress)
+
+
+def _finish(
+    experiment: Experiment,
+    options: run_plan.RunOptions,
+    *,
+    show: bool,
+    callbacks: CallbackReporter | None,
+    job_file: bytes | None,
+) -> session.RunResult:
+    root = options.run_dir
+    with _reporter(show=show) as reporter:
+        reporter.event("directory", f"results in {root}", run_dir=str(root))
+        if callbacks is not None:
+            callbacks.inner = reporter
+        try:
+            finished = session.run(experiment, options, callbacks or reporter, job_file=job_file, callbacks=callbacks)
+        except BaseException as error:
+            if callbacks is not None and error is callbacks.error:
+                error.add_note(f"The experiment was stopped. {_advice(root)}")
+            elif isinstance(error, KeyboardInterrupt):
+                raise RunInterrupted(root, f"stopped before anything was launched. {_advice(root)}") from None
+            raise
+    if finished.signalled and finished.interrupted:
+        unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
+        jobs = count(unfinished, "job is", "jobs are")
+        raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
+    return finished
+
+
+def _advice(root: Path) -> str:
+    return f"The same call with run_dir={str(root)!r} resumes it."
+
+
+@contextlib.contextmanager
+def _reporter(*, show: bool) -> Iterator[Reporter]:
+    """What ``show`` asks for. Whoever reads it may leave."""
+    if show and is_notebook():
+        with contextlib.closing(NotebookReporter()) as notebook:
+            yield DetachableReporter(notebook)
+    elif show:
+        with in_background(sys.stdout) as out:
+            yield DetachableReporter(LineReporter(out))
+    else:
+        yield DetachableReporter(WarningReporter())
 
 
 class WarningReporter(SilentReporter):
@@ -206,37 +272,39 @@ class WarningReporter(SilentReporter):
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def _finish(
-    experiment: Experiment, options: run_plan.RunOptions, *, show: bool, job_file: bytes | None
-) -> session.RunResult:
-    with contextlib.ExitStack() as stack:
-        shown = LineReporter(stack.enter_context(in_background(sys.stdout))) if show else WarningReporter()
-        finished = session.run(experiment, options, DetachableReporter(shown), job_file=job_file)
-    if finished.signalled and finished.interrupted:
-        raise KeyboardInterrupt
-    return finished
+_COMMAND = re.compile(
+    r"`[^`]*`"  # a command to be typed as it is
+    r"|--(?P<flag>fresh|skip-invalid)\b"
+    r"|--(?P<option>run-dir|max-parallel|on-change|executor|ray-address|storage|until)\b(?:=(?P<value>\w+))?"
+    r"|--set (?P<key>[\w.-]+)"
+    r"|(?P<run>[Rr]un the same command again)"
+)
+"""What the messages of the command name that a Python program writes differently."""
 
 
-def _result(paths: RunPaths, row: SummaryRow) -> Result:
-    ok = row["state"] == "SUCCEEDED"
-    job = paths.job(row["job_id"])
-    error = None if ok else str(row["message"] or row["state"].lower())
-    if row["state"] in ("PENDING", "RUNNING"):
-        error = "stopped before it was finished; the same call with the same run_dir resumes it"
-    if row["state"] == "PAUSED":
-        error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
-    return Result(
-        ok=ok,
-        error=error,
-        job_id=row["job_id"],
-        xml=row["xml"],
-        seed=row["seed"],
-        state=row["state"],
-        ep_rew_mean=row["ep_rew_mean"],
-        eval_mean=row["eval_mean"],
-        env_steps=row["env_steps"],
-        wall_s=row["wall_s"],
-        model=job.model if ok else None,
-        vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
-        job_dir=job.root,
-    )
+@contextlib.contextmanager
+def _python_messages() -> Iterator[None]:
+    """Name arguments in the place of the command's options, in the errors of the block."""
+    try:
+        yield
+    except OrchestratorError as error:
+        error.args = tuple(in_python(text) if isinstance(text, str) else text for text in error.args)
+        raise
+
+
+def in_python(message: str) -> str:
+    """``--on-change=keep`` → ``on_change="keep"``."""
+
+    def spelled(match: re.Match[str]) -> str:
+        if match["flag"]:
+            return f"{match['flag'].replace('-', '_')}=True"
+        if match["option"]:
+            name = match["option"].replace("-", "_")
+            return f'{name}="{match["value"]}"' if match["value"] else name
+        if match["key"]:
+            return f'overrides["{match["key"]}"]'
+        if match["run"]:
+            return f"{'M' if match['run'][0] == 'R' else 'm'}ake the same call again"
+        return match[0]
+
+    return _COMMAND.sub(spelled, message)

@@ -96,6 +96,17 @@ class SupervisorError(OrchestratorError):
     """The supervisor met an error that it cannot continue with; every job was stopped in good order, resumable."""
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C while a Python program runs an experiment: every worker has exited, and the same call resumes them."""
+
+    def __init__(self, run_dir: Path, message: str) -> None:
+        super().__init__(run_dir, message)
+        self.run_dir = run_dir
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
 class IllegalTransition(OrchestratorError):
     """A move between states that is not allowed: a defect of this program."""
 

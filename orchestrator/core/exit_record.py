@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.decoding import decode
 from orchestrator.core.regular_files import read_regular
-from orchestrator.core.text import shortened
+from orchestrator.core.text import shortened, storable
 
 LARGEST_BYTES = 1 << 20
 """A larger ``exit.json`` is not read: no worker writes one."""
+MOST_MEASURES, LONGEST_NAME = 50, 100
+"""Measures that are kept of an evaluation, and characters of the name of each."""
 _TEXTS = ("message", "traceback", "learner_reason", "unsaveable")
 
 
@@ -34,6 +37,8 @@ class ExitRecord:
     """The first ``rollout/ep_rew_mean`` of the job, in whichever attempt."""
     eval_mean: float | None = None
     """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
+    measures: Mapping[str, float | None] | None = None
+    """Means of the task's measures over the same episodes, by name; None for a mean that does not exist."""
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
@@ -58,6 +63,9 @@ class ExitRecord:
         for name in _TEXTS:  # by the worker, and again by whoever reads what another program wrote
             if (text := getattr(self, name)) is not None:
                 setattr(self, name, shortened(text))
+        if self.measures is not None:
+            first = itertools.islice(self.measures.items(), MOST_MEASURES)
+            self.measures = {storable(name)[:LONGEST_NAME]: mean for name, mean in first}
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -16,6 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.experiment import preflight, run_directory, run_end, run_index, videos
+from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
@@ -53,10 +54,13 @@ def run(
     *,
     job_file: bytes | None = None,
     warm: preflight.Child | None = None,
+    callbacks: CallbackReporter | None = None,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is requested.
 
     :param job_file: its text, kept in the run directory.
+    :param callbacks: the reporter, if it calls functions of the calling program; what one of them raises is raised here
+        when every worker has exited.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
@@ -122,7 +126,7 @@ def run(
         stops.request_checkpoints = supervisor.request_checkpoints
         stops.deliver_to(supervisor.request_stop)
         outcome.counts = lambda: supervisor.counts
-        states = supervisor.run()
+        states = _supervised(supervisor, ledger, rows, callbacks)
         if not supervisor.interrupted:
 
             def is_stopped() -> bool:
@@ -141,6 +145,20 @@ def run(
         interrupted=supervisor.interrupted,
         signalled=stops.count > 0,
     )
+
+
+def _supervised(
+    supervisor: Supervisor, ledger: Ledger, rows: Sequence[JobRow], callbacks: CallbackReporter | None
+) -> Mapping[str, State]:
+    if callbacks is None:
+        return supervisor.run()
+    callbacks.begin(rows, ledger, supervisor.request_stop)
+    states = supervisor.run()
+    callbacks.report_ended()
+    if callbacks.error is not None:
+        ledger.close()
+        raise callbacks.error
+    return states
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:

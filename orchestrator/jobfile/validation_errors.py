@@ -113,7 +113,8 @@ def suggestion(word: str, known: Collection[str]) -> str | None:
     """The known word most similar to ``word``; None when none is similar."""
     spelt, *names = (name.lower().replace("-", "_") for name in (word, *known))
     by_plain = dict(zip(names, known, strict=True))
-    close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.7)
+    close += [name for name in by_plain if sorted(name) == sorted(spelt)]  # letters in another order
     close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
     return by_plain[close[0]] if close else None
 

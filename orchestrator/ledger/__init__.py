@@ -27,6 +27,14 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
+SUMMARY = """
+SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
+    a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
+    (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s
+FROM declared d JOIN jobs j ON j.job_id = d.job_id
+LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
+"""
+"""What a row of the summary is made of; ends where conditions begin."""
 NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
 NOT_REQUESTS = (STOPPING, *NOTES.values())
 """In the place of a verb: notes of the supervisor that it is stopping, or what it is doing to a running job."""
@@ -53,6 +61,7 @@ class Ledger:
         """Statements with the rows of their values, since the last commit."""
         self._applied = 0
         """How many of them the open transaction holds."""
+        self._measure_names: dict[str, None] | None = None
         self._request_files = RequestFiles(path.with_name("requests"))
 
     @classmethod
@@ -212,6 +221,8 @@ class Ledger:
             " record = ? WHERE job_id = ? AND number = ?",
             (ended_at, wall_s, returncode, outcome.cause, outcome.message, max_rss_mib, text, job_id, number),
         )
+        if self._measure_names is not None and record is not None:
+            self._measure_names.update(dict.fromkeys(record.measures or ()))
         if record is not None:
             self._keep(
                 # An attempt that ended before it read its checkpoint reports no steps.
@@ -300,22 +311,29 @@ class Ledger:
         last = (-(2**63), "")
         while True:
             with translated(self._path), decoding(self._path):
-                selected = self._execute(
-                    "SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at,"
-                    " a.ended_at AS ended_at, a.node AS node, a.pid AS pid, a.record AS record,"
-                    " a.max_rss_mib AS max_rss_mib,"
-                    " (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s"
-                    " FROM declared d JOIN jobs j ON j.job_id = d.job_id"
-                    " LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1"
-                    " WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?",
-                    (*last, page_rows),
-                ).fetchall()
+                after = "WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?"
+                selected = self._execute(f"{SUMMARY} {after}", (*last, page_rows)).fetchall()
                 page = [rows.summary_row(row, varied) for row in selected]
             if page:
                 yield page
             if len(selected) != page_rows:
                 return
             last = selected[-1]["position"], selected[-1]["job_id"]
+
+    def summary_of(self, job_id: str) -> SummaryRow:
+        """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is no such job."""
+        with translated(self._path), decoding(self._path):
+            return rows.summary_row(self._execute(f"{SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ())
+
+    def measure_names(self) -> Collection[str]:
+        """Names of the measures that the jobs have been evaluated by, in order of appearance."""
+        if self._measure_names is None:
+            # What the end of an attempt adds later is known here; only earlier attempts have to be read, and once.
+            sql = "SELECT record FROM attempts WHERE record LIKE '%\"measures\": {%'"
+            with translated(self._path):
+                names = [name for (record,) in self._execute(sql) for name in rows.measure_names(record)]
+            self._measure_names = dict.fromkeys(names)
+        return self._measure_names.keys()
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""

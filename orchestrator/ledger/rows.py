@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -88,6 +89,8 @@ class SummaryRow(TypedDict):
     weights_sha256: str | None
     divergences: int | None
     """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
+    measures: dict[str, float | None] | None
+    """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a column of its own."""
 
 
 class AttemptRow(TypedDict):
@@ -239,6 +242,7 @@ def summary_row(row: sqlite3.Row, varied: Sequence[str]) -> SummaryRow:
         "ranks": spec.get("ranks", 1),
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
+        "measures": _measures(record),
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
     columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
@@ -251,6 +255,22 @@ RECORDED = ("cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "weig
 
 def _record(row: sqlite3.Row) -> dict[str, Any]:
     return parsed_object(row["record"]) if row["record"] else {}
+
+
+def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
+    """The measures of an exit record; None for the mean of one that is no number, or counts as infinite."""
+    measures = record.get("measures")
+    if not isinstance(measures, dict):
+        return None
+    numbers = {name: mean for name, mean in measures.items() if type(mean) in (int, float) and abs(mean) <= LARGEST}
+    return {str(name): numbers.get(name) for name in measures}
+
+
+def measure_names(record: str) -> Iterable[str]:
+    """The names of the measures of an exit record, as the ledger holds it; none of a damaged one."""
+    with contextlib.suppress(ValueError):
+        return _measures(parsed_object(record)) or ()
+    return ()
 
 
 def parsed_object(text: str) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
 
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import parsed_json
@@ -18,10 +20,25 @@ from orchestrator.core.text import listed, plain
 from orchestrator.ledger.rows import SummaryRow, checked
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
+NOT_IN_TABLE = ("traceback", "measures")
+"""Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its own column."""
+TIMES = {"started": "started_at", "ended": "ended_at"}
+"""Columns with a time in ISO 8601 → the keys with the same time in seconds since the epoch."""
+MOST_MEASURES = 100
+"""Columns for measures."""
 
 
-def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[None]:
-    """Write both files, one page of rows per step; they appear with the last one. :raises DiskFullError, OSError:"""
+def writing(
+    paths: RunPaths,
+    pages: Iterable[Sequence[SummaryRow]],
+    measure_names: Callable[[], Collection[str]] = lambda: (),
+) -> Iterator[None]:
+    """Write both files, one page of rows per step; they appear with the last one.
+
+    :param measure_names: gives the columns of the table for measures; called once there is a page.
+    :raises DiskFullError, OSError: the files before are still there.
+    """
+    columns: list[str] = []
     with (
         disk_full_explained(paths.root),
         writing_whole(paths.summary_json, durable=False) as array,
@@ -32,16 +49,18 @@ def writing(paths: RunPaths, pages: Iterable[Sequence[SummaryRow]]) -> Iterator[
             if number:
                 yield
                 array.write(b",\n")
-            else:  # no traceback: tools read the table line by line
-                table.write(_csv([[_cell(name) for name in page[0] if name != "traceback"]]))
+            else:
+                columns = _columns(page[0], measure_names())
+                table.write(_csv([map(_cell, columns)]))
             array.write(",\n".join(map(_line, page)).encode())
-            table.write(_csv(map(_cells, page)))
+            table.write(_csv(_cells(row, columns) for row in page))
         array.write(b"\n]\n")
 
 
 def write(paths: RunPaths, rows: Sequence[SummaryRow]) -> None:
     """Write both files at once, with the errors of :func:`writing`."""
-    for _ in writing(paths, [rows] if rows else []):
+    names = dict.fromkeys(name for row in rows for name in row["measures"] or ())
+    for _ in writing(paths, [rows] if rows else [], lambda: names):
         continue
 
 
@@ -58,7 +77,8 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     except (OSError, ValueError) as error:
         raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
     try:
-        return [cast(SummaryRow, checked(SummaryRow, row)) for row in rows], written
+        # An earlier version has written no measures.
+        return [cast(SummaryRow, checked(SummaryRow, {"measures": None, **row})) for row in rows], written
     except (KeyError, TypeError, ValueError) as error:
         advice = "use the program with which its supervisor runs"
         text = f"{paths.summary_json}: was written by another version of this program ({error})"
@@ -73,8 +93,24 @@ def _line(row: Mapping[str, object]) -> str:
     return plain(json.dumps(row, ensure_ascii=False))
 
 
-def _cells(row: SummaryRow) -> Iterator[object]:
-    return (_cell(value) for name, value in row.items() if name != "traceback")
+def _columns(row: SummaryRow, measure_names: Collection[str]) -> list[str]:
+    """Names of the columns: later versions of this program add new ones after those that there were."""
+    own = [*(name for name in row if name not in NOT_IN_TABLE), *TIMES]
+    return own + [name for name in measure_names if name not in own][:MOST_MEASURES]
+
+
+def _cells(row: SummaryRow, columns: Iterable[str]) -> Iterator[object]:
+    values: Mapping[str, Any] = {**(row["measures"] or {}), **row}
+    for name in columns:
+        yield _iso_time(values[TIMES[name]]) if name in TIMES else _cell(values.get(name))
+
+
+def _iso_time(seconds: float | None) -> str | None:
+    """``1732176972.5`` → ``2024-11-21T08:16:12+00:00``; None for None, and for what is no time of a calendar."""
+    if seconds is not None:
+        with contextlib.suppress(OverflowError, OSError, ValueError):
+            return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return None
 
 
 def _cell(value: object) -> object:

@@ -163,7 +163,8 @@ class Recorder:
             self._writing, self._is_behind, self._next_summary = None, True, now
         if self._writing is None and self._is_behind and now >= self._next_summary:
             self._is_behind, self._writing_s = False, 0.0
-            self._writing = summary.writing(self.paths, self.ledger.summaries(page_rows=PAGE_ROWS))
+            pages = self.ledger.summaries(page_rows=PAGE_ROWS)
+            self._writing = summary.writing(self.paths, pages, self.ledger.measure_names)
         while self._writing is not None:
             self._write_page(now)
             if not final:

@@ -241,10 +241,10 @@ def totals(shown: Screen) -> Text:
 
 def jobs_table(lines: Sequence[JobLine], width: int, *, has_bar: bool = False) -> Table:
     """A table with one line per job, in at most ``width`` cells."""
-    return table(_columns(lines, width, has_bar=has_bar), lines, width)
+    return table(job_columns(lines, width, has_bar=has_bar), lines, width)
 
 
-def _columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[Column[JobLine]]:
+def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[Column[JobLine]]:
     """In the order in which they stand; the higher its rank, the sooner a column goes."""
     both = [line for line in lines if line.ep_rew_mean_first is not None]
     starts = max((len(_return(line.ep_rew_mean_first)) for line in both), default=0)

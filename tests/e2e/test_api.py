@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,34 @@ def test_what_is_wrong_with_all_of_them_is_raised(arguments: dict[str, Any], fra
         orchestrator.train([HOPPER], **{**SHORT, **arguments})
 
 
-def test_one_path_is_not_a_sequence_of_them() -> None:
-    with pytest.raises(orchestrator.UsageError, match="expected a sequence"):
-        orchestrator.train("robot.xml")  # type: ignore[arg-type]
-    assert orchestrator.train([]) == []
+def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
+    for arguments, fragment in (
+        ({"on_chang": "keep"}, 'did you mean "on_change"?'),
+        ({"max_paralel": 2}, 'did you mean "max_parallel"?'),
+        ({"on_change": "restrat"}, 'expected one of "refuse"'),
+    ):
+        with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
+            orchestrator.train([HOPPER], **arguments)
+    with pytest.raises(orchestrator.UsageError) as caught:
+        orchestrator.train([HOPPER], restart=True)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    body = HOPPER.read_text()
+    orchestrator.train([body], run_dir="run", **SHORT)
+    changed = body.replace('gear="120"', 'gear="60"')
+    changed = changed if changed != body else body.replace("<mujoco ", "<!-- changed --><mujoco ")
+    with pytest.raises(orchestrator.UsageError, match='on_change="restart"') as caught:
+        orchestrator.train([changed], run_dir="run", **SHORT)
+    assert "--" not in str(caught.value)
+    assert "run_dir" in str(caught.value)
+    (again,) = orchestrator.train([changed], run_dir="run", on_change="restart", **SHORT)
+    assert again.ok, again.error
+    (fresh,) = orchestrator.train([body], run_dir="run", fresh=True, **SHORT)
+    assert fresh.ok, fresh.error
+    assert len(list(tmp_path.glob("run.*"))) == 1
 
 
 def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -98,7 +123,14 @@ def test_run_is_the_command_and_goes_on_where_it_was(tmp_path: Path) -> None:
         done = orchestrator.run(jobs, max_parallel=2)
         assert (done.exit_code, done.ok) == (1, False)
         assert done.run_dir == tmp_path / "runs/tiny"
-        good, bad = done.results
+        good, bad = done
+        assert (len(done), done[0], done["bad-s0"], done[-1:]) == (2, good, bad, (bad,))
+        assert "good-s0" in done
+        assert bad in done
+        assert "worse-s0" not in done
+        with pytest.raises(KeyError, match="worse-s0"):
+            done["worse-s0"]
+        assert (bad.fitness(default=-3.0), good.fitness()) == (-3.0, good.ep_rew_mean)
         assert good.ok
         assert "the knee fell off" in str(bad.error)
     with pytest.raises(orchestrator.SpecError) as caught:
@@ -192,8 +224,8 @@ SCRIPT = f"""
 import orchestrator
 try:
     orchestrator.run(sys.argv[1], show=True)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+except KeyboardInterrupt as error:
+    print(f"interrupted {{error.run_dir.name}}: {{error}}", flush=True)
     sys.exit(7)
 """
 
@@ -211,7 +243,10 @@ def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=commands.PATIENCE_S)
     assert process.returncode == 7, err
-    assert out.endswith("interrupted\n")
+    first, last = out.splitlines()[0], out.splitlines()[-1]
+    assert first.endswith(f"results in {tmp_path / 'runs/tiny'}")
+    assert last.startswith("interrupted tiny: ")
+    assert f"run_dir='{tmp_path / 'runs/tiny'}'" in last
     assert commands.summary(tmp_path / "runs/tiny")["hopper-s0"]["state"] == "PENDING"
 
 
@@ -255,16 +290,25 @@ print(action.shape)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run directory of a robot on a built-in task and of an environment of Gymnasium's, trained for 8 iterations."""
+def done(tmp_path_factory: pytest.TempPathFactory) -> orchestrator.ExperimentResult:
+    """Result of a robot on a built-in task and of an environment of Gymnasium's, trained for 8 iterations."""
     folder = tmp_path_factory.mktemp("trained")
     jobs = write_experiment(
         folder,
-        {"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "ppo": {"n_steps": 256, "n_epochs": 4}},
+        {
+            **{"name": "hopper", "xml": HOPPER, "total_timesteps": 4096, "eval_episodes": 1},
+            "ppo": {"n_steps": 256, "n_epochs": 4},
+        },
         {"name": "pendulum", "env": "Pendulum-v1", "total_timesteps": 4096, "ppo": {"n_steps": 256}},
     )
-    assert orchestrator.run(jobs, run_dir=folder / "run").ok
-    return folder / "run"
+    done = orchestrator.run(jobs, run_dir=folder / "run")
+    assert done.ok
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(done: orchestrator.ExperimentResult) -> Path:
+    return done.run_dir
 
 
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
@@ -301,6 +345,23 @@ def test_progress_and_timings_have_a_full_row_an_iteration(trained: Path) -> Non
     row = json.loads((trained / "summary.json").read_text())[0]
     for figure in ("queue_s", "import_s", "first_step_s", "checkpoint_s", "wall_s", "cpu_s", "env_steps_per_s"):
         assert row[figure] is not None, figure
+
+
+def test_measures_of_the_evaluation_are_in_results_and_summaries(done: orchestrator.ExperimentResult) -> None:
+    hopper, pendulum = done
+    assert hopper.job_dir is not None
+    written = json.loads((hopper.job_dir / "eval.json").read_text())["deterministic"]["measures"]
+    assert hopper.measures == {name: measure["mean"] for name, measure in written.items()}
+    assert "distance_m" in hopper.measures
+    assert pendulum.measures == {}
+    assert (hopper.fitness(), pendulum.fitness()) == (hopper.eval_mean, pendulum.ep_rew_mean)
+    row = commands.summary(done.run_dir)["hopper-s0"]
+    assert row["measures"] == hopper.measures
+    cells, others = read_rows(done.run_dir / "summary.csv")
+    assert float(cells["distance_m"]) == hopper.measures["distance_m"]
+    assert others["distance_m"] == ""
+    for column, key in (("started", "started_at"), ("ended", "ended_at")):
+        assert abs(datetime.fromisoformat(cells[column]).timestamp() - row[key]) <= 1.0
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -314,7 +314,9 @@ class Training:
         result = evaluation.evaluate(self._spec, self._paths.root, self._model, each_step)
         self._before_writing()
         write_whole(self._paths.eval, result.to_json())
-        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, result.deterministic.summary["mean"]
+        deterministic = result.deterministic.summary
+        self._facts.eval_s, self._facts.eval_mean = time.monotonic() - begun, deterministic["mean"]
+        self._facts.measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
         say(f"evaluated over {result}")
 
 

@@ -1,0 +1,160 @@
+"""The robots that a Python program gives: files, patterns, folders, MJCF text and ``mujoco.MjSpec``."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import absolute
+from orchestrator.core.text import plain, storable
+from orchestrator.jobfile.job_names import is_showable
+from orchestrator.jobfile.robot_globs import file_fault
+
+LONGEST_NAME = 40
+UNNAMED = ("", "MuJoCo Model")
+"""Names of a model that has none; the second is what MuJoCo writes then."""
+_MODEL_NAME = re.compile(r"<mujoco\b[^>]*?\smodel\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
+
+
+@runtime_checkable
+class Spec(Protocol):
+    """What is used of ``mujoco.MjSpec``: this side of the program does not import MuJoCo."""
+
+    meshdir: str
+    texturedir: str
+    assets: dict[str, bytes | str]
+
+    @property
+    def modelfiledir(self) -> str: ...
+    def copy(self) -> Spec: ...
+    def to_xml(self) -> str: ...
+
+
+RobotLike: TypeAlias = str | os.PathLike[str] | Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotArgument:
+    """One robot."""
+
+    name: str
+    """Name of its jobs; different from that of every other robot."""
+    file: Path
+    """Its MJCF."""
+    label: str | None = None
+    """How messages name it if it was not given as a file: ``xmls[3]``."""
+    allow_outside: bool = False
+    """Whether it was read from a folder other than that of ``file``, which its assets are still in."""
+    fault: str = ""
+    """Why it cannot be trained, where a job file could not even name it; empty otherwise."""
+
+    @property
+    def xml(self) -> str | None:
+        """The user's file, if it is one."""
+        return None if self.label else str(self.file)
+
+    def entry(self) -> dict[str, Any]:
+        """Its table of ``[[jobs]]``."""
+        xml = str(self.file) if self.file.exists() else glob.escape(str(self.file))
+        return {"name": self.name, "xml": xml, **({"allow_outside": True} if self.allow_outside else {})}
+
+    def explained(self, error: str) -> str:
+        """``error`` with the robot's label in the place of a file that the user does not know."""
+        if self.label is None:
+            return error
+        text, folder = error.replace(str(self.file), self.label), str(self.file.parent)
+        if folder not in text:
+            return text
+        for unknown in (f" in {folder}", folder + os.sep, folder):
+            text = text.replace(unknown, "")
+        return (
+            f"{text}; what is given as text or MjSpec has no folder: add files to MjSpec.assets, or write it to a file"
+        )
+
+
+def robot_arguments(given: RobotLike | Sequence[RobotLike], folder: Callable[[], Path]) -> list[RobotArgument]:
+    """The robots of ``given``, patterns and folders replaced by their files.
+
+    :param folder: makes a folder for robots that are not files yet; called only if there is such a one.
+    :raises UsageError: a pattern or folder without files, or something that is no robot.
+    """
+    robots: list[RobotArgument] = []
+    several = [given] if isinstance(given, str | os.PathLike | Spec) else given
+    for position, item in enumerate(several):
+        label = f"xmls[{position}]"
+        if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
+            robots.append(_from_text(item, len(robots), label, folder()))
+        elif isinstance(item, str | os.PathLike):
+            robots += [_from_file(file, len(robots) + number) for number, file in enumerate(_files(item))]
+        elif isinstance(item, Spec):
+            robots.append(_from_spec(item, len(robots), label, folder()))
+        else:
+            expected = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
+            raise UsageError(f"train: {label} is of type {type(item).__name__}; {expected}")
+    return robots
+
+
+def _files(item: str | os.PathLike[str]) -> Iterator[Path]:
+    """One file, or all that a pattern or a folder stands for, sorted."""
+    path = absolute(Path(item))
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".xml" and not file.is_dir())
+        if not files:
+            advice = f'the pattern "{path.name}/**/*.xml" finds those in the folders below it'
+            raise UsageError(f"train: {plain(str(path))}: no *.xml in this folder; {advice}")
+        yield from files
+    elif isinstance(item, str) and glob.has_magic(item) and not os.path.lexists(path):
+        matches = sorted(absolute(Path(match)) for match in glob.glob(item, recursive=True))  # noqa: PTH207 - absolute
+        files = [match for match in matches if not match.is_dir()]
+        if not files:
+            raise UsageError(f"train: no file matches the pattern {plain(str(path))}")
+        yield from files
+    else:
+        yield path
+
+
+def _from_file(file: Path, index: int) -> RobotArgument:
+    fault = "" if is_showable(str(file)) else file_fault(file)
+    return RobotArgument(name=_name(index, file.stem), file=file, fault=fault)
+
+
+def _from_text(text: str, index: int, label: str, folder: Path) -> RobotArgument:
+    match = _MODEL_NAME.search(text)
+    name = "" if match is None else match[1] or match[2] or ""
+    name = _name(index, "robot" if name in UNNAMED else plain(name)[:LONGEST_NAME])
+    (own := folder / str(index)).mkdir()
+    (file := own / "robot.xml").write_bytes(storable(text).encode())
+    return RobotArgument(name=name, file=file, label=label)
+
+
+def _from_spec(spec: Spec, index: int, label: str, folder: Path) -> RobotArgument:
+    from_folder = spec.modelfiledir
+    spec, assets = spec.copy(), dict(spec.assets)
+    try:
+        if from_folder and not assets:
+            spec.meshdir = str(absolute(Path(from_folder) / spec.meshdir))
+            spec.texturedir = str(absolute(Path(from_folder) / spec.texturedir))
+        robot = _from_text(spec.to_xml(), index, label, folder)
+    except ValueError as error:  # MuJoCo's
+        fault = f"{label}: MuJoCo cannot write it as XML: {error}"
+        return RobotArgument(name=_name(index, "robot"), file=folder / str(index), label=label, fault=fault)
+    for name, content in assets.items():
+        for below in {"", spec.meshdir, spec.texturedir}:
+            path = PurePosixPath(below, name)
+            if path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"train: {label}: its asset {plain(name)} has a path that leads out of a folder")
+            target = robot.file.parent / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return RobotArgument(name=robot.name, file=robot.file, label=label, allow_outside=bool(from_folder and not assets))
+
+
+def _name(index: int, name: str) -> str:
+    """A name that is unique even where two robots have the same one."""
+    return f"{index:03d}-{name}"

@@ -1,0 +1,159 @@
+"""What :func:`orchestrator.run` and :func:`orchestrator.train` return."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import duration, number
+from orchestrator.ledger import SummaryRow
+from orchestrator.terminal.notebook_view import html_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Result of one training."""
+
+    ok: bool
+    error: str | None
+    """Why there is no trained policy; None if there is one."""
+    job_id: str | None = None
+    """None for a robot whose file name cannot be printed."""
+    xml: str | None
+    """The robot's file; None without one, also where it was given as MJCF text or ``MjSpec``."""
+    seed: int
+    state: str
+    ep_rew_mean: float | None = None
+    """Mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``)."""
+    eval_mean: float | None = None
+    """Mean deterministic return over ``eval_episodes`` episodes after training."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """Means of the task's measures over the same episodes, by name with unit, such as ``distance_m`` of ``forward``.
+
+    Empty if the job was not evaluated or its task reports none; see docs/evaluation.md.
+    """
+    env_steps: int = 0
+    wall_s: float | None = None
+    model: Path | None = None
+    """``model.zip``, for ``stable_baselines3.PPO.load``."""
+    vecnormalize: Path | None = None
+    """Normalisation statistics, for ``VecNormalize.load``; None if normalisation was off."""
+    job_dir: Path | None = None
+
+    def fitness(self, *, default: float = -math.inf) -> float:
+        """One number to compare policies by.
+
+        It is ``eval_mean``, the mean deterministic return after training, or ``ep_rew_mean`` if the policy was not
+        evaluated. It is ``default`` if the job has not succeeded, or if no episode has ended.
+        """
+        value = self.ep_rew_mean if self.eval_mean is None else self.eval_mean
+        return value if self.ok and value is not None else default
+
+    def _repr_html_(self) -> str:
+        return results_html([self])
+
+
+class Results(list[Result]):
+    """The results of :func:`orchestrator.train`: a list."""
+
+    def __init__(self, results: Iterable[Result] = (), *, run_dir: Path | None = None) -> None:
+        super().__init__(results)
+        self.run_dir = run_dir
+        """The directory of all of them; None if there was nothing to train."""
+
+    def _repr_html_(self) -> str:
+        return results_html(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentResult(Sequence[Result]):
+    """Result of an experiment: a sequence of results in the order of the job file, which takes job ids as well.
+
+    ``result[0]`` is the first, ``result["hopper-s0"]`` that of the job, and ``"hopper-s0" in result`` says whether
+    there is one.
+    """
+
+    run_dir: Path
+    results: tuple[Result, ...]
+    exit_code: int
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __contains__(self, item: object) -> bool:
+        """:param item: a job id or a result."""
+        return item in self.results or any(result.job_id == item for result in self.results)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Result: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Result, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Result | tuple[Result, ...]:
+        """A result by its position or job id. :raises IndexError, KeyError: there is none."""
+        if not isinstance(key, str):
+            return self.results[key]
+        for result in self.results:
+            if result.job_id == key:
+                return result
+        raise KeyError(f"no job {key}; `[result.job_id for result in …]` shows the job ids of this experiment")
+
+    def _repr_html_(self) -> str:
+        return results_html(self.results)
+
+
+def result_of(paths: RunPaths, row: SummaryRow) -> Result:
+    """The result of the job of ``row``, whose directory is in ``paths``."""
+    ok = row["state"] == "SUCCEEDED"
+    job = paths.job(row["job_id"])
+    error = None if ok else str(row["message"] or row["state"].lower())
+    if row["state"] in ("PENDING", "RUNNING"):
+        error = "stopped before it was finished; the same call with the same run_dir resumes it"
+    if row["state"] == "PAUSED":
+        error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
+    return Result(
+        ok=ok,
+        error=error,
+        job_id=row["job_id"],
+        xml=row["xml"],
+        seed=row["seed"],
+        state=row["state"],
+        ep_rew_mean=row["ep_rew_mean"],
+        eval_mean=row["eval_mean"],
+        measures={name: mean for name, mean in (row["measures"] or {}).items() if mean is not None},
+        env_steps=row["env_steps"],
+        wall_s=row["wall_s"],
+        model=job.model if ok else None,
+        vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
+        job_dir=job.root,
+    )
+
+
+def results_html(results: Sequence[Result]) -> str:
+    """A table for notebooks, with one row for each result."""
+    measures = list(dict.fromkeys(name for result in results for name in result.measures))
+    header = ["job", "state", "return", "evaluated", *measures, "env_steps", "time", "error"]
+    rows = [
+        [
+            result.job_id or result.xml or "–",
+            result.state,
+            number(result.ep_rew_mean, ",.1f"),
+            number(result.eval_mean, ",.1f"),
+            *(number(result.measures.get(name), ",.4g") for name in measures),
+            f"{result.env_steps:,}",
+            duration(result.wall_s),
+            result.error or "",
+        ]
+        for result in results
+    ]
+    return html_table(header, rows)

@@ -1,0 +1,100 @@
+"""What a Jupyter notebook shows: a table that is updated in place while an experiment runs, and tables of results."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from orchestrator.core.text import plain
+from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.terminal.live_table import DRAWING_SHARE, REFRESH_EVERY_S
+from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_view, totals
+from orchestrator.terminal.tables import Column
+
+RUNNING_SHOWN, MESSAGES_SHOWN = 30, 10
+SHOWN_EVENTS = ("warning", "failed", "retrying", "stopping", "waiting")
+"""Kinds of the events that are shown below the table; the others are seen in it."""
+
+
+def is_notebook() -> bool:
+    """Whether this is a kernel of Jupyter's, which displays HTML. Imports nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts. Nothing in them is taken as HTML."""
+    return _table(header, ([_escaped(cell) for cell in row] for row in rows))
+
+
+class NotebookReporter(SilentReporter):
+    """A table in the output of a cell, which replaces itself about once a second."""
+
+    def __init__(self) -> None:
+        display: Any = importlib.import_module("IPython.display")  # optional, and without types
+        self._view: Callable[[], View] | None = None
+        self._note = "examining the robots"
+        """Where the results will be, and what is being done before there is a table."""
+        self._messages: deque[str] = deque(maxlen=MESSAGES_SHOWN)
+        self._next = 0.0
+        self._html = display.HTML
+        self._handle = display.display(self._html(""), display_id=True)
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        if kind in ("directory", "examining"):
+            self._note = message
+            self._draw()
+        elif kind in SHOWN_EVENTS:
+            self._messages.append(f"{time.strftime('%H:%M:%S')} {message}")
+
+    def tick(self, view: Callable[[], View]) -> None:
+        self._view, begun = view, time.monotonic()
+        if begun >= self._next:
+            self._draw()
+            now = time.monotonic()
+            self._next = now + max(REFRESH_EVERY_S, (now - begun) / DRAWING_SHARE)
+
+    def close(self) -> None:
+        """Show how it ended; the results are for the caller to show."""
+        self._draw()
+
+    def _draw(self) -> None:
+        parts = [f"<p>{_escaped(self._note)}</p>"] if self._view is None else _progress(self._view())
+        messages = [f"<pre>{_escaped(message)}</pre>" for message in self._messages]
+        self._handle.update(self._html("".join([*parts, *messages])))
+
+
+def _progress(view: View) -> list[str]:
+    shown = of_view(view)
+    rows = [*itertools.islice(shown.running, RUNNING_SHOWN), *shown.next_up, *reversed(shown.ended)]
+    columns = job_columns(rows, WIDE, has_bar=True)
+    lines = [f"<p>{_escaped(line)}</p>" for line in totals(shown).plain.splitlines()]
+    cells = ([_cell(column, row) for column in columns] for row in rows)
+    lines.append(_table([column.name for column in columns], cells))
+    if (more := shown.counts["RUNNING"] - RUNNING_SHOWN) > 0:
+        lines.append(f"<p>… and {more} more running</p>")
+    return lines
+
+
+def _cell(column: Column[JobLine], row: JobLine) -> str:
+    if column.bar is not None:
+        return f'<progress max="1" value="{min(1.0, column.bar(row)):.3f}"></progress>'
+    return _escaped(column.text(row))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """:param rows: cells of HTML."""
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(plain(text))
