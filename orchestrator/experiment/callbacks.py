@@ -31,7 +31,7 @@ class JobProgress:
     xml: str | None
     seed: int
     phase: str
-    """``"starting"``, ``"training"`` or ``"evaluating"``."""
+    """``"starting"``, ``"training"``, ``"evaluating"`` or ``"stopping"``."""
     env_steps: int
     """Control steps so far, summed over environments and ranks."""
     total_timesteps: int
@@ -136,7 +136,7 @@ def _progress_of(attempt: ActiveAttempt) -> JobProgress:
         job_id=job.job_id,
         xml=None if job.xml_source is None else str(job.xml_source),
         seed=job.spec.seed,
-        phase=progress.phase,
+        phase=attempt.phase,
         env_steps=progress.env_steps,
         total_timesteps=job.spec.total_timesteps,
         ep_rew_mean=progress.ep_rew_mean,
