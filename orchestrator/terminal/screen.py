@@ -35,6 +35,8 @@ STATE_STYLE = {
 }
 LINES_AROUND = 6
 """Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out, and the cursor."""
+LONGEST_WORD = 10
+"""What a wrapped line may leave free at its end."""
 WIDE = 100
 """From this width on the bar is long."""
 
@@ -201,7 +203,8 @@ def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    room = max(1, height - LINES_AROUND - bool(shown.waiting))
+    waiting_lines = -(-len(shown.waiting or "") // max(1, width - LONGEST_WORD))
+    room = max(1, height - LINES_AROUND - waiting_lines)
     running = list(itertools.islice(shown.running, room))
     room -= len(running)
     next_up = shown.next_up[: max(room - room // 2, room - len(shown.ended))]

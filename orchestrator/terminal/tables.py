@@ -51,7 +51,9 @@ def number_column(
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """A table of at most ``width`` cells; the first column is shortened last of all, with an ellipsis."""
+    """A table of at most ``width`` cells. The first column is shortened last of all, in the middle: names often differ
+    at their ends.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -59,11 +61,11 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     texts = [[plain(column.text(row)) for row in rows] for column in columns]
     ranks = [_rank(column, shown) for column, shown in zip(columns, texts, strict=True)]
     kept, first_width = _fitted(ranks, list(map(_width, columns, texts)), width)
+    texts[kept[0]] = [_shortened(text, first_width) for text in texts[kept[0]]]
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
-        max_width = first_width if index == kept[0] else None
-        result.add_column(columns[index].name, justify=justify, no_wrap=True, max_width=max_width)
+        result.add_column(columns[index].name, justify=justify, no_wrap=True)
     for number, row in enumerate(rows):
         cells: list[RenderableType] = []
         for index in kept:
@@ -80,6 +82,15 @@ def _width(column: Column[Row], texts: Sequence[str]) -> int:
     from rich.cells import cell_len
 
     return max(cell_len(column.name), column.bar_width, *map(cell_len, texts), 1)
+
+
+def _shortened(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"
 
 
 def _rank(column: Column[Row], texts: Sequence[str]) -> int:
