@@ -11,7 +11,7 @@ from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F40
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Cancelled, Cause, Failed, Job, Paused, Pending, Running, State, Succeeded
-from orchestrator.experiment import recovery
+from orchestrator.experiment import recovery, reload
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, reconcile
 from orchestrator.ledger import JobRow, Ledger
@@ -178,3 +178,9 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     recovery.rebuild(ledger, experiment.paths, [(0, job(2000, extended_from=(1000,)), None)])
     (row,) = ledger.jobs()
     assert (row.state.name, row.attempts) == (state, len(codes))
+
+
+def test_reload_sees_no_difference_in_a_job_that_was_extended() -> None:
+    extended = job(2000, extended_from=(1000,))
+    assert reload._differences(extended, job(2000)) == []
+    assert reload._differences(extended, job(3000)) == ["total_timesteps: 2000 → 3000"]
