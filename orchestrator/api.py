@@ -66,7 +66,7 @@ def run(
 
     :param jobs: path of the job file.
     :param run_dir: directory for all results; the default is ``runs/<name>``, as with the command.
-    :param overrides: defaults to set, as with ``--set``: ``{"ppo.n_steps": 512}``.
+    :param overrides: settings of all jobs, as with ``--set``; they win over what a job sets: ``{"ppo.n_steps": 512}``.
     :param fresh: start over, as with ``--fresh``; an existing run directory is renamed and kept.
     :param on_change: what to do with jobs that have run and are declared differently now, as with ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
@@ -172,12 +172,14 @@ def train(
             for seed in seeds
             if robot.fault
         }
-        if on_result is not None:
-            for result in results.values():
-                on_result(result)
+        experiment = None
         if declared := [robot.entry() for robot in robots if not robot.fault]:
             data = {"name": plain(root.name), "on_invalid": "skip", "defaults": shared, "jobs": declared}
             experiment = from_mapping(data, source="orchestrator.train", base=current_directory() or root)
+        if on_result is not None:
+            for result in results.values():
+                on_result(result)
+        if experiment is not None:
             to_result = functools.partial(_result_of_robot, RunPaths(root), {robot.name: robot for robot in robots})
             callbacks = _callbacks(to_result, on_result, on_progress)
             finished = _finish(experiment, options, show=show, callbacks=callbacks, job_file=None)
@@ -265,10 +267,10 @@ def _reporter(*, show: bool) -> Iterator[Reporter]:
 
 
 class WarningReporter(SilentReporter):
-    """Shows as a Python warning what keeps a call waiting that prints nothing."""
+    """Shows as Python warnings what a silent call waits for, and what ``on_change="extend"`` cannot do."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        if kind == "waiting":
+        if kind == "waiting" or facts.get("extended"):
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

@@ -31,7 +31,7 @@ class Result:
     """Mean return of the last episodes of training (Stable-Baselines3's ``rollout/ep_rew_mean``)."""
     eval_mean: float | None = None
     """Mean deterministic return over ``eval_episodes`` episodes after training."""
-    measures: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Means of the task's measures over the same episodes, by name with unit, such as ``distance_m`` of ``forward``.
 
     Empty if the job was not evaluated or its task reports none; see docs/evaluation.md.

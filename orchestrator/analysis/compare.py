@@ -106,15 +106,28 @@ def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
 def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, list[str]]]:
     """Differences of several run directories from the same first one: the name, the value in each of them.
 
+    A run directory without a difference has the value of the first. It is ``–`` where it differs in the same setting,
+    but for other jobs.
+
     :param rows: for each of the others its settings or differences.
     """
     first: dict[str, str] = {}
     others: dict[str, dict[int, str]] = {}
+    settings = [{_setting(what) for what, _, _ in differences} for differences in rows]
     for place, differences in enumerate(rows):
         for what, before, after in differences:
-            first.setdefault(what, before)
-            others.setdefault(what, {})[place] = after
-    return [(what, [first[what], *(others[what].get(i, first[what]) for i in range(len(rows)))]) for what in first]
+            is_same = first.setdefault(what, before) == before  # the jobs in common may be others
+            others.setdefault(what, {})[place] = after if is_same else f"{after} (from {before})"
+    values = {
+        what: [others[what].get(i, "–" if _setting(what) in settings[i] else value) for i in range(len(rows))]
+        for what, value in first.items()
+    }
+    return [(what, [value, *values[what]]) for what, value in first.items()]
+
+
+def _setting(what: str) -> str:
+    """``"ppo.n_steps (hopper)"`` → ``"ppo.n_steps"``."""
+    return what.partition(" (")[0]
 
 
 def facts(comparisons: Sequence[Comparison]) -> dict[str, Any]:

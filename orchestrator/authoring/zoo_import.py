@@ -162,7 +162,6 @@ def _job(name: str, settings: Any, algo: str) -> _ZooJob:
     if remark:
         job.remarks[key] = remark
     keys = zoo_values.table(settings)
-    noise = keys.get("noise_type"), zoo_values.number(keys.get("noise_std"))
     for zoo_key, content in keys.items():
         if not zoo_values.is_small(content):
             job.refused[zoo_key] = "is too large, or nested too deeply"
@@ -170,8 +169,8 @@ def _job(name: str, settings: Any, algo: str) -> _ZooJob:
             continue
         else:
             _take(job, zoo_key, content)
-    if noise[0] is not None:
-        _take_noise(job, str(noise[0]), noise[1])
+    if keys.get("noise_type") is not None and not job.refused.keys() & {"noise_type", "noise_std"}:
+        _take_noise(job, str(keys["noise_type"]), zoo_values.number(keys.get("noise_std")))
     _fit_minibatch(job)
     _fit_memory(job)
     _settle(job)

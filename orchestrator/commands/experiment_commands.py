@@ -97,7 +97,7 @@ def _duration_s(option: str, text: str) -> float:
     from orchestrator.jobfile.value_types import ExpectedError, parse_duration
 
     try:
-        return parse_duration(text)
+        return parse_duration(f"{text}s" if text.strip().isdecimal() else text)
     except ExpectedError as error:
         raise UsageError(f"wait: {option} {text}: {error}") from None
 

@@ -82,6 +82,7 @@ def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) 
     """What the ledger shows, as often as it may be read; for the last time after the end of ``holder``.
 
     :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any longer.
+    :raises LedgerBusyError: the ledger is locked, also at ``until``.
     """
     while True:
         # Before the ledger is read: afterwards nothing is written.
@@ -90,6 +91,8 @@ def follow(paths: RunPaths, holder: LockHolder | None, until: float = math.inf) 
         try:
             snapshot = control.status(paths.root)
         except LedgerBusyError:
+            if time.monotonic() >= until:
+                raise
             continue
         except (LedgerError, RunDirError):  # it was moved away or replaced: `--fresh`, `--rebuild-ledger`
             if not is_over and run_directory.holder(paths) == holder:
@@ -120,16 +123,19 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
     paths, until = run_directory.existing(run_dir), time.monotonic() + timeout_s
     holder = _current_holder(paths)
     rows: Sequence[SummaryRow] = []
-    for snapshot in follow(paths, holder, until):
-        rows = snapshot.rows
-        if names and rows:
-            jobs = control.resolve(snapshot, names)
-            rows = [row for row in rows if row["job_id"] in jobs]
-            if _are_over(rows):
-                return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
-        if snapshot.holder is not None and time.monotonic() >= until:
-            text = f"{run_dir}: has not ended within {timeout_s:g} s; the experiment continues"
-            return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=text)
+    late = f"{run_dir}: has not ended within {timeout_s:g} s; the experiment continues"
+    try:
+        for snapshot in follow(paths, holder, until):
+            rows = snapshot.rows
+            if names and rows:
+                jobs = set(control.resolve(snapshot, names))
+                rows = [row for row in rows if row["job_id"] in jobs]
+                if _are_over(rows):
+                    return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
+            if snapshot.holder is not None and time.monotonic() >= until:
+                return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
+    except LedgerBusyError:
+        return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
     end = end_of(paths, holder)
     if holder is None and run_end.read(paths) is None and _are_over(rows):  # an earlier version records no end
         return WaitEnd(rows=rows, exit_code=control.exit_code(rows))

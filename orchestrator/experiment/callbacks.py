@@ -6,6 +6,7 @@ but nothing is launched, recorded or retried.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,15 +90,15 @@ class CallbackReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
-        self.report_ended()
-        now = time.monotonic()
-        if self.on_progress is not None and now >= self._next_progress:
+        self.report_ended(most=1)
+        if self.on_progress is not None and time.monotonic() >= self._next_progress:
             self._call(self.on_progress, progress_of(view()))
-            self._next_progress = now + PROGRESS_EVERY_S
+            self._next_progress = time.monotonic() + PROGRESS_EVERY_S
 
-    def report_ended(self) -> None:
-        """Call ``on_end`` for the jobs that have ended since the last time."""
-        while self._ended and self.on_end is not None and self._ledger is not None and self.error is None:
+    def report_ended(self, most: float = math.inf) -> None:
+        """Call ``on_end`` for jobs that have ended. :param most: so many; the loop goes on between two of them."""
+        while most > 0 and self._ended and self.on_end is not None and self._ledger is not None and self.error is None:
+            most -= 1
             job_id = next(iter(self._ended))
             try:
                 row = self._ledger.summary_of(job_id)

@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
+from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import recovery, run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.jobfile.job_names import is_pattern, matching
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
@@ -65,7 +65,7 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        return self.holder is None or all(row["state"] in TERMINAL for row in self.rows)
+        return self.holder is None or (bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows))
 
     def facts(self) -> list[dict[str, Any]]:
         """The rows as JSON objects; while a supervisor runs, with what it reports beside the ledger."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -73,12 +73,13 @@ def dry_run(
         with run_directory.reading_ledger(paths) as ledger:
             rows = {row.job.job_id: row for row in ledger.jobs()}
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
-    refused: Collection[str] = changed if options.on_change == "refuse" else ()
+    refused: Mapping[str, Sequence[str]] = changed if options.on_change == "refuse" else {}
     if options.on_change == "extend":
         refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
     prospects = {}
     for job_id in (job.job_id for job in plan.jobs):
-        row, is_valid, changes = rows.get(job_id), plan.verdicts[job_id].problem is None, changed.get(job_id, ())
+        row, is_valid = rows.get(job_id), plan.verdicts[job_id].problem is None
+        changes = refused.get(job_id, changed.get(job_id, ()))
         if row is None or not row.attempts:
             prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
         else:

@@ -94,7 +94,7 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
     for text, job_ids in extended.items():
         reporter.event("extended", f"{text}: {listed(job_ids, SHOWN)}", jobs=job_ids)
     for text, job_ids in warnings.items():
-        reporter.event("warning", f"{listed(job_ids, SHOWN)}: {text}", jobs=job_ids)
+        reporter.event("warning", f"{listed(job_ids, SHOWN)}: {text}", jobs=job_ids, extended=True)
 
 
 def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:

@@ -172,13 +172,14 @@ def is_run_directory(paths: RunPaths) -> bool:
 def only_one() -> Path | None:
     """The current directory if it is a run directory, or the only one in it or in its folder ``runs``; None otherwise.
 
-    Those that ``--fresh`` renamed do not count.
+    Those that ``--fresh`` renamed do not count, nor do benchmarks.
     """
     here = Path()
     if is_run_directory(RunPaths(here)):
         return here
     files = [file for below in (here, here / "runs") for name in RUN_FILES for file in below.glob(f"*/{name}")]
     found = {file.parent for file in files if not re.fullmatch(f".+{TIME}", file.parent.name)}
+    found = {root for root in found if RunPaths(root).ledger.exists() or not RunPaths(root).bench.exists()}
     return found.pop() if len(found) == 1 else None
 
 

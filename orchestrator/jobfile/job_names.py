@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -34,20 +33,6 @@ def safe_name(text: str) -> str:
     letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
     return f"{readable or 'unnamed'}-{digest(text)}"
-
-
-def matching(name: str, job_ids: Sequence[str]) -> list[str]:
-    """The job with this id; where there is none, those whose ids begin with ``name`` or match it as a pattern.
-
-    A pattern is one of a shell, such as ``cart-s1*``; upper and lower case differ.
-    """
-    if name in job_ids:
-        return [name]
-    return [job_id for job_id in job_ids if job_id.startswith(name) or fnmatch.fnmatchcase(job_id, name)]
-
-
-def is_pattern(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
 
 
 def is_showable(text: str) -> bool:

@@ -33,10 +33,9 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
     html = page.html(content, {figure.name: drawing.render(figure) for figure in content.figures()}, has_files=False)
     try:
         write_whole(path, html, durable=False)
-    except OSError as error:
-        raise UsageError(
-            f"--output {path}: cannot be written ({error.strerror}); expected the path of a file"
-        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--output {path}: cannot be written ({reason}); expected the path of a file") from error
 
 
 def document(comparisons: Sequence[Comparison]) -> Document:

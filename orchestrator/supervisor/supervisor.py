@@ -390,7 +390,7 @@ class Supervisor:
             elapsed_s=self.now() - self._started,
             counts=self.counts,
             active=self._active.all,
-            ended=list(self._ended),
+            ended=[end for end in self._ended if self._jobs.states[end[0].job.job_id] is end[1]],
             next_up=[self._jobs.job(job_id) for job_id in self._jobs.queue.first(VIEWED)],
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,

@@ -52,7 +52,7 @@ def _left_out(heading: str, entries: Sequence[LeftOut]) -> Iterator[str]:
         yield f"{heading} ({len(entries):,}):"
         yield from (f"    {plain(f'{entry.what}: {entry.reason}')}" for entry in entries[:MOST_SHOWN])
         if len(entries) > MOST_SHOWN:
-            yield f"    and {len(entries) - MOST_SHOWN:,} more, which the job file lists"
+            yield f"    and {len(entries) - MOST_SHOWN:,} more; `orchestrator check` shows all"
 
 
 def _next(target: Path) -> list[str]:

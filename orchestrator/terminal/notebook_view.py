@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import importlib
 import itertools
@@ -18,7 +19,7 @@ from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_view, to
 from orchestrator.terminal.tables import Column
 
 RUNNING_SHOWN, MESSAGES_SHOWN = 30, 10
-SHOWN_EVENTS = ("warning", "failed", "retrying", "stopping", "waiting")
+SHOWN_EVENTS = ("warning", "extended", "failed", "retrying", "stopping", "waiting")
 """Kinds of the events that are shown below the table; the others are seen in it."""
 
 
@@ -62,8 +63,9 @@ class NotebookReporter(SilentReporter):
             self._next = now + max(REFRESH_EVERY_S, (now - begun) / DRAWING_SHARE)
 
     def close(self) -> None:
-        """Show how it ended; the results are for the caller to show."""
-        self._draw()
+        """Show how it ended; the results are for the caller to show, also where nothing can be displayed any more."""
+        with contextlib.suppress(Exception):
+            self._draw()
 
     def _draw(self) -> None:
         parts = [f"<p>{_escaped(self._note)}</p>"] if self._view is None else _progress(self._view())

@@ -112,7 +112,7 @@ def _of_attempt(attempt: ActiveAttempt, ended: str | None = None) -> JobLine:
         job_id=attempt.job.job_id,
         state=ended or attempt.phase,
         is_running=ended is None,
-        share=1.0 if ended == "SUCCEEDED" else steps / total,
+        share=1.0 if ended == "SUCCEEDED" else min(1.0, steps / total),
         env_steps=None if last is None else steps,
         env_steps_per_s=rate,
         ep_rew_mean=None if last is None else last.ep_rew_mean,

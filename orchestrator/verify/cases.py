@@ -11,11 +11,11 @@ from pathlib import Path
 from orchestrator import jobfile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
+from orchestrator.core.job_patterns import matching
 from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment import run_directory, run_plan
-from orchestrator.jobfile.job_names import matching
 from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12

@@ -100,6 +100,7 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_has_changed_is_refused_in_the_words_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     body = HOPPER.read_text()

@@ -22,12 +22,14 @@ CUBE = "\n".join(f"v {x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for 
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory in which workers succeed at once."""
     commands.instant_workers(monkeypatch, tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def temporary_folders() -> set[Path]:
-    """Folders that hold robots; those of others hold none that is given as text."""
+    """Folders that hold robots."""
     return {path.parent for path in Path(tempfile.gettempdir()).glob("orchestrator-temporary-*/[0-9]/robot.xml")}
 
 
@@ -45,6 +47,7 @@ def built(**assets: str) -> mujoco.MjSpec:
     return spec
 
 
+@pytest.mark.slow
 def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> None:
     dog = mujoco.MjSpec.from_file(str(REPOSITORY / "mjcf/dog.xml"))
     before = temporary_folders()

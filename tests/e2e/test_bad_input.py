@@ -337,7 +337,7 @@ def test_a_message_of_any_content_and_length_is_stored_shortened_and_shown_harml
 def test_a_crash_is_retried_as_often_as_asked(misbehaving: Misbehaving) -> None:
     row = misbehaving[0]["segfault"]
     assert row["attempts"] == 2
-    assert row["message"] == "killed by SIGSEGV (attempt 2 of 2)"
+    assert row["message"] == "killed by SIGSEGV (after 1 retry)"
 
 
 def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> None:

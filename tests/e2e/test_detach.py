@@ -204,6 +204,7 @@ def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(jobs: Path, tmp_p
     assert (wrong.returncode, "--timeout soon" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:

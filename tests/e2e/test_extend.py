@@ -33,6 +33,7 @@ def trained_at_once(extended: JobPaths, directory: Path) -> str | None:
     return record.weights_sha256
 
 
+@pytest.mark.slow
 def test_a_finished_job_is_refused_with_more_steps_and_then_extended(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "task": "forward", "total_timesteps": 200})
     finish(jobs)

@@ -55,6 +55,7 @@ def test_gymnasium_finds_nothing_wrong_with_a_task(task: str) -> None:
 
 
 @pytest.mark.usefixtures("opengl")
+@pytest.mark.slow
 def test_gymnasium_finds_nothing_wrong_with_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_view, "display_problem", lambda: "no display in this test")
     with warnings.catch_warnings():

@@ -61,7 +61,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
         )
         # An experiment that --until has stopped ends with 130, and so does `attach`.
         expected = (130,) if " attach " in command else (0,)
@@ -90,7 +90,7 @@ def test_a_shared_machine(tmp_path: Path) -> None:
     robots = tmp_path / "my_robots"
     robots.mkdir()
     (robots / "hopper.xml").symlink_to(REPOSITORY / "mjcf/hopper.xml")
-    reader = Reader(tmp_path, {"--until 07:00": "--until 4s --grace 2", '"2 GiB"': "0"})
+    reader = Reader(tmp_path, {"--until 07:00": "--until 30s --grace 10", '"2 GiB"': "0"})
     outputs = reader.follow("tutorial-shared-machine.md")
     assert "robots" in outputs["orchestrator list"]
     assert (tmp_path / "robots-report/index.html").is_file()

@@ -49,7 +49,6 @@ BOMBS = [
     '<custom><text name="t" data="' + "x" * 300_000 + '"/></custom>',
     '<extension><plugin plugin="no.such"/></extension>',
 ]
-LAUGHS = "".join(f'<!ENTITY {name} "{f"&{before};" * 20}">' for before, name in zip("bcdefg", "cdefgh", strict=True))
 LAUGHS = "".join(f'<!ENTITY {name} "{20 * f"&{before};"}">' for before, name in itertools.pairwise("bcdefgh"))
 """Entities that grow to 10⁹ characters."""
 PROLOGUES = [

@@ -280,7 +280,7 @@ def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warnin
         orchestrator.load(copy.root, checkpoint=128)
         orchestrator.make_env(copy.root, normalize=False)
     copy.attempt(0).exit.unlink()
-    with pytest.warns(orchestrator.UnfinishedPolicyWarning, match="Its training has not ended"):
+    with pytest.warns(orchestrator.UnfinishedPolicyWarning, match="left no exit record"):
         orchestrator.load(copy.root)
 
 

@@ -185,7 +185,7 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
 
 @pytest.mark.parametrize(
     ("job", "where"),
-    [({"env": "CartPole-v1"}, "jobs[0]"), ({"xml": BALANCER, "ppo": {"use_sde": True}}, "jobs[0].ppo.use_sde")],
+    [({"env": "CartPole-v1"}, "jobs[0]"), ({"xml": BALANCER, "ppo": {"use_sde": True}}, "--set learner")],
 )
 def test_a_fast_learner_that_cannot_be_is_refused_before_anything_is_launched(
     job: dict[str, Any], where: str, tmp_path: Path

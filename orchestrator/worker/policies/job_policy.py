@@ -194,7 +194,7 @@ def _standing(paths: JobPaths) -> str:
     numbers = [int(path.name) for path in paths.attempts.glob("*") if path.name.isdecimal()]
     record = read_exit_record(paths.attempt(max(numbers)).exit) if numbers else None
     if record is None:
-        return "Its training has not ended"
+        return "Its last attempt has left no exit record: it is running, or it was killed"
     if record.code == ExitCode.INTERRUPTED:
         return "Its training was interrupted; `run` resumes it"
     return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"

@@ -29,8 +29,7 @@ def display_problem() -> str | None:
 
     with warnings.catch_warnings(record=True) as messages:  # GLFW's errors come as warnings
         warnings.simplefilter("always")
-        if glfw.init():
-            glfw.terminate()
+        if glfw.init():  # and not terminated: windows of the same process may be open
             return None
     why = f" ({messages[-1].message})" if messages else ""
     return f"display {name} cannot be used{why}"
