@@ -309,7 +309,10 @@ def test_logs_without_a_job_lists_them_with_their_last_lines(finished: Experimen
     assert invoke("logs", "run", "hopper", "--attempt", "1", cwd=finished.cwd).stdout == log.read_text()
 
 
-def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(finished: Experiment) -> None:
+def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
+    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # whose list no other test changes
     below = finished.cwd / "project"
     (below / "runs").mkdir(parents=True)
     finished.run_dir.rename(below / "runs/one")
