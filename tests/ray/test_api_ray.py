@@ -62,13 +62,13 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": "slurmm"}, "--executor slurmm: unknown; valid: local, ray"),
-        ({"executor": "ray", "storage": "cloud"}, "--storage cloud: unknown; valid: auto, shared, stream, or a URI"),
-        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "--ray-address 127.0.0.1:1: no Ray cluster at"),
+        ({"executor": "slurmm"}, "executor slurmm: unknown; valid: local, ray"),
+        ({"executor": "ray", "storage": "cloud"}, "storage cloud: unknown; valid: auto, shared, stream, or a URI"),
+        ({"executor": "ray", "ray_address": "127.0.0.1:1"}, "ray_address 127.0.0.1:1: no Ray cluster at"),
         ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is not an address: expected HOST:PORT"),
     ],
 )
-def test_errors_are_those_of_the_command(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_errors_are_those_of_the_command_in_the_words_of_python(tmp_path: Path, options: dict[str, str], message: str) -> None:
     if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     jobs = write_experiment(tmp_path, odd("a", "nothing"))
