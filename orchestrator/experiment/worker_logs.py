@@ -17,7 +17,6 @@ from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import count, last_line
 from orchestrator.experiment import control
 
-FOLLOW_EVERY_S = 0.3
 CHUNK = 1 << 16
 LAST_LINE_BYTES = 1 << 12
 
@@ -94,7 +93,7 @@ def log(run_dir: Path, job: str, *, follow: bool, lines: int, attempt: int | Non
         if not follow or over:
             yield decoder.decode(b"", final=True)
             return
-        time.sleep(FOLLOW_EVERY_S)
+        time.sleep(control.FOLLOW_EVERY_S)
         snapshot = control.status(run_dir)
         latest = max(1, control.row_of(snapshot, job_id)["attempts"])
         if attempt is None and latest != number:

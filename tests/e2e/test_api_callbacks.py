@@ -146,3 +146,8 @@ def test_fitness_is_the_evaluation_or_the_training_or_the_default() -> None:
     assert result(ok=True, ep_rew_mean=3.0).fitness(default=1.0) == 3.0
     assert result(ok=True).fitness(default=1.0) == 1.0
     assert result(ok=False, eval_mean=5.0).fitness() == -math.inf
+
+
+def test_a_result_with_measures_can_be_a_key() -> None:
+    result = orchestrator.Result(ok=True, error=None, xml=None, seed=0, state="SUCCEEDED", measures={"distance_m": 2.0})
+    assert {result: 1}[result] == 1

@@ -17,7 +17,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
 
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import LedgerBusyError, RunDirError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import attach, control, run_directory
 from orchestrator.experiment.control import Snapshot
@@ -282,3 +282,16 @@ def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path:
         assert list(attach.follow(*followed)) == []
         end = attach.end_of(*followed)
     assert (end.exit_code, "removed or renamed" in end.message) == (1, True)
+
+
+def test_who_waits_gives_up_in_time_though_the_ledger_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_locked(_: Path) -> Snapshot:
+        raise LedgerBusyError("locked")
+
+    monkeypatch.setattr(control, "status", is_locked)
+    with run_directory.claim(tmp_path / "run") as paths:
+        paths.ledger.touch()
+        end = attach.wait(paths.root, [], timeout_s=0.0)
+    assert (end.exit_code, end.rows) == (124, [])

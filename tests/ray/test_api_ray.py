@@ -68,7 +68,9 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
         ({"executor": "ray", "ray_address": "nowhere"}, "'nowhere' is not an address: expected HOST:PORT"),
     ],
 )
-def test_errors_are_those_of_the_command_in_the_words_of_python(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_errors_are_those_of_the_command_in_the_words_of_python(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
     if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip(f"Ray is an extra: {INSTALL_RAY}")
     jobs = write_experiment(tmp_path, odd("a", "nothing"))

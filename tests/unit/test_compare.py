@@ -11,7 +11,7 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurements, slower
 
-from orchestrator.analysis.compare import Comparison, Pair, compare
+from orchestrator.analysis.compare import Comparison, Pair, compare, merged
 from orchestrator.core.errors import UsageError
 
 
@@ -114,3 +114,12 @@ class TestWhatCannotBeCompared:
     def test_a_benchmark_without_a_finished_cell(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
         with pytest.raises(UsageError, match="no measurement of this benchmark is finished yet"):
             compare(bench.write(tmp_path / "empty", []), machines[0])
+
+
+def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some() -> None:
+    rows = [[("n_steps", "2048", "512"), ("gamma", "0.99", "0.9")], [("n_steps (cart)", "2048", "1024")]]
+    assert merged(rows) == [
+        ("n_steps", ["2048", "512", "–"]),
+        ("gamma", ["0.99", "0.9", "0.99"]),
+        ("n_steps (cart)", ["2048", "–", "1024"]),
+    ]

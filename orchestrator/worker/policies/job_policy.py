@@ -226,7 +226,7 @@ def _environments(paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_
 
 
 def _with_render_mode(spec: WorkerSpec, render_mode: str | None) -> WorkerSpec:
-    """Environments that are no built-in tasks render themselves, if they can be told to."""
+    """Environments that are no built-in tasks render themselves, if they take an argument ``render_mode``."""
     if render_mode is None:
         return spec
     if spec.entry_point is not None and not scenes.takes_render_mode(spec.entry_point):
