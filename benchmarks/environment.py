@@ -98,10 +98,10 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
 
 def over_gymnasium(repeats: int) -> list[Line]:
     """The batched environment against ``DummyVecEnv`` from Stable-Baselines3's ``make_vec_env``."""
-    from orchestrator.core.task_names import PRESETS
+    from orchestrator.core.task_names import GYMNASIUM_TASKS
 
     lines = []
-    for name in (preset.removeprefix("gymnasium:") for preset in PRESETS):
+    for name in (task.removeprefix("gymnasium:") for task in GYMNASIUM_TASKS):
         run = functools.partial(_against_dummy, *_both(name))
         what = f"steps/s of {N_ENVS} environments / the same in a DummyVecEnv, {name}"
         lines.append(_line(what, run, OVER_GYMNASIUM.get(name), repeats))
@@ -112,10 +112,10 @@ def _both(name: str) -> tuple[MujocoVecEnv, VecEnv]:
     from stable_baselines3.common.env_util import make_vec_env
 
     from orchestrator.worker.envs.vec_env import MujocoVecEnv
-    from orchestrator.worker.tasks import presets
+    from orchestrator.worker.tasks import gymnasium_tasks
 
-    preset = f"gymnasium:{name}"
-    ours = MujocoVecEnv(presets.default_xml(preset), preset, n_envs=N_ENVS, seed=0)
+    task = f"gymnasium:{name}"
+    ours = MujocoVecEnv(gymnasium_tasks.default_xml(task), task, n_envs=N_ENVS, seed=0)
     return ours, make_vec_env(name, n_envs=N_ENVS, seed=0)
 
 

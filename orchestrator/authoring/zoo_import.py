@@ -16,7 +16,7 @@ from orchestrator.authoring import zoo_values
 from orchestrator.authoring.job_file_text import LeftOut, aligned, comment, toml
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.regular_files import read_regular
-from orchestrator.core.task_names import PRESETS
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
@@ -190,7 +190,7 @@ def _environment(name: str, algo: str) -> tuple[str, str, str]:
             raise ValueError(f"has discrete actions, and {algo} needs continuous ones")
         return "env", name, ""
     newest = f"{match[1]}-v5"
-    is_task = f"gymnasium:{newest}" in PRESETS
+    is_task = f"gymnasium:{newest}" in GYMNASIUM_TASKS
     if not (is_task or match[1] in MUJOCO) or not 2 <= int(match[2]) <= 5:
         raise ValueError(
             "is none of gymnasium's MuJoCo and classic-control environments; if the package that has it is installed, "

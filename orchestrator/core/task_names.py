@@ -16,14 +16,14 @@ TASKS: Mapping[str, str] = {
 }
 """Name in a job file → module and class below ``orchestrator.worker.tasks``."""
 
-PRESETS: Mapping[str, str] = {
-    "gymnasium:Ant-v5": "presets.locomotion:Ant",
-    "gymnasium:HalfCheetah-v5": "presets.locomotion:HalfCheetah",
-    "gymnasium:Hopper-v5": "presets.locomotion:Hopper",
-    "gymnasium:Humanoid-v5": "presets.locomotion:Humanoid",
-    "gymnasium:InvertedDoublePendulum-v5": "presets.pendulums:InvertedDoublePendulum",
-    "gymnasium:InvertedPendulum-v5": "presets.pendulums:InvertedPendulum",
-    "gymnasium:Swimmer-v5": "presets.locomotion:Swimmer",
-    "gymnasium:Walker2d-v5": "presets.locomotion:Walker2d",
+GYMNASIUM_TASKS: Mapping[str, str] = {
+    "gymnasium:Ant-v5": "gymnasium_tasks.locomotion:Ant",
+    "gymnasium:HalfCheetah-v5": "gymnasium_tasks.locomotion:HalfCheetah",
+    "gymnasium:Hopper-v5": "gymnasium_tasks.locomotion:Hopper",
+    "gymnasium:Humanoid-v5": "gymnasium_tasks.locomotion:Humanoid",
+    "gymnasium:InvertedDoublePendulum-v5": "gymnasium_tasks.pendulums:InvertedDoublePendulum",
+    "gymnasium:InvertedPendulum-v5": "gymnasium_tasks.pendulums:InvertedPendulum",
+    "gymnasium:Swimmer-v5": "gymnasium_tasks.locomotion:Swimmer",
+    "gymnasium:Walker2d-v5": "gymnasium_tasks.locomotion:Walker2d",
 }
 """Name in a job file → module and class, for gymnasium's own environments as tasks over the batched simulation."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from orchestrator.core.job import Job
-from orchestrator.core.task_names import PRESETS
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.distributed_keys import check_ranks, near
@@ -113,7 +113,7 @@ def check_together(
 def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
     task = merged.get("task")
     if task is not None:
-        if "xml" not in merged and task not in PRESETS:
+        if "xml" not in merged and task not in GYMNASIUM_TASKS:
             report([], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point')
         if merged["policy"] != "MlpPolicy":
             message = f'{merged["policy"]} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"'

@@ -74,7 +74,7 @@ class Settings(TomlTable):
     algo: Algorithm = key("ppo", "Learning algorithm.")
     task: value_types.Task = key(
         "auto",
-        "A built-in task, a Gymnasium preset, or a class of yours; auto: chosen from the robot's structure.",
+        "A built-in task (some are gymnasium's), or a class of yours; auto: chosen from the robot's structure.",
         "forward",
     )
     env: value_types.EnvId = key(

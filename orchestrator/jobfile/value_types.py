@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
-from orchestrator.core.task_names import AUTO, PRESETS, TASKS
+from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
 from orchestrator.core.worker_spec import parse_schedule
 from orchestrator.jobfile.job_names import is_showable
 
@@ -188,10 +188,10 @@ def _is_entry_point(text: str) -> bool:
 
 def is_users_task(task: str) -> bool:
     """Whether it is a class of the user, which is also looked for in the directory of the job file."""
-    return ":" in task and task not in PRESETS
+    return ":" in task and task not in GYMNASIUM_TASKS
 
 
-_BUILT_IN = [AUTO, *TASKS, *PRESETS]
+_BUILT_IN = [AUTO, *TASKS, *GYMNASIUM_TASKS]
 _TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
 
 

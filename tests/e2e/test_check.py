@@ -257,12 +257,12 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
         {"name": "good", "xml": HOPPER, "task": "forward", "seeds": [0, 1, 2]},
         {"name": "bad", "xml": HOPPER, "task": "balance"},
         {"name": "chosen", "xml": unlimited, "task": "auto"},
-        {"name": "preset", "task": "gymnasium:Hopper-v5"},
+        {"name": "hopper", "task": "gymnasium:Hopper-v5"},
         {"name": "environment", "env": "CartPole-v1"},
     )
     done = invoke("check", jobs, "--json", cwd=tmp_path)
     assert done.returncode == 1
-    settings, good, bad, chosen, preset, environment = json.loads(done.stdout)
+    settings, good, bad, chosen, hopper, environment = json.loads(done.stdout)
     assert (settings["path"], settings["verdict"], settings["job"]) == (str(jobs), "warning", None)
     assert "makes 4 iterations of n_envs × n_steps = 2 × 64" in settings["messages"][0]
     assert (good["verdict"], good["job"], good["where"]) == ("ok", "good-s0", f"{jobs}: jobs[0]")
@@ -270,7 +270,7 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
     assert bad["verdict"] == "error"
     assert bad["messages"][0].startswith('task "balance": needs')
     assert (chosen["verdict"], chosen["task"]) == ("warning", "balance")
-    assert (preset["verdict"], preset["nq"], preset["task"]) == ("ok", 6, "gymnasium:Hopper-v5")
+    assert (hopper["verdict"], hopper["nq"], hopper["task"]) == ("ok", 6, "gymnasium:Hopper-v5")
     assert (environment["verdict"], environment["path"], environment["nq"]) == ("ok", str(jobs), None)
 
 
@@ -278,7 +278,7 @@ def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None
     unlimited = tmp_path / "unlimited.xml"
     unlimited.write_text(cart(actuator='<motor joint="x"/>'))
     many = {"xml": unlimited, "task": "auto", "seeds": [0, 1, 2], "matrix": {"ppo.gamma": [0.9, 0.99]}}
-    jobs = write_experiment(tmp_path, {"name": "cart", **many}, {"name": "preset", "task": "gymnasium:Swimmer-v5"})
+    jobs = write_experiment(tmp_path, {"name": "cart", **many}, {"name": "hopper", "task": "gymnasium:Swimmer-v5"})
     done = invoke("run", jobs, "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(done.stdout)
     (warning,) = (text for text in plan["warnings"] if "ctrlrange" in text)

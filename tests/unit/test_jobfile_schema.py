@@ -13,7 +13,7 @@ from jobfile_helpers import EXAMPLE, HOPPER, ROOT
 from jsonschema import Draft202012Validator
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.task_names import PRESETS, TASKS
+from orchestrator.core.task_names import GYMNASIUM_TASKS, TASKS
 from orchestrator.jobfile import from_mapping, json_schema, load
 
 
@@ -39,7 +39,7 @@ def test_the_schema_describes_every_key_that_the_format_has() -> None:
         for name, content in table["properties"].items():
             assert content.get("description"), name
     named, own = schema["$defs"]["Settings"]["properties"]["task"]["anyOf"]
-    assert named["enum"] == ["auto", *TASKS, *PRESETS]
+    assert named["enum"] == ["auto", *TASKS, *GYMNASIUM_TASKS]
     assert re.match(own["pattern"], "my_tasks:Jump")
     assert schema["$defs"]["ResourcesTable"]["properties"]["memory"]["default"] == "2 GiB"
 

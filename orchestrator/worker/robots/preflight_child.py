@@ -36,11 +36,11 @@ from orchestrator.worker.robots.model_edits import EditError, RobotVariants
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import failures, lifeline
-from orchestrator.worker.tasks import AUTO, choose, find_task, make_task, presets
+from orchestrator.worker.tasks import AUTO, choose, find_task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
 
-PRESET = "gymnasium:"
+GYMNASIUM = "gymnasium:"
 PARTS = ("include", "model")
 """Elements that name another MJCF."""
 NOTHING_MOVES = "has no joints, so nothing in it moves"
@@ -105,9 +105,9 @@ def _examine(request: ExaminationRequest, recent: RecentRobot, cleanup: contextl
         if request.task is not None:
             with contextlib.suppress(ValueError):  # reported later; imported before the memory limit
                 find_task(request.task)
-    if xml is None and request.task is not None and request.task.startswith(PRESET):
+    if xml is None and request.task is not None and request.task.startswith(GYMNASIUM):
         try:
-            xml = presets.default_xml(request.task)
+            xml = gymnasium_tasks.default_xml(request.task)
         except ValueError as error:
             raise UnfitError(str(error)) from None
     if not is_environment and (xml is None or not (request.task or request.alone)):

@@ -59,8 +59,8 @@ def find_task(name: str) -> type[Task]:
             'of gymnasium, and your own as "package.module:Class"'
         )
     if family == "gymnasium":
-        presets = importlib.import_module("orchestrator.worker.tasks.presets")
-        return presets.find(name)  # type: ignore[no-any-return]
+        gymnasium_tasks = importlib.import_module("orchestrator.worker.tasks.gymnasium_tasks")
+        return gymnasium_tasks.find(name)  # type: ignore[no-any-return]
     try:
         kind = user_env.load(name)
     except user_env.EntryPointError as error:

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, joint_name, joint_type, type_name
-from orchestrator.worker.tasks.presets.base import OBSERVED, Preset, PresetOptions, misfit, sum_of_squares, within
+from orchestrator.worker.tasks.gymnasium_tasks.base import (
+    OBSERVED,
+    GymnasiumOptions,
+    GymnasiumTask,
+    misfit,
+    sum_of_squares,
+    within,
+)
 from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import Range
 
@@ -21,14 +28,14 @@ Z = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocomotionOptions(PresetOptions):
+class LocomotionOptions(GymnasiumOptions):
     forward_reward_weight: float = 1.0
     ctrl_cost_weight: float = 0.1
     reset_noise_scale: float = 0.1
     exclude_current_positions_from_observation: bool = True
 
 
-class Locomotion(Preset):
+class Locomotion(GymnasiumTask):
     """``reward = forward_reward_weight · Δx / Δt − costs``; episodes end at the step limit only.
 
     Observation: positions without the first :attr:`places` (unless an option includes them), then velocities.

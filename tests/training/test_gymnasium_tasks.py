@@ -21,13 +21,13 @@ from gymnasium.utils import seeding
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.core.task_names import PRESETS
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.tasks import make_task, presets
+from orchestrator.worker.tasks import gymnasium_tasks, make_task
 
 ROOT = Path(__file__).parents[2]
-NAMES = list(PRESETS)
+NAMES = list(GYMNASIUM_TASKS)
 TOLERANCE = 1e-9
 
 EVERY_OPTION_CHANGED: dict[str, dict[str, object]] = {
@@ -122,7 +122,9 @@ def run_side_by_side(
     """
     given = {} if xml is None else {"xml_file": str(xml)}
     originals = [gymnasium.make(name.removeprefix("gymnasium:"), **given, **options) for _ in range(n_envs)]
-    ours = Simulation.from_xml(xml or presets.default_xml(name), name, n_envs=n_envs, seed=0, task_options=options)
+    ours = Simulation.from_xml(
+        xml or gymnasium_tasks.default_xml(name), name, n_envs=n_envs, seed=0, task_options=options
+    )
     seeds = range(21, 21 + n_envs)
     ours.generators = same_generators(seeds)
     observations = ours.reset()
@@ -160,7 +162,7 @@ def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets
 @pytest.mark.parametrize("name", NAMES)
 def test_changed_options_mean_what_they_mean_to_gymnasium(name: str) -> None:
     options = EVERY_OPTION_CHANGED[name.removeprefix("gymnasium:")]
-    kind = presets.find(name).Options
+    kind = gymnasium_tasks.find(name).Options
     assert options.keys() == {field.name for field in dataclasses.fields(kind)} - {"max_episode_steps"}
     default = kind()
     assert all(getattr(default, option) != value for option, value in options.items())
@@ -180,17 +182,17 @@ def test_options_are_gymnasiums_keyword_arguments_with_its_defaults(name: str) -
     parameters = inspect.signature(load_env_creator(registered.entry_point)).parameters.values()
     elsewhere = {"xml_file", "default_camera_config", "kwargs", "self"}
     theirs = {one.name: one.default for one in parameters if one.name not in elsewhere}
-    ours = dataclasses.asdict(presets.find(name).Options())
+    ours = dataclasses.asdict(gymnasium_tasks.find(name).Options())
     assert ours == {**theirs, "max_episode_steps": registered.max_episode_steps}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_robot_is_the_one_that_gymnasium_takes(name: str) -> None:
     env = gymnasium.make(name.removeprefix("gymnasium:"))
-    assert Path(env.unwrapped.fullpath) == presets.default_xml(name)
+    assert Path(env.unwrapped.fullpath) == gymnasium_tasks.default_xml(name)
 
 
-def test_a_robot_of_ours_under_a_preset_gives_what_gymnasium_gives_for_it() -> None:
+def test_a_robot_of_ours_under_a_gymnasium_task_gives_what_gymnasium_gives_for_it() -> None:
     options = {"main_body": "trunk", "healthy_z_range": [0.3, 0.5]}
     robot = ROOT / "mjcf/quadruped.xml"
     assert not all(run_side_by_side("gymnasium:Ant-v5", xml=robot, steps=300, **options))
@@ -198,7 +200,7 @@ def test_a_robot_of_ours_under_a_preset_gives_what_gymnasium_gives_for_it() -> N
 
 def test_keyframes_are_ignored_as_gymnasium_ignores_them(tmp_path: Path) -> None:
     xml = tmp_path / "hopper.xml"
-    text = presets.default_xml("gymnasium:Hopper-v5").read_text()
+    text = gymnasium_tasks.default_xml("gymnasium:Hopper-v5").read_text()
     home = '<keyframe><key name="home" qpos="5 1.6 0.1 -0.2 -0.2 0.2" ctrl="0.5 0.5 0.5"/></keyframe></mujoco>'
     xml.write_text(text.replace("</mujoco>", home))
     run_side_by_side("gymnasium:Hopper-v5", xml=xml, steps=60)
@@ -208,7 +210,7 @@ def test_keyframes_are_ignored_as_gymnasium_ignores_them(tmp_path: Path) -> None
 @pytest.mark.parametrize("n_envs", [1, 8])
 def test_control_cost_is_rounded_as_gymnasium_rounds_it_whatever_the_actions_layout(n_envs: int, order: str) -> None:
     name = "gymnasium:Ant-v5"
-    model = mujoco.MjModel.from_xml_path(str(presets.default_xml(name)))
+    model = mujoco.MjModel.from_xml_path(str(gymnasium_tasks.default_xml(name)))
     task = make_task(name, model, {"contact_cost_weight": 0.0})
     original = gymnasium.make("Ant-v5").unwrapped
     actions = random_actions(original.action_space, 1, n_envs)[0]
@@ -222,7 +224,7 @@ def test_control_cost_is_rounded_as_gymnasium_rounds_it_whatever_the_actions_lay
 
 @pytest.fixture(scope="module")
 def continued(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Any], list[Any]]]:
-    cases = [(str(presets.default_xml(name)), name, {"max_episode_steps": 40}) for name in NAMES]
+    cases = [(str(gymnasium_tasks.default_xml(name)), name, {"max_episode_steps": 40}) for name in NAMES]
     pairs = simulation_helpers.continued(cases, tmp_path_factory.mktemp("continued"), 63, 57)
     return dict(zip(NAMES, pairs, strict=True))
 
@@ -245,7 +247,7 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             for _ in range(n_envs)
         ]
     )
-    xml = presets.default_xml(name)
+    xml = gymnasium_tasks.default_xml(name)
     ours = MujocoVecEnv(xml, name, n_envs=n_envs, seed=0, task_options={"max_episode_steps": limit})
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -274,7 +276,12 @@ def test_distance_is_the_way_along_x_that_is_paid_for(name: str) -> None:
     limit = 20
     original = gymnasium.make(name.removeprefix("gymnasium:"), max_episode_steps=limit)
     ours = Simulation.from_xml(
-        presets.default_xml(name), name, n_envs=1, seed=0, task_options={"max_episode_steps": limit}, measuring=True
+        gymnasium_tasks.default_xml(name),
+        name,
+        n_envs=1,
+        seed=0,
+        task_options={"max_episode_steps": limit},
+        measuring=True,
     )
     ours.generators = same_generators([3])
     ours.reset()
@@ -318,7 +325,7 @@ def test_what_does_not_fit_is_answered_with_what_would(
 
 def test_an_actuator_without_a_range_is_refused_since_actions_are_controls() -> None:
     name = "gymnasium:InvertedPendulum-v5"
-    spec = mujoco.MjSpec.from_file(str(presets.default_xml(name)))
+    spec = mujoco.MjSpec.from_file(str(gymnasium_tasks.default_xml(name)))
     spec.actuators[0].ctrllimited, spec.actuators[0].ctrlrange = False, [0.0, 0.0]
     with pytest.raises(ValueError, match=r"needs a ctrlrange for every actuator.*; this robot has none for 'slide'"):
         make_task(name, spec.compile())
@@ -326,7 +333,7 @@ def test_an_actuator_without_a_range_is_refused_since_actions_are_controls() -> 
 
 def test_the_double_pendulum_needs_a_site_at_its_tip() -> None:
     name = "gymnasium:InvertedDoublePendulum-v5"
-    spec = mujoco.MjSpec.from_file(str(presets.default_xml(name)))
+    spec = mujoco.MjSpec.from_file(str(gymnasium_tasks.default_xml(name)))
     for site in spec.sites:
         spec.delete(site)
     with pytest.raises(ValueError, match="needs a site at the tip of the second pole; this robot has no site"):
@@ -335,15 +342,15 @@ def test_the_double_pendulum_needs_a_site_at_its_tip() -> None:
 
 def test_gymnasium_is_not_imported_for_its_robot() -> None:
     program = (
-        "from orchestrator.worker.tasks import presets; import sys; "
-        "assert presets.default_xml('gymnasium:Ant-v5').is_file(); assert 'gymnasium' not in sys.modules"
+        "from orchestrator.worker.tasks import gymnasium_tasks; import sys; "
+        "assert gymnasium_tasks.default_xml('gymnasium:Ant-v5').is_file(); assert 'gymnasium' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
 
 
-def test_every_preset_is_importable_by_the_name_of_its_class() -> None:
-    for name in PRESETS:
-        kind = presets.find(name)
-        assert getattr(presets, kind.__name__) is kind
+def test_every_gymnasium_task_is_importable_by_the_name_of_its_class() -> None:
+    for name in GYMNASIUM_TASKS:
+        kind = gymnasium_tasks.find(name)
+        assert getattr(gymnasium_tasks, kind.__name__) is kind
     with pytest.raises(AttributeError, match="Pusher"):
-        _ = presets.Pusher
+        _ = gymnasium_tasks.Pusher

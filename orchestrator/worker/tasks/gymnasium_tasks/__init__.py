@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo v5 environments as tasks: ``gymnasium:Ant-v5`` and seven others.
 
 Over the batched simulation each gives the same observations, rewards, terminations and truncations as gymnasium's own
-environment and, from a random generator in the same state, the same starting states. ``tests/training/test_presets.py``
-compares them. The formulas are those of gymnasium's documentation
+environment and, from a random generator in the same state, the same starting states.
+``tests/training/test_gymnasium_tasks.py`` compares them. The formulas are those of gymnasium's documentation
 (https://gymnasium.farama.org/environments/mujoco/).
 """
 
@@ -13,24 +13,24 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.task_names import PRESETS
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.tasks.base import load_built_in
-from orchestrator.worker.tasks.presets.base import Preset
+from orchestrator.worker.tasks.gymnasium_tasks.base import GymnasiumTask
 
 
-def find(name: str) -> type[Preset]:
-    """:raises ValueError: there is no preset of this name; the message lists them."""
-    if name in PRESETS:
-        return load_built_in(PRESETS[name])  # type: ignore[no-any-return]
-    near = difflib.get_close_matches(name, PRESETS, n=1)
+def find(name: str) -> type[GymnasiumTask]:
+    """:raises ValueError: there is no such environment; the message lists them."""
+    if name in GYMNASIUM_TASKS:
+        return load_built_in(GYMNASIUM_TASKS[name])  # type: ignore[no-any-return]
+    near = difflib.get_close_matches(name, GYMNASIUM_TASKS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise ValueError(f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(PRESETS)}')
+    raise ValueError(f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(GYMNASIUM_TASKS)}')
 
 
 def default_xml(name: str) -> Path:
     """The robot that gymnasium itself uses, in the installed package (which is not imported for it).
 
-    :raises ValueError: there is no preset of this name, or gymnasium is not installed.
+    :raises ValueError: there is no such environment, or gymnasium is not installed.
     """
     asset = find(name).asset
     package = importlib.util.find_spec("gymnasium")
@@ -40,8 +40,8 @@ def default_xml(name: str) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """A preset by the name of its class, for a user's task that derives from it."""
-    for path in PRESETS.values():
+    """A task by the name of its class, for a user's task that derives from it."""
+    for path in GYMNASIUM_TASKS.values():
         if path.endswith(f":{name}"):
             return load_built_in(path)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
-from orchestrator.worker.tasks.presets.base import OBSERVED, Preset, PresetOptions, misfit, within
+from orchestrator.worker.tasks.gymnasium_tasks.base import OBSERVED, GymnasiumOptions, GymnasiumTask, misfit, within
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvertedPendulumOptions(PresetOptions):
+class InvertedPendulumOptions(GymnasiumOptions):
     frame_skip: int = 2
 
 
-class InvertedPendulum(Preset):
+class InvertedPendulum(GymnasiumTask):
     """Reward 1 while the pole's angle, the second position, is within ±0.2; the episode ends beyond.
 
     Observation: positions and velocities.
@@ -44,12 +44,12 @@ class InvertedPendulum(Preset):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvertedDoublePendulumOptions(PresetOptions):
+class InvertedDoublePendulumOptions(GymnasiumOptions):
     healthy_reward: float = 10.0
     reset_noise_scale: float = 0.1
 
 
-class InvertedDoublePendulum(Preset):
+class InvertedDoublePendulum(GymnasiumTask):
     """Rewards a tip at rest two metres over the cart's rail; the episode ends when it is at most one metre high.
 
     ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of the

@@ -19,7 +19,7 @@ OBSERVED: Range = (-10.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PresetOptions(EpisodeOptions):
+class GymnasiumOptions(EpisodeOptions):
     """Gymnasium's keyword arguments that matter to training, with its names and defaults."""
 
     frame_skip: int = 5
@@ -32,7 +32,7 @@ class PresetOptions(EpisodeOptions):
                 raise ValueError(f"{field.name} = {list(value)}: expected the lower number first")
 
 
-class Preset(Task):
+class GymnasiumTask(Task):
     """Starts from the model's default pose (keyframes are ignored); actions are controls.
 
     Derived fields of ``MjData`` are one physics step behind, as ``mj_step`` leaves them and gymnasium reads them.
@@ -40,14 +40,14 @@ class Preset(Task):
     :raises ValueError: the robot does not have the structure that the formulas assume.
     """
 
-    Options: ClassVar[type[PresetOptions]] = PresetOptions
+    Options: ClassVar[type[GymnasiumOptions]] = GymnasiumOptions
     fields_lag = True
     asset: ClassVar[str]
     """File name of gymnasium's robot."""
     normal_velocities: ClassVar[bool] = False
     """Whether the noise on starting velocities is normal instead of uniform."""
 
-    def __init__(self, model: mujoco.MjModel, options: PresetOptions) -> None:
+    def __init__(self, model: mujoco.MjModel, options: GymnasiumOptions) -> None:
         self.model = model
         self.options = options
         self.key = -1
