@@ -144,19 +144,21 @@ def lines(comparisons: Sequence[Comparison]) -> list[Line]:
     return [[pairs.get(place) for pairs in by_place] for place in places]
 
 
+def any_pair(line: Line) -> Pair:
+    """The figure's first pair: what it says about the figure itself and the first run directory, all of them say."""
+    return next(pair for pair in line if pair is not None)
+
+
 def _compared(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
-        raise UsageError(
-            f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}: give two benchmarks or two experiments"
-        )
+        kinds = f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}"
+        raise UsageError(f"{kinds}: give two benchmarks or two experiments")
     pairs = [pair for what in a.cases if what in b.cases for pair in _pairs(what, a, b)]
     if not pairs:
+        cases = f"the first has {names_of(list(a.cases))}, the second has {names_of(list(b.cases))}"
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
-        raise UsageError(
-            f"{run_a} and {run_b} have nothing in common: the first has {names_of(list(a.cases))}, the second has"
-            f" {names_of(list(b.cases))}. {names} must agree"
-        )
+        raise UsageError(f"{run_a} and {run_b} have nothing in common: {cases}. {names} must agree")
     return Comparison(
         kind=a.kind,
         a=run_a,

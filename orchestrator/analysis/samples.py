@@ -173,15 +173,13 @@ def read(run_dir: Path) -> Benchmark:
     ranks = read_json_object(folder / "ranks.json")
     plan = read_json_object(folder / "plan.json") or (ranks and {name: ranks.get(name) for name in SHARED_PLAN_KEYS})
     if plan is None:
-        raise UsageError(
-            f"{run_dir}: not a benchmark's directory: bench/plan.json is missing or unreadable. `bench` makes one"
-        )
+        why = "bench/plan.json is missing or unreadable. `bench` makes one"
+        raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
     measurements, unreadable = records(folder / "cells.jsonl")
     strong, tune = read_json_object(folder / "strong.json"), read_json_object(folder / "tune.json")
     if not measurements and strong is None and tune is None and ranks is None:
-        raise UsageError(
-            f"{run_dir}: no measurement of this benchmark is finished yet; run the same `bench` command to resume it"
-        )
+        advice = "run the same `bench` command to resume it"
+        raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
     learners = {one["learner"] for record in measurements for one in _processes(record) if one.get("learner")}
     return Benchmark(
@@ -220,9 +218,8 @@ def records(path: Path) -> tuple[list[MeasurementRecord], int]:
     except FileNotFoundError:
         return [], 0
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: cannot be read ({error}); restore it, or measure again in another --run-dir"
-        ) from error
+        advice = "restore it, or measure again in another --run-dir"
+        raise UsageError(f"{path}: cannot be read ({error}); {advice}") from error
     measurements = [_measurement(line) for line in lines if line.strip()]
     readable = [record for record in measurements if record is not None]
     return readable, len(measurements) - len(readable)

@@ -164,11 +164,6 @@ def document(
     }
 
 
-def measurements_of(document: Mapping[str, Any]) -> list[Measurement]:
-    """The planned measurements, in order."""
-    return [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
-
-
 def begin(path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATCH) -> dict[str, Any]:
     """The plan at ``path`` where a benchmark is continued, or else ``new``.
 

@@ -16,6 +16,7 @@ from orchestrator.bench.measured_processes import start
 from orchestrator.bench.plan import BenchOptions
 from orchestrator.bench.runner import Setup
 from orchestrator.bench.supervised_jobs import write_request
+from orchestrator.bench.workload import training_alone
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
@@ -39,15 +40,7 @@ def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
     for job in jobs:
         spec = job.spec
         iterations = max(LEAST_ITERATIONS, math.ceil(spec.total_timesteps * part / spec.steps_an_iteration))
-        steps = min(spec.total_timesteps, iterations * spec.steps_an_iteration)
-        spec = dataclasses.replace(
-            spec,
-            total_timesteps=steps,
-            checkpoint_every=10**12,
-            checkpoint_every_s=None,
-            eval_episodes=0,
-            video=False,
-        )
+        spec = training_alone(spec, min(spec.total_timesteps, iterations * spec.steps_an_iteration))
         short.append(dataclasses.replace(job, spec=spec, resources=job.resources.for_measurement()))
     return short, part
 

@@ -40,10 +40,9 @@ def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) 
     if record["status"] == "failed":
         raise UsageError(f"{work.job.job_id} cannot be measured: {record['message']}")
     if record["status"] == "cut":
-        raise UsageError(
-            f"{work.job.job_id} cannot be measured: its iterations take too long ({record['message']})."
-            " Choose another job with --job, or reduce n_steps with --set ppo.n_steps=N"
-        )
+        why = f"its iterations take too long ({record['message']})"
+        advice = "Choose another job with --job, or reduce n_steps with --set ppo.n_steps=N"
+        raise UsageError(f"{work.job.job_id} cannot be measured: {why}. {advice}")
     document = {
         **document,
         "reference_s": min(reference_s, record["drift"]["before_s"], record["drift"]["after_s"]),
@@ -77,9 +76,8 @@ def run(
     document = plan.begin(path, new)
     plan.write(path, document)
     document = _calibrated(path, document, work, setup)
-    planned = [
-        one for one in plan.measurements_of(document) if one.baseline != "pinned" or one.level not in without_pinned
-    ]
+    every = [Measurement(baseline=name, level=level, repeat=repeat) for name, level, repeat in document["order"]]
+    planned = [one for one in every if one.baseline != "pinned" or one.level not in without_pinned]
     cell_s, tell = document["calibration"]["cell_s"], setup.tell
     queue = deque(log.missing(planned, retakes))
     if len(queue) < len(planned):

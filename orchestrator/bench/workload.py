@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import Mode
+from orchestrator.core.worker_spec import Mode, WorkerSpec
 from orchestrator.experiment import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
@@ -55,21 +54,11 @@ class Work:
         asked = self.job.resources.for_measurement()
         share = max(1, int(available_memory_mib() * MEMORY_SHARE / (count * asked.ranks)))
         memory_mib = min(asked.memory_mib, share)
-        limits = dataclasses.replace(asked, memory_mib=memory_mib, timeout_s=DAY_S, stall_timeout_s=DAY_S)
-        spec = dataclasses.replace(
-            self.job.spec,
-            total_timesteps=ENDLESS_STEPS,
-            checkpoint_every=ENDLESS_STEPS,
-            checkpoint_every_s=None,
-            eval_episodes=0,
-            video=False,
-        )
-        job = dataclasses.replace(self.job, resources=limits, max_retries=0)
+        limits = replace(asked, memory_mib=memory_mib, timeout_s=DAY_S, stall_timeout_s=DAY_S)
+        spec = training_alone(self.job.spec, ENDLESS_STEPS)
+        job = replace(self.job, resources=limits, max_retries=0)
         names = [f"copy-{number}" for number in range(count)]
-        return [
-            dataclasses.replace(job, job_id=name, spec=dataclasses.replace(spec, job_id=name, name=name))
-            for name in names
-        ]
+        return [replace(job, job_id=name, spec=replace(spec, job_id=name, name=name)) for name in names]
 
     def make_job_directory(self, job: Job, paths: JobPaths) -> None:
         """Make the job directory of one copy as a supervisor would."""
@@ -78,22 +67,28 @@ class Work:
         if self.bundle is not None:
             clone_tree(self.bundle, paths.robot)
             xml = f"robot/{self.xml}"
-        spec = dataclasses.replace(job.spec, xml=xml, task=self.task or job.spec.task)
+        spec = replace(job.spec, xml=xml, task=self.task or job.spec.task)
         paths.spec.write_text(spec.to_json(), encoding="utf-8")
 
     def over_ranks(self, ranks: int, mode: Mode = "allreduce") -> Work:
         """The same work distributed over ``ranks`` processes; the algorithm stays the same."""
-        spec = dataclasses.replace(self.job.spec, ranks=ranks, mode=mode)
-        resources = dataclasses.replace(self.job.resources, ranks=ranks)
-        return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
+        spec = replace(self.job.spec, ranks=ranks, mode=mode)
+        resources = replace(self.job.resources, ranks=ranks)
+        return replace(self, job=replace(self.job, spec=spec, resources=resources))
 
     def with_settings(self, *, n_envs: int, threads: int) -> Work:
         """The same work with other settings and as many env_steps per iteration; ``n_envs`` divides them."""
         n_steps = self.job.spec.steps_an_iteration // n_envs
         hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
-        spec = dataclasses.replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
-        resources = dataclasses.replace(self.job.resources, cores=threads, threads=threads)
-        return dataclasses.replace(self, job=dataclasses.replace(self.job, spec=spec, resources=resources))
+        spec = replace(self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads)
+        resources = replace(self.job.resources, cores=threads, threads=threads)
+        return replace(self, job=replace(self.job, spec=spec, resources=resources))
+
+
+def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
+    """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at the end."""
+    spec = replace(spec, total_timesteps=steps, eval_episodes=0, video=False)
+    return replace(spec, checkpoint_every=ENDLESS_STEPS, checkpoint_every_s=None)
 
 
 def pick(experiment: Experiment, name: str | None) -> Job:

@@ -57,12 +57,7 @@ def init(
     with stoppable(NOTHING_WRITTEN), stops.installed(), terminal.examination() as show:
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
         made = robot_job_file.draft(
-            rows,
-            paths,
-            output,
-            timesteps=env_steps,
-            at_once=topology.detect().capacity,
-            allow_outside=allow_outside,
+            rows, paths, output, timesteps=env_steps, at_once=topology.detect().capacity, allow_outside=allow_outside
         )
         stops.check()
         job_file_text.write(output, made.text, force=force)

@@ -7,21 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from orchestrator.commands import experiment_commands
-from orchestrator.commands.shared_options import (
-    AsJson,
-    FoundRunDir,
-    JobName,
-    RunDir,
-    interruptible,
-    print_progress,
-    print_text,
-)
+from orchestrator.commands import shared_options as shared
+from orchestrator.commands.shared_options import AsJson, FoundRunDir, JobName, RunDir
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import plain
 
@@ -33,6 +26,11 @@ MOST_JOBS = 1_000_000
 NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
 
 app = typer.Typer()
+
+
+def _jobs_argument(verb: str, otherwise: str) -> Any:
+    """:param otherwise: what happens if no jobs are named."""
+    return Argument(metavar="[JOB]...", help=f"Jobs to {verb}: {NAMES}; if none are named, {otherwise}.")
 
 
 @app.command()
@@ -64,7 +62,8 @@ def status(
     else:
         from orchestrator.terminal import status_view
 
-        with interruptible("no longer watching; the experiment continues") if watch else contextlib.nullcontext():
+        message = "no longer watching; the experiment continues"
+        with shared.interruptible(message) if watch else contextlib.nullcontext():
             last = status_view.show(snapshots, in_place=watch)
     raise typer.Exit(control.exit_code(last.rows) if with_exit_code and last is not None else 0)
 
@@ -133,10 +132,7 @@ def logs(
 @app.command()
 def stop(
     run_dir: RunDir,
-    jobs: Annotated[
-        list[str] | None,
-        Argument(metavar="[JOB]...", help=f"Jobs to cancel: {NAMES}; if none are named, the whole experiment stops."),
-    ] = None,
+    jobs: Annotated[list[str] | None, _jobs_argument("cancel", "the whole experiment stops")] = None,
     now: Annotated[
         bool, Option("--now", help="Kill the workers at once; their jobs resume from their last checkpoints.")
     ] = False,
@@ -150,30 +146,26 @@ def stop(
 
     if jobs and (now or wait):
         raise UsageError("stop: --now and --wait are for the whole experiment; leave out the jobs")
-    print_text(control.stop(run_dir, jobs or [], now=now))
+    shared.print_text(control.stop(run_dir, jobs or [], now=now))
     if wait:
         sys.stdout.flush()
-        print_text(control.wait_for_end(run_dir))
+        shared.print_text(control.wait_for_end(run_dir))
 
 
 @app.command()
 def retry(
     run_dir: RunDir,
-    jobs: Annotated[
-        list[str] | None,
-        Argument(metavar="[JOB]...", help=f"Jobs to retry: {NAMES}; if none are named, all failed and cancelled jobs."),
-    ] = None,
+    jobs: Annotated[list[str] | None, _jobs_argument("retry", "all failed and cancelled jobs")] = None,
 ) -> None:
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
     from orchestrator.experiment import control
 
-    print_text(control.retry(run_dir, jobs or []))
+    shared.print_text(control.ask(run_dir, jobs or [], "retry"))
 
 
 @app.command()
 def pause(
-    run_dir: RunDir,
-    jobs: Annotated[list[str], Argument(metavar="JOB...", help=f"Jobs to pause: {NAMES}.")],
+    run_dir: RunDir, jobs: Annotated[list[str], Argument(metavar="JOB...", help=f"Jobs to pause: {NAMES}.")]
 ) -> None:
     """Pause jobs until they are resumed, also over later runs. Running ones save a checkpoint and exit.
 
@@ -181,21 +173,18 @@ def pause(
     """
     from orchestrator.experiment import control
 
-    print_text(control.pause(run_dir, jobs))
+    shared.print_text(control.ask(run_dir, jobs, "pause"))
 
 
 @app.command()
 def resume(
     run_dir: RunDir,
-    jobs: Annotated[
-        list[str] | None,
-        Argument(metavar="[JOB]...", help=f"Jobs to resume: {NAMES}; if none are named, all paused jobs."),
-    ] = None,
+    jobs: Annotated[list[str] | None, _jobs_argument("resume", "all paused jobs")] = None,
 ) -> None:
     """Queue paused jobs again; they resume from their last checkpoint."""
     from orchestrator.experiment import control
 
-    print_text(control.resume(run_dir, jobs or []))
+    shared.print_text(control.ask(run_dir, jobs or [], "resume"))
 
 
 @app.command("set")
@@ -218,7 +207,7 @@ def set_(
     if not (value.isdecimal() and value.isascii() and 0 < int(value) < MOST_JOBS):
         why = "a whole number from 1 on; `pause` and `stop` end jobs"
         raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")
-    print_text(control.set_max_parallel(run_dir, int(value)))
+    shared.print_text(control.set_max_parallel(run_dir, int(value)))
 
 
 @app.command()
@@ -263,8 +252,8 @@ def play(
         stochastic=stochastic,
         output=output,
     )
-    with interruptible("stopped"):
+    with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)
         if (warning := videos.robot_warning(paths)) is not None:
-            print_progress(f"warning: {warning}")
+            shared.print_progress(f"warning: {warning}")
         videos.play(paths, request)

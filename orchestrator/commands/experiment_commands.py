@@ -10,15 +10,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands.shared_options import (
-    AsJson,
-    RunDir,
-    interruptible,
-    print_json,
-    print_progress,
-    print_text,
-    stoppable,
-)
+from orchestrator.commands import shared_options as shared
+from orchestrator.commands.shared_options import AsJson, RunDir
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
@@ -36,10 +29,10 @@ def reload(
     from orchestrator.experiment import reload as reloading
     from orchestrator.terminal import output
 
-    with stoppable("stopped; no job was added"):
+    with shared.stoppable("stopped; no job was added"):
         with output.examination() as watch:
             message = reloading.reload(run_dir, jobs, watch=watch)
-        print_text(message)
+        shared.print_text(message)
 
 
 @app.command()
@@ -52,7 +45,7 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     from orchestrator.terminal import attach_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
-    with interruptible(f"detached; the experiment continues. {commands}"):
+    with shared.interruptible(f"detached; the experiment continues. {commands}"):
         paths, holder = follower.watched(run_dir)
         last = attach_view.show(follower.follow(paths, holder), as_json=as_json)
         end = follower.end_of(paths, holder)
@@ -84,12 +77,12 @@ def wait(
     from orchestrator.terminal import screen
 
     limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
-    with interruptible(f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"):
+    with shared.interruptible(f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"):
         end = follower.wait(run_dir, jobs or [], timeout_s=limit_s)
     if end.rows:
-        print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}")
+        shared.print_text(f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}")
     if end.problem:
-        print_progress(f"error: {end.problem}")
+        shared.print_progress(f"error: {end.problem}")
     raise typer.Exit(end.exit_code)
 
 
@@ -118,11 +111,11 @@ def clean(
 
     cleaned = cleaning.clean(run_dir, dry_run=dry_run)
     if as_json:
-        print_json(clean_view.facts(cleaned))
+        shared.print_json(clean_view.facts(cleaned))
     else:
         clean_view.show(cleaned)
     for problem in cleaned.problems:
-        print_progress(f"warning: {problem}")
+        shared.print_progress(f"warning: {problem}")
     raise typer.Exit(1 if cleaned.problems else 0)
 
 
@@ -137,6 +130,6 @@ def list_experiments(
 
     runs = run_index.listed()
     if as_json:
-        print_json([list_view.facts(run) for run in list_view.chosen(runs, is_all=is_all)])
+        shared.print_json([list_view.facts(run) for run in list_view.chosen(runs, is_all=is_all)])
     else:
         list_view.show(runs, is_all=is_all)

@@ -9,17 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from orchestrator.commands import shared_options
-from orchestrator.commands.shared_options import (
-    AsJson,
-    Learner,
-    RunDir,
-    Settings,
-    print_json,
-    print_progress,
-    print_text,
-    stoppable,
-)
+from orchestrator.commands import shared_options as shared
+from orchestrator.commands.shared_options import AsJson, Learner, RunDir, Settings
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
@@ -49,10 +40,10 @@ def verify(
     from orchestrator.verify import verification
 
     options = verification.VerifyOptions(jobs=jobs or (), iterations=iterations, repeats=repeats, output=output)
-    with stoppable("stopped; no certificate was written"), background_output.standard_output_in_background():
-        certificate, where = verification.verify(source, options, print_progress)
+    with shared.stoppable("stopped; no certificate was written"), background_output.standard_output_in_background():
+        certificate, where = verification.verify(source, options, shared.print_progress)
     if as_json:
-        print_text(certificate.to_json().rstrip("\n"))
+        shared.print_text(certificate.to_json().rstrip("\n"))
     else:
         verify_view.show(certificate, where)
     raise typer.Exit(0 if certificate.verdict == "PASS" else 1)
@@ -93,8 +84,7 @@ def bench(
     tune: Annotated[
         bool,
         Option(
-            "--tune",
-            help="Search for the best number of processes, threads and environments; measure no baselines.",
+            "--tune", help="Search for the best number of processes, threads and environments; measure no baselines."
         ),
     ] = False,
     ranks: Annotated[
@@ -112,9 +102,9 @@ def bench(
 
     if tune and ranks is not None:
         raise UsageError("--tune and --ranks are separate measurements; give only one of them")
-    experiment = load(jobs, overrides=shared_options.overrides(set_, learner))
+    experiment = load(jobs, overrides=shared.overrides(set_, learner))
     for warning in experiment.warnings:
-        shared_options.print_progress(f"warning: {warning}")
+        shared.print_progress(f"warning: {warning}")
     options = plan.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
@@ -129,10 +119,10 @@ def bench(
         ranks=ranks,
     )
     stopped = "stopped; run the same command again to resume"
-    with stoppable(stopped), background_output.standard_output_in_background():
-        finished = benchmark.run(experiment, options, print_progress)
+    with shared.stoppable(stopped), background_output.standard_output_in_background():
+        finished = benchmark.run(experiment, options, shared.print_progress)
     if tune:
-        print_text("\n".join(finished.lines))
+        shared.print_text("\n".join(finished.lines))
     elif finished.measured and ranks is None:
         bench_view.show(scaling_analysis.analyse(finished.run_dir), finished.run_dir)
     elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
@@ -166,9 +156,9 @@ def selftest(
         raise UsageError(f"--round {only_round}: needs --seed, the seed of the self-test that is to be repeated")
     options = campaign.SelftestOptions(minutes=minutes, seed=seed, only_round=only_round, folder=folder)
     with background_output.standard_output_in_background():
-        result = campaign.selftest(options, print_progress)
+        result = campaign.selftest(options, shared.print_progress)
     if as_json:
-        print_text(result.to_json())
+        shared.print_text(result.to_json())
     else:
         selftest_view.show(result)
     raise typer.Exit(result.exit_code)
@@ -190,7 +180,7 @@ def report(
     from orchestrator import report as reports
 
     written = reports.make(run_dir)
-    print_text(written.markdown() if format_ is ReportFormat.md else str(written.page))
+    shared.print_text(written.markdown() if format_ is ReportFormat.md else str(written.page))
 
 
 @app.command()
@@ -220,6 +210,6 @@ def compare(
 
         comparison_page.write(output, compared)
     if as_json:
-        print_json(comparison.facts(compared))
+        shared.print_json(comparison.facts(compared))
     else:
         compare_view.show(compared, output)

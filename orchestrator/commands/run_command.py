@@ -131,8 +131,8 @@ def run(
                 options_of_files = "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
             _refuse_robots(jobs)
-            recorded = resume.load(jobs)
-            experiment, verdicts, run_dir, job_file = recorded.experiment, recorded.verdicts, jobs, None
+            experiment, verdicts = resume.load(jobs)
+            run_dir, job_file = jobs, None
         else:
             experiment = load(jobs, overrides=changes, skip_invalid=skip_invalid)
             verdicts, job_file = None, jobs.read_bytes()
@@ -216,5 +216,6 @@ def _run(
             text = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event("ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root))
         else:
-            status_view.show_end(finished)
+            root, is_stopped = finished.paths.root, finished.interrupted
+            status_view.show_end(root, finished.rows, exit_code=finished.exit_code, is_stopped=is_stopped)
     return finished.exit_code

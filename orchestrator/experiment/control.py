@@ -97,13 +97,10 @@ def status(run_dir: Path) -> Snapshot:
         return Snapshot(paths=paths, rows=_as_of_now(rows, holder), holder=holder, written=written, live=live)
     if holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
         rows = _as_of_now(ledger.summary(), holder)
         live = None if holder is None else live_facts.read(paths, holder.key)
         return Snapshot(paths=paths, rows=rows, holder=holder, live=live)
-    finally:
-        ledger.abandon()
 
 
 def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:
@@ -147,7 +144,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     :param now: kill the workers at once, as a second request does.
     """
     if jobs:
-        return _ask(run_dir, jobs, "cancel")
+        return ask(run_dir, jobs, "cancel")
     paths = run_directory.existing(run_dir)
     holder = ready_holder(paths)
     if holder is None:
@@ -166,12 +163,9 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
         how = "kill its workers now" if now else "stop or, if it is stopping already, to kill its workers"
         return f"{run_dir}: asked its supervisor ({holder}) on another host to {how}"
     file = paths.ledger.stat()
-    ledger = Ledger.open(paths.ledger)
-    try:
+    with run_directory.opened_ledger(paths) as ledger:
         is_stopping = ledger.is_stopping(holder.key)
         ledger.add_requests([request] * (2 if now else 1))
-    finally:
-        ledger.abandon()
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
         return stop(run_dir, jobs, now=now)  # `--fresh` or `--rebuild-ledger` has replaced it just now
     if not (now or is_stopping):
@@ -215,21 +209,6 @@ def wait_for_end(run_dir: Path) -> str:
     return f"{run_dir}: its supervisor has ended"
 
 
-def retry(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Queue failed and cancelled jobs (all, or ``jobs``) again. Returns a message saying what was done."""
-    return _ask(run_dir, jobs, "retry")
-
-
-def pause(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Pause ``jobs`` until they are resumed. Returns a message saying what was done."""
-    return _ask(run_dir, jobs, "pause")
-
-
-def resume(run_dir: Path, jobs: Sequence[str]) -> str:
-    """Queue paused jobs (all, or ``jobs``) again. Returns a message saying what was done."""
-    return _ask(run_dir, jobs, "resume")
-
-
 def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     """Change how many jobs run at once, until the run ends. Returns a message saying what was done.
 
@@ -247,7 +226,13 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
     return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(jobs_at_once, 'job')} at once, {limits}"
 
 
-def _ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
+def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
+    """Cancel or pause ``jobs``, or queue them, or all, again: those that have failed, or are cancelled or paused.
+
+    Returns a message saying what was done.
+
+    :raises UsageError: there is no such job, or one is in a state in which that cannot be done.
+    """
     snapshot, command = status(run_dir), COMMANDS[verb]
 
     def fits(row: SummaryRow) -> bool:
@@ -326,11 +311,8 @@ def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -
     if holder.is_elsewhere:
         RequestFiles(paths.requests).add(requests)
         return
-    ledger = Ledger.open(paths.ledger)
-    try:
+    with run_directory.opened_ledger(paths) as ledger:
         ledger.add_requests(requests)
-    finally:
-        ledger.abandon()
 
 
 def row_of(snapshot: Snapshot, job_id: str) -> SummaryRow:

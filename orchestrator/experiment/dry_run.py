@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -49,11 +49,7 @@ class DryRun:
 
 
 def dry_run(
-    experiment: Experiment,
-    options: RunOptions,
-    *,
-    watch: Callable[[int, int], None] = lambda *_: None,
-    warm: preflight.Child | None = None,
+    experiment: Experiment, options: RunOptions, *, watch: preflight.Watch, warm: preflight.Child | None = None
 ) -> DryRun:
     """Plan a run without a run directory, and compare the plan with the one that is there.
 

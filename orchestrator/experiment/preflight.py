@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.core.errors import DiskFullError, Problem
@@ -42,6 +42,10 @@ MEMORY_SHARE = 0.8
 LEAST_MEMORY_MIB = 1024
 CHECK_EVERY_S = 0.1
 
+Watch: TypeAlias = Callable[[int, int], None]
+"""Called repeatedly with the numbers of robots examined so far and to be examined; an exception that it raises ends the
+examination."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
@@ -60,18 +64,11 @@ class JobVerdict:
 
 
 def examine(
-    jobs: Sequence[Job],
-    *,
-    staging: Path,
-    at_once: int,
-    warm: Child | None = None,
-    watch: Callable[[int, int], None] = lambda *_: None,
+    jobs: Sequence[Job], *, staging: Path, at_once: int, warm: Child | None = None, watch: Watch = lambda *_: None
 ) -> dict[str, JobVerdict]:
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct robot.
 
     :param warm: a child started earlier; it is closed at the end.
-    :param watch: called repeatedly with the numbers of robots examined so far and to be examined; an exception that it
-        raises ends the examination.
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs)
@@ -81,7 +78,7 @@ def examine(
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
         for number, request in enumerate(requests)
     ]
-    answers = ask(staged, at_once=at_once, warm=warm, watch=lambda done: watch(done, len(staged)))
+    answers = ask(staged, at_once=at_once, warm=warm, watch=watch)
     verdicts = dict(zip(distinct, map(_verdict, jobs_of, staged, answers), strict=True))
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
@@ -134,14 +131,13 @@ def ask(
     at_once: int,
     time_limit_s: float = TIME_LIMIT_S,
     warm: Child | None = None,
-    watch: Callable[[int], None] = lambda _: None,
+    watch: Watch = lambda *_: None,
 ) -> list[ExaminationAnswer]:
     """The answers in the order of the requests, from a few children side by side.
 
     A request that ends a child which has answered others is repeated in a new one: those may be the cause.
 
     :param time_limit_s: for each request.
-    :param watch: called repeatedly with the number of answers so far; an exception that it raises ends the examination.
     """
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
@@ -176,7 +172,7 @@ def ask(
                 else:
                     xml = requests[index].xml
                     answers[index] = ExaminationAnswer(problem=answer if xml is None else f"{xml}: {answer}")
-            watch(len(answers))
+            watch(len(answers), len(requests))
     return [answers[index] for index in range(len(requests))]
 
 

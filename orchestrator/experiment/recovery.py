@@ -183,11 +183,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
 
 
 def _end_attempt(
-    ledger: Ledger,
-    attempt: Attempt,
-    outcome: AttemptOutcome,
-    record: ExitRecord | None,
-    ended_at: float | None = None,
+    ledger: Ledger, attempt: Attempt, outcome: AttemptOutcome, record: ExitRecord | None, ended_at: float | None = None
 ) -> None:
     job_id, number = attempt.job_id, attempt.number
     returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.atomic_files import sync_directory, sync_trees, write_whole
@@ -26,7 +26,7 @@ from orchestrator.experiment.reconcile import by_difference, changed_keys, copy_
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_plan import SKIP_ADVICE, examined
 from orchestrator.jobfile import Experiment, load
-from orchestrator.ledger import JobRow, Ledger, Request
+from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
 
 SHOWN = 10
@@ -34,11 +34,10 @@ CPU_SHARE = 4
 """One in so many CPUs examines robots: the jobs that run have the others."""
 
 
-def reload(run_dir: Path, job_file: Path | None, *, watch: Callable[[int, int], None] = lambda *_: None) -> str:
+def reload(run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None) -> str:
     """Add the jobs of the job file that are new to the running experiment. Returns a message saying what was done.
 
     :param job_file: None for the one that the run was started with.
-    :param watch: as for :func:`preflight.examine`.
     :raises ChangedError: jobs that exist are declared differently now; nothing was done.
     :raises UsageError: for anything else the user can fix; nothing was done.
     """
@@ -55,7 +54,8 @@ def reload(run_dir: Path, job_file: Path | None, *, watch: Callable[[int, int], 
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         content = Path(experiment.source).read_bytes()
-        rows = _rows(paths)
+        with run_directory.reading_ledger(paths) as ledger:
+            rows = {row.job.job_id: row for row in ledger.jobs()}
         _refuse_changes(paths, experiment, rows)
         new = [job for job in experiment.jobs if job.job_id not in rows]
         declared = {job.job_id for job in experiment.jobs}
@@ -108,11 +108,6 @@ def _alone(paths: RunPaths, holder: LockHolder) -> Iterator[None]:
             shutil.rmtree(paths.reloading, ignore_errors=True)
 
 
-def _rows(paths: RunPaths) -> dict[str, JobRow]:
-    with run_directory.reading_ledger(paths) as ledger:
-        return {row.job.job_id: row for row in ledger.jobs()}
-
-
 def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, JobRow]) -> None:
     changed = {}
     for job in experiment.jobs:
@@ -145,7 +140,7 @@ def _differences(before: Job, declared: Job) -> list[str]:
 
 
 def _examine(
-    experiment: Experiment, new: Sequence[Job], paths: RunPaths, watch: Callable[[int, int], None]
+    experiment: Experiment, new: Sequence[Job], paths: RunPaths, watch: preflight.Watch
 ) -> Mapping[str, JobVerdict]:
     shutil.rmtree(paths.reloading, ignore_errors=True)
     paths.reloading.mkdir()
@@ -169,8 +164,7 @@ def _enter(
     paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict], first: int, holder: LockHolder
 ) -> None:
     """Enter the new jobs into the ledger, behind the others, and request that ``holder`` takes them: both or none."""
-    ledger = Ledger.open(paths.ledger)
-    try:
+    with run_directory.opened_ledger(paths) as ledger:
         for number, job in enumerate(new):
             verdict = verdicts[job.job_id]
             ledger.put_jobs([(first + number, examined(job, verdict), verdict.robot_hash)])
@@ -178,5 +172,3 @@ def _enter(
                 failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
                 ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))
         ledger.add_requests([Request(verb="reload", job_id=holder.key)])
-    finally:
-        ledger.abandon()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -21,15 +20,11 @@ from orchestrator.jobfile.value_types import MaxParallel
 from orchestrator.ledger import JobRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedExperiment:
-    experiment: Experiment
-    verdicts: Mapping[str, JobVerdict]
-    """The earlier verdict of each ``job_id``; no robot is examined again."""
+def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
+    """Every job of ``run_dir``, with the robot in its directory, and its earlier verdict: no robot is examined again.
 
-
-def load(run_dir: Path) -> RecordedExperiment:
-    """Every job of ``run_dir``, with the robot in its directory. :raises UsageError: a part is missing or damaged."""
+    :raises UsageError: a part is missing or damaged.
+    """
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.jobs()
@@ -41,9 +36,8 @@ def load(run_dir: Path) -> RecordedExperiment:
         if not (isinstance(name, str) and order in get_args(Order)):
             raise ValueError("name or order is missing or wrong")
     except (OSError, ValueError, RecursionError) as error:
-        raise RunDirError(
-            f"{paths.experiment}: cannot be read ({error}); run the job file, which replaces it"
-        ) from error
+        advice = "run the job file, which replaces it"
+        raise RunDirError(f"{paths.experiment}: cannot be read ({error}); {advice}") from error
     experiment = Experiment(
         name=name,
         max_parallel=None if max_parallel == "auto" else max_parallel,
@@ -54,7 +48,7 @@ def load(run_dir: Path) -> RecordedExperiment:
         source=str(run_dir),
         base=paths.root.absolute(),
     )
-    return RecordedExperiment(experiment=experiment, verdicts={row.job.job_id: _verdict(row) for row in rows})
+    return experiment, {row.job.job_id: _verdict(row) for row in rows}
 
 
 def _verdict(row: JobRow) -> JobVerdict:

@@ -76,24 +76,17 @@ class _Item:
 
 
 def check(
-    paths: Sequence[Path],
-    *,
-    time_limit_s: float = TIME_LIMIT_S,
-    watch: Callable[[int, int], None] = lambda *_: None,
+    paths: Sequence[Path], *, time_limit_s: float = TIME_LIMIT_S, watch: preflight.Watch = lambda *_: None
 ) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` below folders, and the robots and tasks of job files.
 
-    :param watch: as for :func:`preflight.examine`.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths))
     examined = [item for item in items if item.request is not None]
-    answers = preflight.ask(
-        [item.request for item in examined if item.request is not None],
-        at_once=topology.detect().capacity,
-        time_limit_s=time_limit_s,
-        watch=lambda done: watch(done, len(examined)),
-    )
+    requests = [item.request for item in examined if item.request is not None]
+    at_once = topology.detect().capacity
+    answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers((item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None)
     first_with: dict[str, str] = {}

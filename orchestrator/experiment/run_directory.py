@@ -225,7 +225,14 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
         commands = "`status`, `attach`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
         advice = f"{commands} work from here; for anything else use that host or wait"
         raise RunDirError(f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}")
-    ledger = Ledger.open(paths.ledger, read_only=True)
+    with opened_ledger(paths, read_only=True) as ledger:
+        yield ledger
+
+
+@contextlib.contextmanager
+def opened_ledger(paths: RunPaths, *, read_only: bool = False) -> Iterator[Ledger]:
+    """The ledger, whoever has the run directory locked; what is not committed within the block is dropped."""
+    ledger = Ledger.open(paths.ledger, read_only=read_only)
     try:
         yield ledger
     finally:

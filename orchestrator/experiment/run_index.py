@@ -24,7 +24,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, summary
+from orchestrator.ledger import summary
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
@@ -117,11 +117,8 @@ def _jobs(paths: RunPaths, holder: LockHolder | None) -> Mapping[str, int]:
         return Counter(row["state"] for row in summary.read(paths)[0])
     if not paths.ledger.exists():  # its robots are examined first
         return {}
-    ledger = Ledger.open(paths.ledger, read_only=True)
-    try:
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-    finally:
-        ledger.abandon()
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
     return jobs

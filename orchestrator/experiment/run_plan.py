@@ -79,14 +79,13 @@ def plan(
     staging: Path,
     *,
     stops: StopRequests,
-    watch: Callable[[int, int], None] = lambda *_: None,
+    watch: preflight.Watch = lambda *_: None,
     warm: preflight.Child | None = None,
     locks_directory: Path | None = None,
 ) -> Plan:
     """Examine machines and robots without launching anything.
 
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of a run directory.
-    :param watch: called repeatedly with the numbers of robots examined so far and to be examined.
     :raises KeyboardInterrupt: when ``stops`` holds a request.
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is set.
     """

@@ -90,8 +90,10 @@ def run(
             stops.request("requested by `stop`")
         request_files = RequestFiles(paths.requests)
         stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
-        run_plan = _staged_plan(experiment, options, paths, stack, stops, _ExaminationReport(reporter), warm)
+        staging, watch, locks = _emptied(paths.staging, stack), _ExaminationReport(reporter), shared_directory()
+        run_plan = plan(experiment, options, staging, stops=stops, watch=watch, warm=warm, locks_directory=locks)
         backend = run_plan.backend
+        stack.callback(backend.close)
         if ledger is None:
             ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
         position = {job.job_id: index for index, job in enumerate(experiment.jobs)}
@@ -206,23 +208,11 @@ class _ExaminationReport:
             self._reporter.event("examining", text, examined=done, robots=robots)
 
 
-def _staged_plan(
-    experiment: Experiment,
-    options: RunOptions,
-    paths: RunPaths,
-    stack: contextlib.ExitStack,
-    stops: StopRequests,
-    watch: _ExaminationReport,
-    warm: preflight.Child | None,
-) -> Plan:
-    shutil.rmtree(paths.staging, ignore_errors=True)
-    paths.staging.mkdir()
-    stack.callback(shutil.rmtree, paths.staging, ignore_errors=True)
-    staged = plan(
-        experiment, options, paths.staging, stops=stops, watch=watch, warm=warm, locks_directory=shared_directory()
-    )
-    stack.callback(staged.backend.close)
-    return staged
+def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:

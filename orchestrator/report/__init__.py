@@ -73,10 +73,8 @@ def make(run_dir: Path) -> WrittenReport:
         write_whole(folder / "report.json", text + "\n", durable=False)
         write_whole(folder / "index.html", page.html(document, drawings), durable=False)
     except OSError as error:
-        raise UsageError(
-            f"{folder}: cannot be written ({error.strerror}); free disk space or fix its permissions, or copy the run"
-            " directory to a place where you may write"
-        ) from error
+        advice = "free disk space or fix its permissions, or copy the run directory to a place where you may write"
+        raise UsageError(f"{folder}: cannot be written ({error.strerror}); {advice}") from error
     return WrittenReport(page=folder / "index.html", document=document)
 
 

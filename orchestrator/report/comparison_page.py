@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.analysis import run_reader
-from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, group_of, lines, merged
+from orchestrator.analysis.compare import LETTERS, Comparison, Line, any_pair, group_of, lines, merged
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
@@ -78,19 +78,15 @@ def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
     """Medians with 95 % intervals, and ratios to the first run directory."""
     rows = lines(comparisons)
     columns: Columns[Line] = {
-        "job": lambda line: plain(_any(line).what),
-        "figure": lambda line: _any(line).figure,
-        names[0]: lambda line: interval(_any(line).a.facts()),
+        "job": lambda line: plain(any_pair(line).what),
+        "figure": lambda line: any_pair(line).figure,
+        names[0]: lambda line: interval(any_pair(line).a.facts()),
     }
     for place, name in enumerate(names[1:]):
         columns[name] = partial(_of, place)
         columns[f"{name[0]} / A"] = partial(_of, place, is_ratio=True)
     caption = "Of jobs that have succeeded: medians over seeds with 95 % intervals, and their ratios to A."
     return table(rows, columns, caption=caption, text=("job", "figure"))
-
-
-def _any(line: Line) -> Pair:
-    return next(pair for pair in line if pair is not None)
 
 
 def _of(place: int, line: Line, *, is_ratio: bool = False) -> str:

@@ -130,10 +130,8 @@ def _inline(svg: bytes, title: str) -> str:
     for element in root.iter():
         if element.attrib.get("id") not in used:
             element.attrib.pop("id", None)
-        if "style" in element.attrib:
-            element.set(
-                "style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), element.attrib["style"])
-            )
+        if (style := element.get("style")) is not None:
+            element.set("style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), style))
     for name in ("width", "height"):
         root.attrib.pop(name, None)
     root.set("role", "img")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
+from orchestrator.analysis.compare import group_of
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
@@ -116,7 +117,7 @@ def _job(
     paths = run.job(row["job_id"])
     timings, point = _timings(paths.timings_csv), declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv)
-    group = row["job_id"].removesuffix(f"-s{row['seed']}")
+    group = group_of(row["job_id"], row["seed"])
     wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
     is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
@@ -194,6 +195,7 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     totals = {name: sum(job["timings"][name] or 0.0 for job in jobs) for name in summed}
     phases = {name: totals[name] for name in PHASES}
     measured = any(job["timings"]["run_delay_s"] is not None for job in jobs)
+    evaluations = [job["evaluation"] for job in jobs if job["evaluation"]]
     return {
         "robot": jobs[0]["robot"],
         "group": jobs[0]["group"],
@@ -205,7 +207,7 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "states": [job["state"] for job in jobs],
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
-        "evaluation": _evaluation([job["evaluation"] for job in jobs if job["evaluation"]]),
+        "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS} if evaluations else None,
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
         "core_hours": sum(job["core_hours"] for job in jobs),
         "attempts": sum(job["attempts"] for job in jobs),
@@ -214,13 +216,6 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "timed_s": totals["wall_s"],
         "timed_env_steps": totals["env_steps"],
     }
-
-
-def _evaluation(evaluations: Sequence[EvaluationFile]) -> dict[EpisodeKind, EpisodeEstimates] | None:
-    """None without any."""
-    if not evaluations:
-        return None
-    return {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}
 
 
 def _episodes(evaluations: Sequence[EvaluationFile], kind: EpisodeKind) -> EpisodeEstimates:

@@ -9,7 +9,6 @@ from orchestrator.core.text import plain
 from orchestrator.experiment import attach
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_end import RunEnd
-from orchestrator.experiment.session import RunResult
 from orchestrator.terminal import background_output, live_table, screen, status_view
 from orchestrator.terminal.live_table import LiveReporter
 
@@ -18,10 +17,7 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
     """Show one reading after the other; returns the last."""
     notice = live_table.json_notice if as_json else background_output.line_notice
     last: Snapshot | None = None
-    with (
-        background_output.standard_output_in_background(notice),
-        live_table.fitting(as_json=as_json) as reporter,
-    ):
+    with background_output.standard_output_in_background(notice), live_table.fitting(as_json=as_json) as reporter:
         for snapshot in snapshots:
             if last is None:
                 reporter.event("attached", _summary(snapshot), run_dir=str(snapshot.paths.root))
@@ -43,16 +39,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
         print(plain(f"error: {end.message}", keep="\n"), file=sys.stderr)
     elif last is not None:
         is_stopped = end.exit_code == 130 and any(row["state"] in ("PENDING", "RUNNING") for row in last.rows)
-        status_view.show_end(
-            RunResult(
-                paths=last.paths,
-                states={},
-                rows=last.rows,
-                exit_code=end.exit_code,
-                interrupted=is_stopped,
-                signalled=False,
-            )
-        )
+        status_view.show_end(last.paths.root, last.rows, exit_code=end.exit_code, is_stopped=is_stopped)
 
 
 def _summary(snapshot: Snapshot) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, lines, merged, names_of
+from orchestrator.analysis.compare import LETTERS, Comparison, Line, Pair, any_pair, lines, merged, names_of
 from orchestrator.bench.throughput_ratios import with_interval
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -38,10 +38,6 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
     above = [*(f"{letter}: {run}" for letter, run in zip(LETTERS, runs, strict=False)), ""]
     below += ["", f"Learning curves and tables: {page}"] if page is not None else []
     show_table(_columns(len(comparisons)), lines(comparisons), above=above, below=below)
-
-
-def _any(line: Line) -> Pair:
-    return next(pair for pair in line if pair is not None)
 
 
 def _side(pair: Pair | None, letter: str) -> str:
@@ -80,12 +76,12 @@ def _columns(others: int) -> list[Column[Line]]:
         ]
 
     def values(line: Line) -> str:
-        return ", ".join([str(_any(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)])
+        return ", ".join([str(any_pair(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)])
 
     return [
-        Column("", lambda line: _any(line).what),
-        Column("figure", lambda line: _any(line).figure),
-        number_column("A", lambda line: _side(_any(line), "a")),
+        Column("", lambda line: any_pair(line).what),
+        Column("figure", lambda line: any_pair(line).figure),
+        number_column("A", lambda line: _side(any_pair(line), "a")),
         *(one for place in range(others) for one in column(place)),
         number_column("values", values, rank=1),
     ]

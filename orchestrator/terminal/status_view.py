@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Group
 from rich.live import Live
@@ -13,7 +14,6 @@ from rich.text import Text
 
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.session import RunResult
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.terminal import screen
@@ -48,24 +48,18 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
     return last
 
 
-def show_end(finished: RunResult) -> None:
-    """Show how a run ended, where its results are, and what to do next."""
+def show_end(root: Path, rows: Sequence[SummaryRow], *, exit_code: int, is_stopped: bool) -> None:
+    """Show how the run in ``root`` ended, where its results are, and what to do next."""
     on = console()
-    root = finished.paths.root
-    put(on, "", summary(finished.rows, on.width), *_remarks(finished.rows))
-    put(
-        on,
-        "",
-        f"Results in {root}: summary.csv, and in jobs/ the model.zip, progress.csv, timings.csv and logs of every job",
-    )
-    if finished.interrupted and finished.exit_code != 0:
+    put(on, "", summary(rows, on.width), *_remarks(rows))
+    files = "summary.csv, and in jobs/ the model.zip, progress.csv, timings.csv and logs of every job"
+    put(on, "", f"Results in {root}: {files}")
+    if is_stopped and exit_code != 0:
         put(on, Text("Stopped. Run the same command again to resume.", style="yellow"))
-    elif finished.exit_code == 1:
-        text = (
-            f"Some jobs did not succeed. `logs {root} JOB` shows the output of one; `retry {root}` queues them again."
-        )
-        put(on, Text(text, style="red"))
-    if paused := [row["job_id"] for row in finished.rows if row["state"] == "PAUSED"]:
+    elif exit_code == 1:
+        advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
+    if paused := [row["job_id"] for row in rows if row["state"] == "PAUSED"]:
         jobs = count(len(paused), "job is", "jobs are")
         advice = f"`resume {root}` queues what is paused again; then run the same command again."
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"

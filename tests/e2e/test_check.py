@@ -231,13 +231,14 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
     once, always = (
         ExaminationRequest(entry_point=f"crash:{name}", search_path=str(tmp_path)) for name in ("once", "make_env")
     )
-    counts: list[int] = []
-    answers = preflight.ask([hopper, once, hopper, always, hopper], at_once=1, watch=counts.append)
+    counts: list[tuple[int, int]] = []
+    requests = [hopper, once, hopper, always, hopper]
+    answers = preflight.ask(requests, at_once=1, watch=lambda *now: counts.append(now))
     assert [answer.problem for answer in answers[:3]] == [None] * 3
     assert answers[4].problem is None
     assert str(answers[3].problem).startswith("examining it ended with signal 6 (Aborted)")
     assert counts == sorted(counts)
-    assert counts[-1] == 5
+    assert counts[-1] == (5, 5)
 
 
 def test_no_child_stays_once_all_is_answered() -> None:

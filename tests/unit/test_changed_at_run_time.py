@@ -180,8 +180,8 @@ def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_pa
 def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(tmp_path: Path) -> None:
     jobs = [make_job("made", spec={"video": True}), make_job("failed"), make_job("paused")]
     calls: list[Callable[[], str]] = [
-        lambda: control.retry(tmp_path, []),
-        lambda: control.resume(tmp_path, ["paused"]),
+        lambda: control.ask(tmp_path, [], "retry"),
+        lambda: control.ask(tmp_path, ["paused"], "resume"),
         lambda: control.stop(tmp_path, ["paused"]),
         lambda: control.set_max_parallel(tmp_path, 2),
         lambda: reload(tmp_path, None),

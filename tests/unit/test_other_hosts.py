@@ -50,7 +50,7 @@ def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
     behave = behaviours({"fails-once": [Behaviour(returncode=1), Behaviour()], "long": FOREVER, "longer": slow})
     jobs = [make_job(name) for name in ("fails-once", "long", "longer")]
     agenda = [
-        (10.0, lambda: control.retry(tmp_path, [])),
+        (10.0, lambda: control.ask(tmp_path, [], "retry")),
         (20.0, lambda: control.stop(tmp_path, ["long"])),
         (30.0, lambda: control.stop(tmp_path, []) + control.stop(tmp_path, [])),  # the second is no wish to kill
     ]

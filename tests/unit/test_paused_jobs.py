@@ -178,12 +178,12 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
         experiment.ledger.start_attempt(attempt, queue_s=0.0)
     experiment.ledger.close()
     with pytest.raises(UsageError, match="several"):
-        control.pause(tmp_path, ["a"])
-    assert "paused 2 jobs (ab, ba)" in control.pause(tmp_path, ["ab", "b"])
+        control.ask(tmp_path, ["a"], "pause")
+    assert "paused 2 jobs (ab, ba)" in control.ask(tmp_path, ["ab", "b"], "pause")
     with pytest.raises(UsageError, match=r"ab is PAUSED.*PENDING or RUNNING"):
-        control.pause(tmp_path, ["ab"])
+        control.ask(tmp_path, ["ab"], "pause")
     with pytest.raises(UsageError, match=r"aa is PENDING.*PAUSED"):
-        control.resume(tmp_path, ["aa"])
+        control.ask(tmp_path, ["aa"], "resume")
     assert {job: row["state"] for job, row in rows(tmp_path).items()} == {
         "aa": "PENDING",
         "ab": "PAUSED",
@@ -193,10 +193,10 @@ def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) ->
     assert "cancelled 1 job" in control.stop(tmp_path, ["ca"])
     cancelled = rows(tmp_path)["ca"]
     assert (cancelled["state"], cancelled["pid"]) == ("CANCELLED", None)
-    assert "1 job (ba)" in control.resume(tmp_path, ["ba"])
-    assert "1 job (ab)" in control.resume(tmp_path, [])
-    assert "nothing to resume" in control.resume(tmp_path, [])
-    control.pause(tmp_path, ["ab"])
+    assert "1 job (ba)" in control.ask(tmp_path, ["ba"], "resume")
+    assert "1 job (ab)" in control.ask(tmp_path, [], "resume")
+    assert "nothing to resume" in control.ask(tmp_path, [], "resume")
+    control.ask(tmp_path, ["ab"], "pause")
     control.stop(tmp_path, ["ab"])
     assert rows(tmp_path)["ab"]["state"] == "CANCELLED"
 
@@ -206,24 +206,22 @@ def test_a_pattern_means_all_jobs_that_match_and_are_in_a_fitting_state(tmp_path
     experiment = Experiment(tmp_path, [make_job(name) for name in job_ids])
     experiment.ledger.set_state("cart-s10", Succeeded())
     experiment.ledger.close()
-    assert "paused 1 job (cart-s1)" in control.pause(tmp_path, ["cart-s1*"])
+    assert "paused 1 job (cart-s1)" in control.ask(tmp_path, ["cart-s1*"], "pause")
     with pytest.raises(UsageError, match=r"cart-s1 is PAUSED, cart-s10 is SUCCEEDED"):
-        control.pause(tmp_path, ["cart-s1*"])
-    assert "paused 2 jobs (cart-s0, dog-s1)" in control.pause(tmp_path, ["*-s[01]", "dog*"])
-    assert "queued 2 jobs (cart-s0, cart-s1) again" in control.resume(tmp_path, ["cart*"])
+        control.ask(tmp_path, ["cart-s1*"], "pause")
+    assert "paused 2 jobs (cart-s0, dog-s1)" in control.ask(tmp_path, ["*-s[01]", "dog*"], "pause")
+    assert "queued 2 jobs (cart-s0, cart-s1) again" in control.ask(tmp_path, ["cart*"], "resume")
     assert "cancelled 3 jobs (cart-s0, cart-s1, dog-s1)" in control.stop(tmp_path, ["*"])
-    assert "queued 1 job (dog-s1) again" in control.retry(tmp_path, ["d?g-*"])
+    assert "queued 1 job (dog-s1) again" in control.ask(tmp_path, ["d?g-*"], "retry")
 
 
-@pytest.mark.parametrize("command", [control.stop, control.retry, control.pause, control.resume])
-def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(
-    command: Callable[[Path, list[str]], str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("verb", list(control.COMMANDS))
+def test_a_pattern_that_no_job_matches_is_refused_with_similar_ids(verb: control.JobVerb, tmp_path: Path) -> None:
     Experiment(tmp_path, [make_job(name) for name in ("cart-s0", "dog-s1")]).ledger.close()
     with pytest.raises(UsageError, match=r"crt-s\*: no such job; jobs here: cart-s0"):
-        command(tmp_path, ["crt-s*"])
+        control.ask(tmp_path, ["crt-s*"], verb)
     with pytest.raises(UsageError, match="no such job"):
-        command(tmp_path, ["Cart-*"])
+        control.ask(tmp_path, ["Cart-*"], verb)
 
 
 def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(tmp_path: Path) -> None:
@@ -305,7 +303,7 @@ def test_a_job_is_paused_from_another_host(tmp_path: Path, monkeypatch: pytest.M
         def pause() -> None:
             with monkeypatch.context() as patch:
                 patch.setattr("socket.gethostname", lambda: "another-host")
-                control.pause(tmp_path, ["a"])
+                control.ask(tmp_path, ["a"], "pause")
 
         experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 10, pause)
         assert experiment.run() == {"a": "PAUSED"}

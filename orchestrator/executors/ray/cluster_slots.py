@@ -125,9 +125,6 @@ class ClusterSlots:
             " for further nodes.",
         )
 
-    def close(self) -> None:
-        """Slots hold nothing outside of this object."""
-
     def _with_room(self, slot: RankSlot) -> Iterator[NodeCapacity]:
         """Nodes with room for ``slot``, those with the most free cores first."""
         for cores in sorted((cores for cores in self._by_cores if cores >= slot.cores), reverse=True):
