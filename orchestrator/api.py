@@ -112,7 +112,7 @@ def train(
     xmls: RobotLike | Sequence[RobotLike],
     *,
     task: str | None = None,
-    total_timesteps: int = 200_000,
+    total_timesteps: int | None = None,
     seeds: Sequence[int] = (0,),
     max_parallel: int | None = None,
     run_dir: StrPath | None = None,
@@ -135,11 +135,13 @@ def train(
         ``*.xml`` in them), MJCF text, or ``mujoco.MjSpec``. The files of a pattern or folder are sorted by path.
     :param task: as in a job file; the default is ``"auto"`` (chosen from each robot's structure), or no task if
         ``defaults`` has ``env`` or ``entry_point``.
+    :param total_timesteps: env_steps of each job; the default is that of the preset, or 200,000 without one.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same call with the
         same ``run_dir`` resumes.
     :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``, ``storage``, ``show``,
         ``on_result`` and ``on_progress``.
-    :param defaults: any further key of ``[defaults]`` in a job file: ``n_envs=16``, ``ppo={"n_steps": 512}``.
+    :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``, ``n_envs=16``,
+        ``ppo={"n_steps": 512}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key.
     :raises DiskFullError: no space is left; every job has stopped.
     :raises SupervisorError: an unexpected error of the supervisor; every job has stopped.
@@ -163,7 +165,9 @@ def train(
         )
         if task is None and not {"env", "entry_point"} & defaults.keys():
             task = "auto"
-        shared = {"total_timesteps": total_timesteps, "seeds": list(seeds), **defaults}
+        shared = {"seeds": list(seeds), **defaults}
+        if total_timesteps is not None:
+            shared["total_timesteps"] = total_timesteps
         if task is not None:
             shared["task"] = task
         results = {

@@ -15,10 +15,11 @@ from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, duration, joined, plain
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.jobfile.job_names import is_showable, safe_name
+from orchestrator.jobfile.presets import PRESETS
 from orchestrator.jobfile.value_types import MOST
 
-N_ENVS, N_STEPS = 8, 256
-"""Environments of a job, and steps of each in an iteration: those of jobs/robots.toml."""
+PRESET = PRESETS["quick"]
+TIMESTEPS, N_ENVS, N_STEPS = PRESET["total_timesteps"], PRESET["n_envs"], PRESET["ppo"]["n_steps"]
 ITERATIONS = 5
 """A training has at least so many iterations; ``n_steps`` is reduced for a short one."""
 USUAL_TIMEOUT_S = 7200.0
@@ -62,13 +63,14 @@ def draft(
     paths: Sequence[Path],
     target: Path,
     *,
-    timesteps: int,
+    timesteps: int | None,
     at_once: int,
     allow_outside: bool = False,
 ) -> RobotJobFile:
     """The job file ``target`` for the robots that were checked.
 
     :param rows: the result of ``check`` for ``paths``.
+    :param timesteps: env_steps of each robot; None: those of the preset.
     :param at_once: number of jobs that the machine runs at the same time.
     :raises UsageError: no robot can be trained; the message says why.
     """
@@ -76,7 +78,7 @@ def draft(
     trained, left_out = _sorted_out(rows, named, allow_outside=allow_outside)
     if not trained:
         raise UsageError(_nothing_to_train(rows, left_out, paths))
-    time = estimate(trained, timesteps, at_once)
+    time = estimate(trained, timesteps or TIMESTEPS, at_once)
     base = absolute(target).parent.resolve()
     by_path = {located(row.path): row for row in trained}
     folders = [located(str(path)) for path in paths if path.is_dir()]
@@ -138,35 +140,33 @@ def _nothing_to_train(rows: Sequence[RobotCheck], left_out: Sequence[LeftOut], p
     return "\n".join([what, *shown, *([f"    and {more:,} more; `check` shows all"] if more else [])])
 
 
-def _head(paths: Sequence[Path], target: Path, timesteps: int, time: TrainingTime, *, allow_outside: bool) -> list[str]:
-    n_steps = min(N_STEPS, max(8, timesteps // (ITERATIONS * N_ENVS) // 8 * 8))
+def _head(
+    paths: Sequence[Path], target: Path, timesteps: int | None, time: TrainingTime, *, allow_outside: bool
+) -> list[str]:
+    n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
     name = _experiment_name(paths, target)
-    defaults = [
-        (f"total_timesteps = {toml(timesteps)}", "env_steps of each robot; more of them train better policies"),
-        (f"n_envs = {N_ENVS}", "environments that each job steps together"),
+    advice = f'for quick results, with {toml(TIMESTEPS)} env_steps; "standard" and "thorough" train for longer'
+    defaults = [('preset = "quick"', advice)]
+    if timesteps is not None:
+        defaults.append((f"total_timesteps = {toml(timesteps)}", "env_steps of each robot, in place of the preset's"))
+    defaults += [
         ("seeds = [0]", "[0, 1, 2] would train every robot three times"),
         ("video = false", "true makes a video of every policy, which takes about 15 s of CPU time each"),
     ]
     if allow_outside:
         defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
-    ppo = [
-        ('learning_rate = "linear(1e-3, 0)"', "falls to 0 over the training"),
-        (f"n_steps = {n_steps}", f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"),
-        ("batch_size = 64", ""),
-        ("n_epochs = 5", "passes over these env_steps in each update"),
-        ("gamma = 0.98", "closer to 1 where what matters comes late"),
-    ]
     lines = [
-        comment("Written by `orchestrator init`. The settings are for quick results; docs/job-file.md lists all keys."),
+        comment("Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."),
         comment(
             f"Training takes about {duration(time.seconds)} on this machine, {time.at_once} at a time (estimated)."
         ),
         *aligned([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         *("", "[defaults]"),
         *aligned(defaults),
-        *("", "[defaults.ppo]"),
-        *aligned(ppo),
     ]
+    if n_steps < N_STEPS:
+        remark = f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"
+        lines += ["", "[defaults.ppo]", *aligned([(f"n_steps = {n_steps}", remark)])]
     if time.longest_s * 3 > USUAL_TIMEOUT_S:
         hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
         lines += ["", "[defaults.resources]", *aligned([(hours, "a job that takes longer is ended")])]

@@ -22,9 +22,14 @@ NOTHING_WRITTEN = "stopped; nothing was written"
 def init(
     paths: Annotated[list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")],
     output: JobFile = Path("jobs.toml"),
-    timesteps: Annotated[str, Option(metavar="NUMBER", help="env_steps of each robot, such as 500_000 or 2e6.")] = (
-        "200_000"
-    ),
+    timesteps: Annotated[
+        str | None,
+        Option(
+            metavar="NUMBER",
+            help="env_steps of each robot, such as 500_000 or 2e6.",
+            show_default="those of the preset quick",
+        ),
+    ] = None,
     force: Force = False,
     allow_outside: Annotated[
         bool,
@@ -48,7 +53,7 @@ def init(
     from orchestrator.terminal import authoring_view
     from orchestrator.terminal import output as terminal
 
-    env_steps = robot_job_file.parse_timesteps(timesteps)
+    env_steps = None if timesteps is None else robot_job_file.parse_timesteps(timesteps)
     job_file_text.check_target(output, force=force)
     for path in paths:
         if path.suffix == ".toml" and path.is_file():

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_names import JobNames, canonical, matrix_suffix
 from orchestrator.jobfile.joint_rules import (
@@ -26,6 +26,7 @@ from orchestrator.jobfile.joint_rules import (
     why_unused,
 )
 from orchestrator.jobfile.model_edit_keys import flat
+from orchestrator.jobfile.presets import KEYS, PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
@@ -80,7 +81,11 @@ def expand(
     given = Layer(functools.reduce(_merge, trees.values(), {}), "--set {}".format)
     for layer in (*common, given):
         check_family(layer, problems)
-    shared: Tree = functools.reduce(overlay, (layer.values for layer in common), {})
+
+    @functools.cache
+    def below(preset: PresetName | None, algo: Algorithm) -> Tree:
+        return overlay(built_in, preset_values(preset, algo))
+
     broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
     unused, kept = dict(trees), list[tuple[str, str, str]]()
 
@@ -89,6 +94,8 @@ def expand(
     jobs: list[Job] = []
     for number, values in enumerate(checked.entries):
         bad = broken | checked.broken.get(number, set())
+        if "preset" in bad:
+            bad |= KEYS  # the values that it would have set are not known
         if "*" in bad:
             continue
         where = f"jobs[{number}]"
@@ -96,20 +103,22 @@ def expand(
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
-        settled = overlay(overlay(shared, values), taken)
+        settled = overlay(overlay(checked.defaults, values), taken)
+        algo, seeds = (settled.get(key, built_in[key]) for key in ("algo", "seeds"))
         kept += [(key, reason, where) for key in trees if (reason := why_kept(key, values, choices))]
         files = robots.find(values.get("xml"), values.get("name"), number, problems)
-        count = math.prod(map(len, choices.values())) * len(settled["seeds"]) * max(1, len(files))
+        count = math.prod(map(len, choices.values())) * len(seeds) * max(1, len(files))
         if len(jobs) + count > MOST_JOBS:
             message = f"files, matrix and seeds make {count:_} jobs here; an experiment can have at most {MOST_JOBS:_}"
             problems.add(where, message)
             continue
         if "algo" not in bad:
-            check_tables(entry, {choice.value for choice in choices.get("algo", ())} or {settled["algo"]}, problems)
+            check_tables(entry, {choice.value for choice in choices.get("algo", ())} or {algo}, problems)
         variants = []
         for point in itertools.product(*choices.values()):
             chosen = _point_layer(point)
-            merged = overlay(settled, chosen.values)
+            own = overlay(settled, chosen.values)
+            merged = overlay(below(own.get("preset"), own.get("algo", algo)), own)
             check_together(merged, [*common, entry, given, chosen], where, bad, problems)
             variants.append((merged, point))
             unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}

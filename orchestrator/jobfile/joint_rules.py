@@ -8,10 +8,11 @@ from typing import Any
 
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import GYMNASIUM_TASKS
-from orchestrator.core.text import count, listed
+from orchestrator.core.text import count, joined, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
+from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
 from orchestrator.jobfile.validation_errors import Problems
 
@@ -83,10 +84,14 @@ def check_together(
 
     A problem is reported where the value was written, so that a wrong default is one problem, not one per job.
 
-    :param layers: the last three are the entry, ``--set`` and the point of the matrix.
+    :param layers: the built-in defaults, ``[defaults]``, the entry, ``--set`` and the point of the matrix.
     """
+    preset = Layer(preset_values(merged["preset"], merged["algo"]), str)
 
     def report(keys: Sequence[str], message: str) -> None:
+        if unset := [key for key in keys if preset.has(key) and not any(layer.has(key) for layer in layers[1:])]:
+            keys = [*keys, "preset"]
+            message += f'. The preset "{merged["preset"]}" sets {joined(unset)}; a value of your own has precedence'
         written = next((layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)), where)
         problems.add(written, message)
 

@@ -10,6 +10,7 @@ from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Algorithm, Backe
 from orchestrator.jobfile import value_types
 from orchestrator.jobfile.hyperparameters import A2c, PolicyKwargs, Ppo, Sac, Td3
 from orchestrator.jobfile.model_edit_keys import nested
+from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.value_types import MOST, Count, CountFromZero, Name, TomlTable, Whole, key
 
 ModelEdits = Annotated[dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"})]
@@ -71,6 +72,11 @@ class Retry(TomlTable):
 class Settings(TomlTable):
     """The keys of [defaults]; every job can override any of them, tables key by key."""
 
+    preset: PresetName | None = key(
+        None,
+        "Values for keys that are set nowhere: quick (a short training), standard or thorough; unset: the defaults.",
+        "standard",
+    )
     algo: Algorithm = key("ppo", "Learning algorithm.")
     task: value_types.Task = key(
         "auto",

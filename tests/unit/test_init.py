@@ -184,6 +184,14 @@ def test_timesteps_that_are_no_number_of_steps_are_refused(text: str) -> None:
         robot_job_file.parse_timesteps(text)
 
 
+def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").touch()
+    file, experiment = drafted([row(tmp_path / "a.xml")], tmp_path, timesteps=None)
+    assert tomllib.loads(file.text)["defaults"] == {"preset": "quick", "seeds": [0], "video": False}
+    (job,) = experiment.jobs
+    assert file.time == training_time.estimate([row("a.xml")], job.spec.total_timesteps, 2)
+
+
 @pytest.mark.parametrize("timesteps", [1, 500, 4_000, 10_240, 50_000_000])
 def test_every_length_of_training_is_valid_and_has_iterations(tmp_path: Path, timesteps: int) -> None:
     (tmp_path / "a.xml").touch()

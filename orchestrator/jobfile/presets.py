@@ -1,0 +1,76 @@
+"""Presets: values of the keys that a job leaves unset, between the built-in defaults and ``[defaults]``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.worker_spec import OFF_POLICY, Algorithm
+
+PresetName: TypeAlias = Literal["quick", "standard", "thorough"]
+
+PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
+    "quick": {
+        "total_timesteps": 307_200,
+        "n_envs": 8,
+        "normalize": True,
+        "eval_episodes": 10,
+        "ppo": {
+            "learning_rate": "linear(1e-3, 0)",
+            "n_steps": 256,
+            "batch_size": 64,
+            "n_epochs": 5,
+            "gamma": 0.98,
+            "gae_lambda": 0.95,
+            "clip_range": 0.2,
+            "ent_coef": 0.0,
+        },
+        "policy_kwargs": {"net_arch": [64, 64]},
+    },
+    "standard": {
+        "total_timesteps": 1_000_000,
+        "n_envs": 8,
+        "normalize": True,
+        "eval_episodes": 10,
+        "ppo": {
+            "learning_rate": "linear(3e-4, 0)",
+            "n_steps": 256,
+            "batch_size": 64,
+            "n_epochs": 10,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+        },
+    },
+    "thorough": {
+        "total_timesteps": 2_000_000,
+        "n_envs": 8,
+        "normalize": True,
+        "eval_episodes": 10,
+        "ppo": {
+            "learning_rate": "linear(3e-4, 0)",
+            "n_steps": 256,
+            "batch_size": 64,
+            "n_epochs": 10,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+        },
+    },
+}
+"""The values of each preset, in the form of ``[defaults]``."""
+
+FOR_PPO = ("ppo", "policy_kwargs")
+FOR_ALL = ("total_timesteps", "eval_episodes")
+"""What counts for SAC and TD3 too; A2C takes everything but :data:`FOR_PPO`."""
+KEYS = {key for values in PRESETS.values() for key in values}
+
+
+@functools.cache
+def preset_values(name: PresetName | None, algo: Algorithm) -> Mapping[str, Any]:
+    """What a preset sets for a job of this algorithm; nothing without a preset."""
+    values = PRESETS[name] if name else {}
+    if algo == "ppo":
+        return values
+    return {
+        key: value for key, value in values.items() if key not in FOR_PPO and (key in FOR_ALL or algo not in OFF_POLICY)
+    }

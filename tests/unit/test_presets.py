@@ -1,0 +1,213 @@
+"""Presets lie between the built-in defaults and what a user sets; each algorithm takes what it has a use for."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobfile_helpers import HOPPER, ROOT, problems, resolve
+
+from orchestrator import api
+from orchestrator.core.errors import SpecError
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.jobfile import Experiment, from_mapping, load
+from orchestrator.jobfile.hyperparameters import ALGORITHMS
+from orchestrator.jobfile.presets import PRESETS
+
+DEFAULTS_OF_ROBOTS = """
+total_timesteps = 307_200
+n_envs = 8
+normalize = true
+checkpoint_every = 50_000
+eval_episodes = 10
+[ppo]
+learning_rate = "linear(1e-3, 0)"
+n_steps = 256
+batch_size = 64
+n_epochs = 5
+gamma = 0.98
+gae_lambda = 0.95
+clip_range = 0.2
+ent_coef = 0.0
+[policy_kwargs]
+net_arch = [64, 64]
+"""
+"""What jobs/robots.toml said before there were presets: run directories of that time resume."""
+
+
+@pytest.fixture
+def place() -> Path:
+    return ROOT / "jobs"
+
+
+def spec(experiment: Experiment) -> WorkerSpec:
+    (job,) = experiment.jobs
+    return job.spec
+
+
+def test_the_main_job_file_declares_the_same_jobs_as_before_there_were_presets(place: Path) -> None:
+    data = tomllib.loads((place / "robots.toml").read_text())
+    assert data["defaults"].pop("preset") == "quick"
+    data["defaults"] |= tomllib.loads(DEFAULTS_OF_ROBOTS)
+    before = from_mapping(data, source="robots.toml", base=place)
+    now = load(place / "robots.toml")
+    assert now.jobs == before.jobs
+    assert [job.spec.fingerprint() for job in now.jobs] == [job.spec.fingerprint() for job in before.jobs]
+    gammas = {job.spec.name: job.spec.hyperparameters["gamma"] for job in now.jobs}
+    assert (gammas["arm"], gammas["dog"]) == (0.9, 0.98)
+
+
+def test_the_documentation_has_the_values_of_every_preset() -> None:
+    table = (ROOT / "docs/presets.md").read_text().split("## Values")[1].strip().split("\n\n")[0]
+    (_, *names), _, *rows = ([cell.strip(" `") for cell in line[1:-1].split("|")] for line in table.splitlines())
+    documented: dict[str, Any] = {name.strip('"'): {} for name in names}
+    for key, *cells in rows:
+        above, _, last = key.rpartition(".")
+        for values, cell in zip(documented.values(), cells, strict=True):
+            if cell:
+                inner = values.setdefault(above, {}) if above else values
+                inner[last] = tomllib.loads(f"value = {cell}")["value"]
+    assert documented == PRESETS
+
+
+def test_without_a_preset_nothing_is_set(place: Path) -> None:
+    alone = spec(resolve(place, HOPPER))
+    assert (alone.hyperparameters, alone.policy_kwargs) == ({}, {})
+    assert (alone.total_timesteps, alone.n_envs, alone.normalize, alone.eval_episodes) == (200_000, 8, True, 10)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_preset_suits_every_algorithm_and_gives_ppo_alone_its_hyperparameters(
+    place: Path, name: Any, algo: str
+) -> None:
+    values = PRESETS[name]
+    experiment = resolve(place, HOPPER, defaults={"preset": name, "algo": algo})
+    resolved, plain = spec(experiment), spec(resolve(place, HOPPER, defaults={"algo": algo}))
+    assert experiment.warnings == ()
+    assert (resolved.total_timesteps, resolved.eval_episodes) == (values["total_timesteps"], values["eval_episodes"])
+    same = resolve(place, HOPPER, defaults=values) if algo == "ppo" else None
+    assert (resolved.hyperparameters, resolved.policy_kwargs) == (
+        (spec(same).hyperparameters, spec(same).policy_kwargs) if same else ({}, {})
+    )
+    if algo in ("sac", "td3"):
+        assert (resolved.n_envs, resolved.normalize) == (plain.n_envs, plain.normalize)
+
+
+@pytest.mark.parametrize("layer", ["defaults", "job", "--set", "matrix"])
+def test_whatever_a_user_sets_wins_over_the_preset(place: Path, layer: str) -> None:
+    own: dict[str, Any] = {"ppo": {"gamma": 0.5}, "total_timesteps": 50_000, "policy_kwargs": {"net_arch": [32]}}
+    dotted = {"ppo.gamma": 0.5, "total_timesteps": 50_000, "policy_kwargs.net_arch": [32]}
+    job = {**HOPPER, "preset": "quick"}
+    match layer:
+        case "defaults":
+            resolved = spec(resolve(place, job, defaults=own))
+        case "job":
+            resolved = spec(resolve(place, job | own))
+        case "--set":
+            resolved = spec(resolve(place, job, **dotted))
+        case _:
+            resolved = spec(resolve(place, job | {"matrix": {key: [value] for key, value in dotted.items()}}))
+    assert (resolved.hyperparameters["gamma"], resolved.total_timesteps) == (0.5, 50_000)
+    assert resolved.policy_kwargs == {"net_arch": [32]}
+    assert resolved.hyperparameters["n_steps"] == PRESETS["quick"]["ppo"]["n_steps"]
+
+
+def test_a_preset_itself_is_set_like_any_key(place: Path) -> None:
+    steps = {name: values["total_timesteps"] for name, values in PRESETS.items()}
+    defaults = {"preset": "quick"}
+    jobs = [{**HOPPER, "name": "a"}, {**HOPPER, "name": "b", "preset": "standard"}]
+    of_jobs = {job.spec.name: job.spec.total_timesteps for job in resolve(place, *jobs, defaults=defaults).jobs}
+    assert of_jobs == {"a": steps["quick"], "b": steps["standard"]}
+    given = resolve(place, *jobs, defaults=defaults, preset="thorough")
+    assert {job.spec.total_timesteps for job in given.jobs} == {steps["thorough"]}
+    assert given.warnings == ()
+    varied = resolve(place, {**jobs[1], "matrix": {"preset": list(PRESETS)}}, defaults=defaults, preset="quick")
+    assert {job.job_id: job.spec.total_timesteps for job in varied.jobs} == {
+        f"b-preset_{name}-s0": number for name, number in steps.items()
+    }
+    assert varied.warnings == ("--set preset has no effect on jobs[0]: its matrix varies it",)
+
+
+def test_the_preset_and_the_algorithm_of_each_matrix_point_count(place: Path) -> None:
+    job = {**HOPPER, "matrix": {"algo": ["ppo", "sac"], "preset": ["quick", "standard"]}}
+    found = {
+        (job.spec.algo, job.spec.total_timesteps): job.spec.hyperparameters.get("n_epochs")
+        for job in resolve(place, job).jobs
+    }
+    quick, standard = (PRESETS[name]["total_timesteps"] for name in ("quick", "standard"))
+    epochs = [PRESETS[name]["ppo"]["n_epochs"] for name in ("quick", "standard")]
+    assert found == {
+        ("ppo", quick): epochs[0],
+        ("ppo", standard): epochs[1],
+        ("sac", quick): None,
+        ("sac", standard): None,
+    }
+
+
+@pytest.mark.parametrize("where", ["defaults.preset", "jobs[0].preset", "jobs[0].matrix.preset[1]", "--set preset"])
+def test_an_unknown_preset_is_one_problem_that_names_the_three(place: Path, where: str) -> None:
+    job, defaults, given = {**HOPPER, "ppo": {"batch_size": 100}}, {}, {}
+    if where.startswith("jobs[0].matrix"):
+        job = {**HOPPER, "matrix": {"preset": ["quick", "through"]}}
+    elif where.startswith("jobs"):
+        job["preset"] = "through"
+    elif where.startswith("defaults"):
+        defaults["preset"] = "through"
+    else:
+        given["preset"] = "through"
+    with pytest.raises(SpecError) as error:
+        resolve(place, job, defaults=defaults, **given)
+    ((found, message),) = problems(error)
+    assert found == where
+    assert [name for name in PRESETS if f'"{name}"' not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("job", "where", "keys"),
+    [
+        ({"ppo": {"batch_size": 100}}, "jobs[0].ppo.batch_size", "ppo.n_steps and n_envs"),
+        ({"resources": {"ranks": 16}}, "jobs[0].resources.ranks", "n_envs"),
+        ({"ppo": {"batch_size": 100, "n_steps": 8}}, "jobs[0].ppo.batch_size", "n_envs"),
+        ({"ppo": {"batch_size": 100, "n_steps": 8}, "n_envs": 8}, "jobs[0].ppo.batch_size", ""),
+    ],
+)
+def test_a_value_that_does_not_go_with_the_preset_is_told_which_of_its_keys_to_set(
+    place: Path, job: dict[str, Any], where: str, keys: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {**HOPPER, **job}, defaults={"preset": "quick"})
+    found = dict(problems(error))
+    assert (f'The preset "quick" sets {keys};' in found[where]) == bool(keys)
+    assert ("preset" in found[where]) == bool(keys)
+
+
+def test_too_few_updates_are_those_of_the_preset(place: Path) -> None:
+    (warning,) = resolve(place, {**HOPPER, "preset": "quick", "total_timesteps": 2_000}).warnings
+    assert "n_envs × n_steps = 8 × 256" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env_steps"),
+    [
+        ({}, 200_000),
+        ({"preset": None}, 200_000),
+        ({"preset": "thorough"}, PRESETS["thorough"]["total_timesteps"]),
+        ({"preset": "thorough", "total_timesteps": 5_000}, 5_000),
+    ],
+)
+def test_train_takes_a_preset(
+    arguments: dict[str, Any], env_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared: list[Experiment] = []
+
+    def finish(experiment: Experiment, *_: Any, **__: Any) -> None:
+        declared.append(experiment)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "_finish", finish)
+    with pytest.raises(KeyboardInterrupt):
+        api.train(ROOT / "mjcf/hopper.xml", run_dir=tmp_path / "run", **arguments)
+    assert spec(declared[0]).total_timesteps == env_steps
